@@ -1,4 +1,6 @@
-//! What is wrong with the keys that all kinds have in common, on each server.
+//! Checks of the keys that all kinds share: the list of kinds, the pause rules, the facts about the
+//! server, the instances, and the counters of order numbers. Each finding is a [`Wrong`], with a
+//! proposal to mend it; `keyfall audit` prints them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,16 +20,18 @@ use crate::store::servers::requirements::SCHEMA;
 use crate::store::{Away, Server, Store, from_value};
 use crate::time::UnixMs;
 
-/// The fields of a hash.
+/// The fields of a hash, with their values.
 type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What one server keeps for all kinds.
+/// The shared keys of one server.
 #[derive(Default)]
 struct CommonKeys {
+    /// The place of the server among several; 0 if there is one.
     place: usize,
     address: String,
-    /// Which of several servers it has to be.
+    /// The identity that a server of several has to have.
     wanted: Option<String>,
+    /// The time of the server.
     now: UnixMs,
     kinds: Fields,
     paused: Fields,
@@ -37,14 +41,14 @@ struct CommonKeys {
 }
 
 impl Store {
-    /// Those of them that are of another type, and who is away.
+    /// The shared keys that have the wrong type, and the servers that are away.
     pub(crate) async fn wrong_types(&self, until: Instant) -> Result<(Vec<Wrong>, Vec<Away>)> {
         let looked = self.on_each(until, |it, until| Box::pin(it.wrong_types(until)));
         let (wrong, away) = looked.await.there()?;
         Ok((wrong.into_iter().flatten().collect(), away))
     }
 
-    /// What is wrong with their fields, of those that are there.
+    /// The shared keys with wrong or missing fields, on the servers that are there.
     pub(crate) async fn wrong_fields(self: &Arc<Self>, until: Instant) -> Result<Vec<Wrong>> {
         let kept = self.on_each(until, |it, until| Box::pin(it.kept_in_common(until)));
         let kept = kept.await.of_those_there()?;
@@ -64,7 +68,8 @@ impl Store {
         Ok(wrong)
     }
 
-    /// Counters of order numbers, of the sets of jobs that there are kinds of, that count no more.
+    /// Counters of order numbers that do not hold a number, for the sets of jobs that have a kind
+    /// on the list.
     async fn wrong_orders(&self, kept: &[CommonKeys], until: Instant) -> Result<Vec<Wrong>> {
         let kinds = kept.iter().flat_map(|one| one.kinds.keys());
         let sets = kinds.filter_map(|kind| {
@@ -86,7 +91,7 @@ impl Store {
                     Err(error) if is_of_absence(&error) => continue,
                     told => from_value(told?)?,
                 };
-                // Whoever meets a higher number than the next one skips to it.
+                // A lost counter does no harm: a caller that meets a higher number makes it skip.
                 let strange = last.filter(|last| number_in(last).is_none());
                 wrong.extend(strange.map(|last| {
                     let (at, should) = ((server.place(), &*key), "should be a number");
@@ -97,7 +102,7 @@ impl Store {
         Ok(wrong)
     }
 
-    /// What stands where the layout of one kind is looked up, and is none.
+    /// Fields that should hold the layout of this kind, and hold none.
     pub(crate) async fn wrong_layouts(
         self: &Arc<Self>,
         kind: &Kind,
@@ -113,7 +118,7 @@ impl Store {
             let mut get = redis::cmd("HGET");
             get.arg(key).arg(field);
             let found: Option<Vec<u8>> = match it.command(&get, it.patience(until)).await {
-                // Who is away is told of elsewhere, and so is a key of another type.
+                // Servers that are away, and keys of another type, are reported elsewhere.
                 Err(error) if self.is_several() && is_of_absence(&error) => continue,
                 Err(error) if error.kind() == ErrorKind::Damaged => continue,
                 told => from_value(told?)?,
@@ -136,13 +141,14 @@ impl Store {
         Ok(wrong)
     }
 
-    /// What its ledgers say is what holds.
+    /// The newest layout in the ledgers of a kind, which is the one that holds.
     async fn layout_told(&self, kind: &Kind, until: Instant) -> Result<String> {
         let told = self.of_ledgers(kind, MAX_SHARDS, until).await?;
         Ok(told.unwrap_or(Layout::FIRST).to_string())
     }
 
-    /// What stands in the list of kinds and is none; and what only others list.
+    /// Entries of the list of kinds with an impossible name, and kinds that only other servers
+    /// list.
     fn wrong_kinds(&self, one: &CommonKeys, all: &[CommonKeys]) -> Vec<Wrong> {
         let (place, key) = (one.place, self.names.kinds());
         let mut wrong = Vec::new();
@@ -182,7 +188,7 @@ impl Store {
         wrong
     }
 
-    /// What stands among the pauses and is none.
+    /// Entries of the pause rules with an impossible prefix, or a value that is not a time.
     fn wrong_rules(&self, one: &CommonKeys) -> Vec<Wrong> {
         let at = (one.place, &*self.names.paused());
         let mut wrong = Vec::new();
@@ -197,7 +203,7 @@ impl Store {
                 let mend = Mend::Field { found, new: None };
                 wrong.push(Wrong::field(at.0, at.1, field, what, mend));
             } else if number_in(since).is_none() {
-                // Who was paused stays so.
+                // A paused kind stays paused.
                 let new = resumed.is_none().then(|| one.now.to_string());
                 let should = "should be a time, Unix ms";
                 wrong.push(Wrong::value(at, (field, since), should, new));
@@ -206,7 +212,8 @@ impl Store {
         wrong
     }
 
-    /// What a server does not know of itself.
+    /// Missing or wrong facts of a server about itself: its schema, its place among several
+    /// servers, and the mark of a server that came without data.
     fn wrong_meta(&self, one: &CommonKeys, all: &[CommonKeys]) -> Vec<Wrong> {
         let (place, key) = (one.place, self.names.meta());
         let mut wrong = Vec::new();
@@ -266,6 +273,7 @@ impl Store {
         wrong
     }
 
+    /// Rows of the instances that cannot be read.
     #[cfg(feature = "worker")]
     fn wrong_instances(&self, one: &CommonKeys) -> Vec<Wrong> {
         let at = (one.place, &*self.names.instances());
@@ -279,6 +287,7 @@ impl Store {
 }
 
 impl Server {
+    /// The shared keys of this server that have the wrong type.
     async fn wrong_types(&self, until: Instant) -> Result<Vec<Wrong>> {
         let n = &self.names;
         let (kinds, paused, meta) = (n.kinds(), n.paused(), n.meta());
@@ -292,7 +301,7 @@ impl Server {
         self.misfits(&keys, until).await
     }
 
-    /// A turn to search for plain keys that never ends, so that nobody searches.
+    /// A lock of the search for plain keys that never expires, so that no instance searches.
     #[cfg(feature = "worker")]
     async fn wrong_turn(&self, until: Instant) -> Result<Option<Wrong>> {
         let key = self.names.searching();
@@ -302,7 +311,7 @@ impl Server {
             }
             told => from_value(told?)?,
         };
-        // Redis answers so of a key that does not expire. One of another type is told of as such.
+        // -1 stands for a key that does not expire. A key of another type is reported as such.
         let is_turn = left == -1 && self.misfits(&[(&key, "string")], until).await?.is_empty();
         Ok(is_turn.then(|| Wrong {
             place: self.place(),
@@ -313,6 +322,7 @@ impl Server {
         }))
     }
 
+    /// Reads the shared keys of this server.
     async fn kept_in_common(&self, until: Instant) -> Result<CommonKeys> {
         let n = &self.names;
         Ok(CommonKeys {
@@ -328,7 +338,7 @@ impl Server {
         })
     }
 
-    /// Nothing of a key of another type, or that this user may not read.
+    /// The fields of a hash; none if the key has another type, or if this user may not read it.
     async fn fields_of(&self, key: &str, until: Instant) -> Result<Fields> {
         let mut get = redis::cmd("HGETALL");
         get.arg(key);
@@ -341,6 +351,7 @@ impl Server {
     }
 }
 
+/// The kind with this name, if it is a valid one.
 fn kind_in(name: &[u8]) -> Option<Kind> {
     Kind::parse(std::str::from_utf8(name).ok()?).ok()
 }

@@ -1,9 +1,10 @@
-//! Whether there is anything of a kind, and removing one in which nothing is.
+//! Drops of kinds: checks whether a kind has anything, and removes a kind without jobs.
 //!
-//! What decides is one script on the first ledger of the kind, which by then is the only one that takes
-//! jobs. Whoever stores a job there afterwards is told that the ledger is new, and makes the kind known
-//! before the job is acknowledged, until somebody has; so the kind is taken off the list only if nobody
-//! has.
+//! One script on the first ledger of the kind decides, `lua/raze.lua`; by then the first ledger is
+//! the only one that takes jobs. A client that stores a job there afterwards is told that the
+//! ledger is new. It registers the kind before it acknowledges the job, and so does every other
+//! client until one has done so. So the kind is taken off the list only if no client has registered
+//! it again.
 
 use std::time::Instant;
 
@@ -18,32 +19,37 @@ use crate::store::ledger::script::{IDLE, UNMARK};
 use crate::store::{Ledger, Server, Store};
 use crate::time::UnixMs;
 
-/// The field of `calls` by which a ledger says that its kind is to be made known.
+/// The field of `calls` by which a ledger says that its kind has to be registered.
 const UNLISTED: &str = "unlisted";
 
-/// The field of the list of kinds that marks one that is about to be dropped. No kind is called so.
+/// The field of the list of kinds that marks a kind as about to be dropped. No kind has such a
+/// name.
 pub(in crate::store) fn dropping(kind: &Kind) -> String {
     format!("={kind}")
 }
 
-/// What became of a ledger that was to be removed.
+/// The result of the removal of a ledger.
 #[cfg(feature = "worker")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Razed {
+    /// The ledger is removed, or was not there.
     Gone,
-    /// So much holds it.
+    /// The ledger is unchanged, because it holds so many jobs, dead letters, and adopted keys that
+    /// are still to expire.
     Held(u64),
-    /// It goes by another layout.
+    /// The ledger has another layout, and is unchanged.
     Stale(Layout),
 }
 
 impl Store {
-    /// Whether there is anything of the first ledger of a kind.
+    /// Whether the first ledger of a kind has any content: jobs, dead letters, counters, or marks
+    /// and remembered calls. It only reads.
     pub(crate) async fn has_any_of(&self, kind: &Kind, until: Instant) -> Result<bool> {
         Ok(self.home_of(kind, 0).look(kind, 0, false, until).await?.0)
     }
 
-    /// Marks a kind as about to be taken off the list, by a mark that nobody else has.
+    /// Marks a kind on each server as about to be taken off the list. `mark` has to be unique. A
+    /// client that registers the kind removes the mark.
     #[cfg(feature = "worker")]
     pub(crate) async fn mark_dropping(
         &self,
@@ -61,7 +67,8 @@ impl Store {
         marked.await.map(drop)
     }
 
-    /// Takes that mark away, and sees to it that the kind is listed.
+    /// Ends a drop that did not succeed: removes the mark, and adds the kind to the list if it is
+    /// missing.
     #[cfg(feature = "worker")]
     pub(crate) async fn keep_listed(&self, kind: &Kind, mark: &str, until: Instant) -> Result<()> {
         let layout = self.layout_of(kind.as_str()).to_string();
@@ -78,8 +85,9 @@ impl Store {
         kept.await.map(drop)
     }
 
-    /// Takes a kind off the list of each server that still has that mark: nobody has made the kind known
-    /// since, nor begun to drop it, too. Returns whether it is off one of them by that.
+    /// Takes a kind off the list of each server that still has this mark: there nobody has
+    /// registered the kind since, nor begun another drop. Returns whether at least one server has
+    /// taken it off.
     #[cfg(feature = "worker")]
     pub(crate) async fn unlist(&self, kind: &Kind, mark: &str, until: Instant) -> Result<bool> {
         let unlisted = self.on_all(until, |it, until| {
@@ -94,7 +102,8 @@ impl Store {
         Ok(unlisted.contains(&true))
     }
 
-    /// The kind of that ledger was made known, after the ledger had said that it was to be.
+    /// Tells a ledger that its kind is registered now, so that it stops asking for that. A ledger
+    /// that began anew since `unlisted` keeps asking.
     pub(crate) async fn is_listed(
         &self,
         kind: &Kind,
@@ -108,7 +117,7 @@ impl Store {
         unmarked.await.map(drop)
     }
 
-    /// A kind was dropped: if it comes again, it is as it was first.
+    /// Forgets the layout of a dropped kind: a kind of the same name begins with [`Layout::FIRST`].
     #[cfg(feature = "worker")]
     pub(crate) fn forget_layout(&self, kind: &Kind) {
         self.layouts.set(kind, Layout::FIRST);
@@ -116,7 +125,8 @@ impl Store {
 }
 
 impl Server {
-    /// Calls `lua/idle.lua`. Returns whether there is anything of a ledger, and when it was last called.
+    /// Returns whether a ledger has any content and, if `since` is set, the time of its last call
+    /// that is remembered, else 0; `lua/idle.lua`.
     async fn look(
         &self,
         kind: &Kind,
@@ -126,7 +136,7 @@ impl Server {
     ) -> Result<(bool, UnixMs)> {
         let n = self.names.ledger(kind, shard);
         let keys = n.of_looks();
-        // A ledger of which a part is elsewhere is not taken for one of which nothing is there.
+        // A split ledger must not pass for an empty one.
         let mut cmd = match self.is_cluster() {
             true => IDLE.call_on_whole(&keys, &n),
             false => {
@@ -141,8 +151,8 @@ impl Server {
         Ok((reply.number()? > 0, UnixMs(reply.number()?)))
     }
 
-    /// Takes a mark away, with the fields that go with it, if it is this one; `lua/unmark.lua`. Returns
-    /// whether it was.
+    /// Removes the field `field` of a hash, and the fields `with_it`, if the field still holds
+    /// `mark`; `lua/unmark.lua`. Returns whether it did.
     async fn unmark(
         &self,
         hash: &str,
@@ -159,7 +169,7 @@ impl Server {
 }
 
 impl Ledger {
-    /// When it was last called, if that is remembered.
+    /// The time of the last call of this ledger, if it is remembered.
     #[cfg(feature = "worker")]
     pub(crate) async fn last_called(&self, until: Instant) -> Result<Option<UnixMs>> {
         let looked = self
@@ -169,7 +179,7 @@ impl Ledger {
         Ok((called.0 > 0).then_some(called))
     }
 
-    /// Removes it, if nothing is in it; `lua/raze.lua`.
+    /// Removes this ledger if it holds nothing; `lua/raze.lua`.
     #[cfg(feature = "worker")]
     pub(crate) async fn raze(&self, until: Instant) -> Result<Razed> {
         let mut cmd = self.call(&RAZE, &self.names.all(), [].into_iter());

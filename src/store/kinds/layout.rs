@@ -1,8 +1,9 @@
-//! How many ledgers a kind has, and how all come to agree on it.
+//! Layouts: how many ledgers a kind has, and how all clients and ledgers come to agree on it.
 //!
-//! It is written down with the kind, and in each ledger, which refuses calls that go by another
-//! layout. Whatever two of them say, the newer holds; and whoever finds out that one of them is
-//! behind, because a fail-over forgot it or somebody stopped half-way, brings it up to date.
+//! The layout of a kind is stored in the list of kinds and in each of its ledgers. A ledger refuses
+//! calls that go by another layout. If two places disagree, the newer layout holds. A client that
+//! finds a place with an older one, after a fail-over or after a client that stopped half-way,
+//! brings it up to date.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -21,22 +22,23 @@ use crate::store::ledger::script::{FOUND, LAYOUT, Script};
 use crate::store::servers::fan_out::is_of_absence;
 use crate::store::{Server, Store, from_value};
 
-/// The layouts of kinds, as far as they are known; of others it is assumed that they are as they
-/// were first.
+/// The layouts of kinds, as far as this client knows them. A kind that is not in it has
+/// [`Layout::FIRST`].
 #[derive(Default)]
 pub(in crate::store) struct Layouts {
     known: Mutex<HashMap<Kind, Layout>>,
-    /// Told when another one is known.
+    /// Notified of every change.
     changed: watch::Sender<()>,
 }
 
 impl Layouts {
+    /// The layout of a kind, as far as it is known here.
     pub(in crate::store) fn of(&self, kind: &str) -> Layout {
         let known = self.known.lock().expect("no panic while held");
         known.get(kind).copied().unwrap_or(Layout::FIRST)
     }
 
-    /// Takes note of a layout, unless a newer one is known.
+    /// Notes a layout, unless a newer one is known.
     pub(in crate::store) fn learn(&self, kind: &Kind, layout: Layout) {
         let mut known = self.known.lock().expect("no panic while held");
         let before = known.get(kind).copied().unwrap_or(Layout::FIRST);
@@ -46,10 +48,11 @@ impl Layouts {
         }
     }
 
-    /// Takes note of what holds, be it older than what was known.
+    /// Notes the layout that holds, even if a newer one was known.
     pub(in crate::store) fn set(&self, kind: &Kind, layout: Layout) {
         let mut known = self.known.lock().expect("no panic while held");
-        // Of the first nothing is kept: names that nobody has used would fill the memory.
+        // The first layout is not stored: names of kinds that nobody has used would fill the
+        // memory.
         let before = match layout {
             Layout::FIRST => known.remove(kind),
             layout => known.insert(kind.clone(), layout),
@@ -60,43 +63,46 @@ impl Layouts {
     }
 }
 
-/// What stands where a layout is to be written down.
+/// The condition of a write of a layout, on the layout that is stored there.
 #[derive(Clone, Copy)]
 pub(in crate::store) enum Expected {
-    /// Whatever it follows.
+    /// Any layout that the new one follows.
     Anything,
+    /// No layout.
     Nothing,
+    /// This layout.
     #[cfg(feature = "worker")]
     This(Layout),
 }
 
 impl Store {
-    /// The layout of a kind, as far as it is known here.
+    /// The layout of a kind, as far as it is known here; no I/O.
     pub(crate) fn layout_of(&self, kind: &str) -> Layout {
         self.layouts.of(kind)
     }
 
-    /// Changes whenever another layout is known, however it was learned.
+    /// Changes with every change of a known layout, from whatever source.
     #[cfg(feature = "worker")]
     pub(crate) fn layouts_changed(&self) -> watch::Receiver<()> {
         self.layouts.changed.subscribe()
     }
 
-    /// Takes note of a layout, unless a newer one is known.
+    /// Notes a layout, unless a newer one is known.
     #[cfg(feature = "worker")]
     pub(crate) fn learn_layout(&self, kind: &Kind, layout: Layout) {
         self.layouts.learn(kind, layout);
     }
 
-    /// Finds out by which layout a kind goes, and brings its ledgers up to date. Those of a server that
-    /// is away are behind when it is there again, and turn away whoever asks them by the newer one.
+    /// Looks up the layout of a kind, and brings its ledgers up to date. Ledgers on a server that
+    /// is away stay behind; when the server is back, they refuse calls by the newer layout.
     pub(crate) async fn agree(&self, kind: &Kind, until: Instant) -> Result<Layout> {
         let newest = self.look_up(kind, until).await?;
         self.spread_as_can_be(kind, newest, until).await?;
         Ok(newest)
     }
 
-    /// Finds out by which layout a kind goes.
+    /// Looks up the layout of a kind, in the list of kinds of each server and in its first ledger.
+    /// Returns the newest layout, and notes it.
     pub(crate) async fn look_up(&self, kind: &Kind, until: Instant) -> Result<Layout> {
         let home = self.place_of(kind, 0);
         let looked = self.on_each(until, |it, until| {
@@ -108,21 +114,22 @@ impl Store {
         let newest = found.fold(Layout::FIRST, newer);
         let known = self.layout_of(kind.as_str());
         let newest = match known.follows(newest) {
-            // One of its ledgers may have said so, where the list and the first were rolled back.
+            // One of its ledgers may have said so, if the list and the first ledger were rolled
+            // back.
             true => self.newest_of(kind, known, newest, until).await?,
             false => newest,
         };
         match is_all {
             true => self.layouts.set(kind, newest),
-            // Whoever is away may know of a newer one that was known here before.
+            // A server that is away may have a newer layout, which was known here before.
             false => self.layouts.learn(kind, newest),
         }
         Ok(self.layouts.of(kind.as_str()))
     }
 
-    /// The newest of this layout and those that the ledgers know that there are by `known`.
+    /// The newest of `newest` and the layouts in the ledgers that `known` counts.
     ///
-    /// Rare, and not a part of the type of every call.
+    /// It is rarely needed, and boxed so that it does not enlarge the future of every call.
     fn newest_of<'a>(
         &'a self,
         kind: &'a Kind,
@@ -139,8 +146,13 @@ impl Store {
         })
     }
 
-    /// Makes so many ledgers of a kind go by this layout, and the list of kinds: those that are empty
-    /// from now on as well, so that they turn away whoever comes late.
+    /// Writes this layout to the list of kinds of each server and to the first `ledgers` ledgers of
+    /// a kind. Empty ledgers are told, too, so that they refuse late calls by another layout. A
+    /// kind with [`Layout::FIRST`] needs nothing.
+    ///
+    /// # Errors
+    ///
+    /// If one of the servers is away, or refuses. A repeat is harmless.
     pub(crate) async fn spread(
         &self,
         kind: &Kind,
@@ -152,7 +164,7 @@ impl Store {
             return Ok(());
         }
         let news = &LayoutNotice::new(kind, layout, ledgers);
-        // The list first: whoever stops here is known to have begun.
+        // The list first: if this client stops here, others see that it has begun.
         let listed = self.on_all(until, |it, until| Box::pin(it.list(news, until)));
         listed.await?;
         let kept = &self.kept_of_kind(news, until).await?;
@@ -162,7 +174,7 @@ impl Store {
         told.await.map(drop)
     }
 
-    /// The same on the servers that are there.
+    /// As `spread`, but leaves out servers and nodes that are away.
     async fn spread_as_can_be(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
         if layout == Layout::FIRST {
             return Ok(());
@@ -177,8 +189,9 @@ impl Store {
         told.await.of_those_there().map(drop)
     }
 
-    /// What all ledgers of a kind keep in mind: what the first one does that is there and knows of it.
-    /// If none of them does, the rules of pauses hold, as for a kind that is new.
+    /// The fields that all ledgers of a kind have in common: pause, turn and length of the history.
+    /// They are read from the first of its ledgers that can be reached and has them. If no ledger
+    /// has them, the pause rules decide, as for a new kind.
     pub(in crate::store) fn kept_of_kind<'a>(
         &'a self,
         news: &'a LayoutNotice<'_>,
@@ -212,8 +225,8 @@ impl Store {
         })
     }
 
-    /// The same, without anybody waiting for it: a node that is away would keep a call from ledgers on
-    /// other ones.
+    /// Creates the missing keys of all ledgers of a kind on a cluster, in a background task: a node
+    /// that is away must not hold up a call on ledgers of other nodes.
     pub(in crate::store) fn found_aside(&self, kind: &Kind, layout: Layout, until: Instant) {
         let Some(server) = self.cluster() else {
             return;
@@ -229,8 +242,8 @@ impl Store {
         });
     }
 
-    /// Writes a layout down with the kind, if `expected` is what stands there. Returns what stands
-    /// there now. Of several servers the one that has the first ledger decides.
+    /// Writes a layout to the list of kinds, if `expected` is stored there. Returns the layout that
+    /// is stored there afterwards. Of several servers the one with the first ledger decides.
     #[cfg(feature = "worker")]
     pub(crate) async fn propose(
         &self,
@@ -255,8 +268,9 @@ impl Store {
 }
 
 impl Server {
-    /// The same on one server, which may have the first ledger. On a cluster that may be on another
-    /// node than the list, and one of the two suffices.
+    /// As [`Store::look_up`], on one server. If `is_home`, the server also has the first ledger. On
+    /// a cluster the first ledger may be on another node than the list; one of the two nodes
+    /// suffices.
     async fn look_up(&self, kind: &Kind, is_home: bool, until: Instant) -> Result<(Layout, IsAll)> {
         let kinds = self.names.kinds();
         let listed = self.layout_in(kind, &kinds, kind.as_str(), until);
@@ -270,7 +284,11 @@ impl Server {
         Ok((newest, is_all))
     }
 
-    /// The layout that is written down there, if one is.
+    /// The layout in a field of a hash; `None` if the field is missing.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Incompatible`] if the field holds a layout that this version cannot read.
     async fn layout_in(
         &self,
         kind: &Kind,
@@ -287,6 +305,8 @@ impl Server {
             .ok_or_else(|| not_ours(kind, key, &text))
     }
 
+    /// Writes a layout to the list of kinds of this server, if it follows the one that is stored
+    /// there.
     pub(in crate::store) async fn list(
         &self,
         news: &LayoutNotice<'_>,
@@ -302,6 +322,8 @@ impl Server {
         listed.await.map(drop)
     }
 
+    /// The fields of one ledger that hold for the whole kind; `None` if the ledger was never told
+    /// them.
     async fn kept_of_ledger(
         &self,
         kind: &Kind,
@@ -318,12 +340,13 @@ impl Server {
             Option<String>,
         );
         let (layout, paused, turn, history): Told = from_value(self.command(&get, until).await?)?;
-        // One that was told a layout was told what goes with it.
+        // A ledger that was told a layout was told the other fields with it.
         let knows = layout.is_some() || paused.is_some() || history.is_some();
         Ok(knows.then_some([("paused", paused), ("turn", turn), ("history", history)]))
     }
 
-    /// Tells those of the ledgers that this server has.
+    /// Tells a layout to the ledgers that are on this server, and creates their missing keys on a
+    /// cluster.
     pub(in crate::store) async fn tell_ledgers(
         &self,
         news: &LayoutNotice<'_>,
@@ -336,7 +359,8 @@ impl Server {
         self.found(news.kind, news.ledgers, until).await
     }
 
-    /// The same of those that are on nodes of a cluster that are there.
+    /// As [`Self::tell_ledgers`], but leaves out nodes of a cluster that are away. Fails if all of
+    /// them are.
     async fn tell_those_there(
         &self,
         news: &LayoutNotice<'_>,
@@ -366,6 +390,7 @@ impl Server {
         Ok(())
     }
 
+    /// The calls that tell a layout to each ledger on this server.
     fn telling<'a>(
         &'a self,
         news: &'a LayoutNotice<'_>,
@@ -384,11 +409,12 @@ impl Server {
         })
     }
 
-    /// On a cluster, sees to it that all keys of these ledgers are there and stay: a slot that moves
-    /// is then served by the one node until the first key of the ledger has left, and by the other
-    /// as soon as the last has come; see `lua/lib/placeholder.lua`.
+    /// On a cluster, creates the missing keys of the first `ledgers` ledgers of a kind; they then
+    /// stay. With all keys in place, the source of a moving slot serves it until the first key of
+    /// the ledger has left, and the target serves it once the last one has come; see
+    /// `lua/lib/placeholder.lua`.
     ///
-    /// Rare, and not a part of the type of every call.
+    /// It is rarely needed, and boxed so that it does not enlarge the future of every call.
     pub(crate) fn found<'a>(
         &'a self,
         kind: &'a Kind,
@@ -405,7 +431,7 @@ impl Server {
         })
     }
 
-    /// Calls `lua/found.lua`.
+    /// Creates the missing keys of one ledger; `lua/found.lua`.
     pub(in crate::store) async fn found_one(
         &self,
         kind: &Kind,
@@ -418,7 +444,8 @@ impl Server {
         founded.await.map(drop)
     }
 
-    /// Calls `lua/layout.lua` on a key.
+    /// Writes a layout to a field of a hash, under a condition; `lua/layout.lua`. Returns the
+    /// layout that is stored there afterwards.
     pub(in crate::store) async fn set_layout(
         &self,
         key: &str,
@@ -434,7 +461,7 @@ impl Server {
         self.layout_after(&cmd, key, field, until).await
     }
 
-    /// The layout that is there after a call of `lua/layout.lua`.
+    /// Sends a call of `lua/layout.lua`, and returns the layout that is stored after it.
     async fn layout_after(
         &self,
         cmd: &Cmd,
@@ -450,7 +477,8 @@ impl Server {
         })
     }
 
-    /// A call of a script on keys of a ledger that are not those of [`Ledger::call`].
+    /// A call of a script on keys of a ledger, for scripts that do not go through
+    /// [`Ledger::call`](crate::store::Ledger).
     fn call_on(&self, script: &'static Script, keys: &[&str], ledger: &LedgerNames) -> Cmd {
         if self.is_cluster() {
             return script.call_on_whole(keys, ledger);
@@ -461,7 +489,7 @@ impl Server {
     }
 }
 
-/// The arguments of `lua/layout.lua`.
+/// Adds the arguments of `lua/layout.lua`.
 fn add_layout(cmd: &mut Cmd, field: &str, layout: Layout, expected: Expected, kept: &LayoutFields) {
     cmd.arg(field).arg(layout.to_string());
     match expected {
@@ -477,11 +505,11 @@ fn add_layout(cmd: &mut Cmd, field: &str, layout: Layout, expected: Expected, ke
     }
 }
 
-/// What the ledgers of a kind are told.
+/// The layout of a kind, as its ledgers are told.
 pub(in crate::store) struct LayoutNotice<'a> {
     kind: &'a Kind,
     layout: Layout,
-    /// How many of them.
+    /// How many ledgers are told, counted from the first.
     ledgers: u16,
 }
 
@@ -495,12 +523,14 @@ impl<'a> LayoutNotice<'a> {
     }
 }
 
-/// What a ledger keeps in mind of its kind, by field.
+/// The fields that each ledger of a kind keeps in `calls` for the whole kind: name and value.
+/// `None` is not written.
 pub(in crate::store) type LayoutFields = [(&'static str, Option<String>); 3];
 
-/// Whether all were seen that may know of a layout.
+/// Whether all places that may know of a layout were read.
 type IsAll = bool;
 
+/// The newer of two layouts.
 fn newer(one: Layout, other: Layout) -> Layout {
     match other.follows(one) {
         true => other,
@@ -508,6 +538,7 @@ fn newer(one: Layout, other: Layout) -> Layout {
     }
 }
 
+/// The error for a layout that this version cannot read.
 fn not_ours(kind: &Kind, key: &str, text: &str) -> Error {
     Error::new(
         ErrorKind::Incompatible,

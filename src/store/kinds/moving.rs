@@ -1,9 +1,9 @@
-//! Moving jobs and dead letters, and what is known of adopted keys, from one ledger of a kind to
-//! another.
+//! Moves of jobs, dead letters and the marks of adopted keys from one ledger of a kind to another.
 //!
-//! In three steps, each of which may be repeated by anybody: a batch is taken out of the ledger and
-//! kept aside there, put where it belongs, and dropped. There is one batch of a ledger at a time, and
-//! batches are numbered, so that one that arrives late is known and left.
+//! A move has three steps: `lua/take.lua` takes a batch out of the ledger and keeps it aside there,
+//! `lua/put.lua` puts it where it belongs, and `lua/drop.lua` drops it from the first ledger. Any
+//! client may repeat any step. A ledger has one batch at a time, and batches are numbered, so the
+//! receiver recognises a late batch and ignores it.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -17,47 +17,62 @@ use crate::store::ledger::reply::{Answered, Reply};
 use crate::store::ledger::script::{DROP, NAMES, PUT, TAKE};
 use crate::store::ledger::who;
 
-/// What the counters of a ledger are called where names of jobs are; no id is.
+/// The name that stands for the counters of a ledger in a batch. No id is `*`.
 pub(crate) const COUNTERS: &str = "*";
 
-/// What was taken out of a ledger.
+/// A batch that was taken out of a ledger.
 pub(in crate::store) struct MoveBatch {
+    /// The number of the batch. It grows with each batch of the ledger.
     pub(in crate::store) number: u64,
-    /// No fencing value that the ledger gave out is larger.
+    /// The largest fencing value that the ledger has given out, or a larger one.
     pub(in crate::store) fence: u64,
     pub(in crate::store) items: Vec<Item>,
 }
 
+/// One job, dead letter, adoption mark or set of counters in a batch. The strings are passed on to
+/// `lua/put.lua` as `lua/take.lua` gave them.
 pub(in crate::store) struct Item {
+    /// The sort of the item: `job`, `letter`, `mark` (of an adopted key) or `counters`.
     pub(in crate::store) what: String,
+    /// The id of the job, or [`COUNTERS`].
     pub(in crate::store) id: String,
-    /// Of a letter.
+    /// The number of a dead letter.
     pub(in crate::store) number: String,
+    /// The time of the item in Unix milliseconds: due time of a job, death of a letter, expiry of a
+    /// key.
     pub(in crate::store) at: String,
+    /// The record, as it is stored.
     pub(in crate::store) record: Vec<u8>,
 }
 
-/// A batch that another ledger took for one of before: it was taken in long ago; or the numbers of
-/// this ledger went back, with its data set and its clock, in a fail-over.
+/// A batch that the receiver took for an earlier one. Either it arrived long ago, or a fail-over
+/// set back the data of this ledger, its clock, and so its numbers. The default means: no batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::store) struct Late {
+    /// The number of the refused batch.
     batch: u64,
+    /// The next number of a batch has to be above this one.
     above: u64,
 }
 
-/// What became of a batch.
+/// The result of a delivery.
 #[derive(Debug)]
 pub(in crate::store) enum Arrival {
+    /// The receiver has the batch, now or from an earlier delivery.
     Arrived,
+    /// The receiver took the batch for an earlier one: it needs a higher number.
     Late(Late),
-    /// The ledger goes by another layout.
+    /// The receiver has another layout.
     Stale,
 }
 
 impl Ledger {
-    /// Moves jobs with their last letters, or letters, out of this ledger, which has an old place,
-    /// to where `layout` puts them. Returns an answer for each name: whether it was moved, runs here,
-    /// or is not here. `None` if the ledger goes by another layout.
+    /// Moves the named jobs with their last dead letters, or dead letters, out of this ledger,
+    /// which has an old place, to the ledgers where `layout` puts them. A batch of an earlier call
+    /// is delivered first.
+    ///
+    /// Returns an answer for each name: whether it was moved, is running here, or is not here.
+    /// `None` if a ledger has another layout.
     pub(crate) async fn move_out(
         &self,
         names: &[String],
@@ -88,14 +103,14 @@ impl Ledger {
         }
     }
 
-    /// Sees to it that nothing is kept aside of what was taken out before. Returns whether the ledger
-    /// goes by this layout.
+    /// Delivers a batch that an earlier call has left aside. Returns whether the ledgers have this
+    /// layout.
     pub(crate) async fn push_on(&self, layout: Layout, until: Instant) -> Result<bool> {
         Ok(self.move_out(&[], layout, until).await?.is_some())
     }
 
-    /// The reply of `lua/take.lua`, and whether it is about an earlier batch. `None` if the ledger
-    /// goes by another layout.
+    /// Calls `lua/take.lua`. Returns its reply, and whether the reply describes an earlier batch.
+    /// `None` if the ledger has another layout.
     pub(in crate::store) async fn take(
         &self,
         names: &[String],
@@ -113,6 +128,7 @@ impl Ledger {
         Ok(Some((reply, is_busy)))
     }
 
+    /// Reads the rest of a reply of `lua/take.lua`.
     fn read_batch(&self, reply: &mut Reply) -> Result<MoveBatch> {
         let mut batch = MoveBatch {
             number: reply.number()?,
@@ -131,7 +147,7 @@ impl Ledger {
         Ok(batch)
     }
 
-    /// Puts a batch where it belongs, and drops it here.
+    /// Puts the items of a batch into their ledgers, and then drops the batch here.
     async fn deliver(&self, batch: MoveBatch, layout: Layout, until: Instant) -> Result<Arrival> {
         let mut by_shard: HashMap<u16, Vec<&Item>> = HashMap::new();
         for item in &batch.items {
@@ -139,7 +155,7 @@ impl Ledger {
                 COUNTERS => 0,
                 id => layout.place_of(id).shard,
             };
-            // A key stays where it is: what is known of it says nothing of another server.
+            // A plain key stays on its server, so its mark means nothing on another one.
             if item.what != "mark" || !self.is_apart_from(shard) {
                 by_shard.entry(shard).or_default().push(item);
             }
@@ -167,8 +183,9 @@ impl Ledger {
         self.store.place_of(self.kind(), shard) != self.server()
     }
 
-    /// Takes away the triggers of jobs that are on another server now, where they have others. Nobody
-    /// waits for that: one that stays announces a job that is not here.
+    /// Removes the triggers of moved jobs whose new server is another one, where they have other
+    /// triggers. It runs in the background: a trigger that stays announces a job that is not here,
+    /// which is harmless.
     fn leave_no_triggers(&self, batch: &MoveBatch, layout: Layout) {
         let is_elsewhere = |item: &&Item| {
             item.what == "job" && self.is_apart_from(layout.place_of(&item.id).shard)
@@ -181,14 +198,15 @@ impl Ledger {
         }
     }
 
-    /// Forgets a batch that has arrived; `lua/drop.lua`.
+    /// Forgets a batch that was delivered; `lua/drop.lua`.
     pub(in crate::store) async fn drop_batch(&self, number: u64, until: Instant) -> Result<()> {
         let mut cmd = self.call(&DROP, &self.names.of_dropping(), [].into_iter());
         cmd.arg(number);
         self.eval(&DROP, &cmd, until).await.map(drop)
     }
 
-    /// Takes in a part of a batch of another ledger; `lua/put.lua`.
+    /// Takes in a part of a batch of another ledger, whose name in wake-ups is `from`;
+    /// `lua/put.lua`.
     pub(in crate::store) async fn put(
         &self,
         from: &str,
@@ -196,7 +214,7 @@ impl Ledger {
         items: &[&Item],
         until: Instant,
     ) -> Result<Arrival> {
-        // One for each item, be it needed or not.
+        // One trigger for each item, needed or not.
         let key = |item: &&Item| match item.id.as_str() {
             COUNTERS => self.kind().key("-"),
             id => self.kind().key(id),
@@ -224,8 +242,8 @@ impl Ledger {
         })
     }
 
-    /// A page of the names in one part of the ledger, and where the next page begins; `0` at the
-    /// end; `lua/names.lua`.
+    /// A page of the names in one part of the ledger, about [`PAGE`] of them, and the cursor of the
+    /// next page; `lua/names.lua`. The first cursor is `0`, and `0` is also the answer at the end.
     pub(crate) async fn names_in(
         &self,
         part: Part,
@@ -247,14 +265,14 @@ impl Ledger {
 /// About how many names a page has.
 const PAGE: usize = 256;
 
-/// Of what the names are.
+/// The part of a ledger whose names are read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part {
-    /// Jobs that are pending or run: all that have a record. What is claimed and settled keeps it,
-    /// so none slips through that is there all the time.
+    /// Jobs that are pending or running: all that have a record. A job keeps its record while it is
+    /// claimed and settled, so a search meets every job that is there all the time.
     Jobs,
-    /// Dead letters, by `id:number`, and their ids.
+    /// Dead letters, by `id:number`, and the ids that have some.
     Letters,
-    /// Keys that were adopted, by the ids of their jobs, whatever became of these.
+    /// Adopted keys by the ids of their jobs, in whatever state the jobs are.
     Keys,
 }

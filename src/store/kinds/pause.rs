@@ -1,7 +1,8 @@
-//! Pausing kinds, and resuming them.
+//! Pauses of kinds, and their end.
 //!
-//! A ledger knows whether its kind is paused, so that a claim and a pause cannot cross. Beside
-//! that a rule is kept for the kinds that are still to come.
+//! Each ledger knows whether its kind is paused, so a claim and a pause cannot cross. In addition,
+//! the rule of a pause is stored, for kinds that do not exist yet; `switches.rs` compares and
+//! merges these rules.
 
 use std::time::Instant;
 
@@ -18,12 +19,12 @@ use crate::store::servers::fan_out::is_of_absence;
 use crate::store::{Away, Lane, Ledger, Server, Store, Word, from_value, texts};
 use crate::time::UnixMs;
 
-/// The number of a pause or a resume among all, where several servers keep them; see
-/// [`switches`](crate::store::kinds::switches).
+/// The number of a pause or a resume, where several servers keep the rules; `None` on a single
+/// server. See [`switches`](crate::store::kinds::switches).
 pub(crate) type SwitchNumber = Option<UnixMs>;
 
 impl Store {
-    /// The number of the pause or resume that comes next.
+    /// The number of the next pause or resume: the time, or one more than the largest known number.
     pub(crate) async fn next_turn(&self, until: Instant) -> Result<SwitchNumber> {
         if !self.is_several() {
             return Ok(None);
@@ -34,8 +35,8 @@ impl Store {
         Ok(Some(now.max(UnixMs(known.newest().0 + 1))))
     }
 
-    /// Keeps in mind that what begins so is paused. On a single server the time of an older rule
-    /// stays. Returns which of several servers are away.
+    /// Stores the rule that kinds with this prefix are paused. On a single server an existing rule
+    /// keeps its time. Returns the servers that are away.
     pub(crate) async fn add_pause_rule(
         &self,
         prefix: &Prefix,
@@ -48,7 +49,7 @@ impl Store {
         Ok(added.await.there()?.1)
     }
 
-    /// Forgets the rules that begin so. Returns which of several servers are away.
+    /// Removes all rules whose prefixes begin with this one. Returns the servers that are away.
     pub(crate) async fn remove_pause_rules(
         &self,
         prefix: &Prefix,
@@ -61,7 +62,7 @@ impl Store {
         Ok(removed.await.there()?.1)
     }
 
-    /// The rules, and since when each holds; in order.
+    /// The rules with the time of each pause, in the order of their prefixes.
     pub(crate) async fn pause_rules(&self, until: Instant) -> Result<Vec<(String, UnixMs)>> {
         let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
         let known = Switches::together(known.await.of_those_there()?);
@@ -71,7 +72,7 @@ impl Store {
             .collect())
     }
 
-    /// Since when a kind that becomes known is paused.
+    /// The time of the pause that covers a new kind, if a rule does.
     pub(crate) async fn pause_rule_of(
         &self,
         kind: &Kind,
@@ -82,14 +83,15 @@ impl Store {
         Ok(known.rule_of(kind))
     }
 
-    /// Pauses a kind that has just become known, if a rule says so. A kind that was paused or
-    /// resumed by name is left as it is, so a resume that comes in between is not undone.
+    /// Pauses a kind that was just registered, if a rule covers it. A kind that was paused or
+    /// resumed by name stays as it is, so a resume that comes in between is not undone.
     pub(crate) async fn apply_pause_rules(&self, kind: &Kind, until: Instant) -> Result<()> {
         let known = self.on_rest(until, |it, until| {
             Box::pin(it.switches(it.patience_for_one(until)))
         });
         let known = match known.await.of_those_there() {
-            // The node that has them is away. No kind begins then, and others have been told.
+            // The node that has the rules is away. Then no kind begins, and other callers have been
+            // told so.
             Err(error) if self.is_cluster() && is_of_absence(&error) => return Ok(()),
             known => &Switches::together(known?),
         };
@@ -99,7 +101,7 @@ impl Store {
         applied.await.of_those_there().map(drop)
     }
 
-    /// The ledgers of a kind that one of the servers has.
+    /// The shards of a kind whose ledgers are on this server.
     pub(in crate::store) fn shards_at(&self, server: &Server, kind: &Kind) -> Vec<u16> {
         let is_there = |shard: &u16| self.place_of(kind, *shard) == server.place();
         let shards = 0..self.layout_of(kind.as_str()).ledgers();
@@ -108,6 +110,7 @@ impl Store {
 }
 
 impl Server {
+    /// As [`Store::add_pause_rule`], on one server.
     async fn add_pause_rule(
         &self,
         prefix: &Prefix,
@@ -124,6 +127,7 @@ impl Server {
         Ok(())
     }
 
+    /// As [`Store::remove_pause_rules`], on one server. With a number, the resume is stored first.
     async fn remove_pause_rules(
         &self,
         prefix: &Prefix,
@@ -140,6 +144,7 @@ impl Server {
         self.forget_switches(&ended, until).await
     }
 
+    /// Deletes these fields of the rules.
     async fn forget_switches(&self, fields: &[String], until: Instant) -> Result<()> {
         if fields.is_empty() {
             return Ok(());
@@ -150,14 +155,16 @@ impl Server {
         Ok(())
     }
 
-    /// What this server keeps of pauses.
+    /// The pause rules that this server stores.
     pub(in crate::store) async fn switches(&self, until: Instant) -> Result<Switches> {
         let mut get = redis::cmd("HGETALL");
         get.arg(self.names.paused());
         Ok(Switches::read(texts(self.command(&get, until).await?)?))
     }
 
-    /// The same on one server. What is known by then is no news to these ledgers any more.
+    /// As [`Store::apply_pause_rules`], on one server. Its ledgers also note the newest number of
+    /// the rules as their turn, so that a pause or resume with an older number does not change them
+    /// any more.
     pub(in crate::store) async fn apply_pause_rules(
         &self,
         known: &Switches,
@@ -191,7 +198,7 @@ impl Server {
         Ok(())
     }
 
-    /// Writes down what is known of pauses, where `old` is.
+    /// Brings the rules of this server from `old` to `known`.
     pub(in crate::store) async fn keep_switches(
         &self,
         known: &Switches,
@@ -212,8 +219,8 @@ impl Server {
 }
 
 impl Ledger {
-    /// Nothing of this kind is claimed from now on, unless it was resumed at a later turn;
-    /// `lua/pause.lua`.
+    /// Stops claims from this ledger, unless it was resumed with a larger number; `lua/pause.lua`.
+    /// Jobs that are running go on.
     pub(crate) async fn pause(
         &self,
         lane: &mut Lane,
@@ -223,7 +230,7 @@ impl Ledger {
         self.switch(&PAUSE, Word::Paused, lane, turn, until).await
     }
 
-    /// Ends a pause, unless it was paused at a later turn; `lua/resume.lua`.
+    /// Ends a pause, unless it was paused with a larger number; `lua/resume.lua`.
     pub(crate) async fn resume(
         &self,
         lane: &mut Lane,
@@ -233,7 +240,7 @@ impl Ledger {
         self.switch(&RESUME, Word::Resumed, lane, turn, until).await
     }
 
-    /// Since when the kind is paused, if it is.
+    /// The time of the pause, if the ledger is paused.
     pub(crate) async fn paused_since(&self, until: Instant) -> Result<Option<UnixMs>> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.names.calls).arg("paused");
@@ -241,6 +248,7 @@ impl Ledger {
         Ok(since.filter(|since| *since > 0).map(UnixMs))
     }
 
+    /// Calls `lua/pause.lua` or `lua/resume.lua`, which take the same arguments.
     async fn switch(
         &self,
         script: &'static Script,

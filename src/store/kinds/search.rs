@@ -1,4 +1,5 @@
-//! Which kinds have jobs, whatever the list of kinds says: by the names of the keys that are there.
+//! Search for kinds that have jobs, by the names of the keys in the database. It does not need the
+//! list of kinds, so it also finds kinds that the list has lost.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -11,28 +12,28 @@ use crate::store::servers::fan_out::is_of_absence;
 use crate::store::servers::nodes::ServerNode;
 use crate::store::{Server, Store, from_value};
 
-/// About how many keys of the database a call looks at.
+/// About how many keys of the database one `SCAN` looks at.
 const PAGE: u64 = 1000;
 
-/// How many keys of each server are looked at for ledgers: some ten seconds' worth.
+/// How many keys of each node a search for ledgers looks at: about ten seconds of work.
 const MOST: u64 = 10_000_000;
 
-/// How many of them by a call that is not about that.
+/// How many keys of each node [`Store::kind_with_jobs`] looks at.
 const FEW: u64 = 20_000;
 
-/// How many kinds such a call asks for jobs.
+/// How many kinds [`Store::kind_with_jobs`] asks for jobs.
 const KINDS: usize = 64;
 
-/// What a search for ledgers found.
+/// The result of a search for ledgers.
 #[derive(Debug)]
 pub(crate) struct Searched {
-    /// The kinds of which a ledger was met, whether or not jobs are in it.
+    /// The kinds with at least one ledger, with or without jobs.
     pub(crate) kinds: BTreeSet<Kind>,
-    /// Whether all keys were looked at.
+    /// Whether the search has looked at all keys of all servers.
     pub(crate) is_complete: bool,
 }
 
-/// One server, gone through from the beginning.
+/// The progress of a `SCAN` through one node.
 struct LedgerSearch<'a> {
     server: &'a Server,
     node: ServerNode,
@@ -42,7 +43,8 @@ struct LedgerSearch<'a> {
 }
 
 impl LedgerSearch<'_> {
-    /// The keys of the next page; nothing at the end, or if all that may be looked at was.
+    /// The keys of the next page. `None` at the end, or if as many keys were looked at as the
+    /// search may.
     async fn next(&mut self, until: Instant) -> Result<Option<Vec<String>>> {
         if self.cursor.is_empty() || self.left == 0 {
             return Ok(None);
@@ -63,14 +65,16 @@ impl LedgerSearch<'_> {
         Ok(Some(keys.collect()))
     }
 
+    /// Whether the search has reached the end of the node.
     fn is_over(&self) -> bool {
         self.cursor.is_empty()
     }
 }
 
 impl Store {
-    /// Looks for ledgers by their names. Each call may take until what `until` says then. A server
-    /// that is away, or on which this user may not look, leaves the search incomplete.
+    /// Looks for ledgers by their names, on all servers. `until` gives the deadline of each call,
+    /// when the call begins. A server that is away, or that denies `SCAN` to this user, leaves the
+    /// search incomplete.
     pub(crate) async fn search(&self, until: impl Fn() -> Instant) -> Result<Searched> {
         let mut searched = Searched {
             kinds: BTreeSet::new(),
@@ -89,9 +93,11 @@ impl Store {
         Ok(searched)
     }
 
-    /// A kind that has accepted jobs, by the first keys that are there: those of ledgers, and those
-    /// that look like the keys of jobs. Where nobody lists any kind, this tells a list that is lost
-    /// from a database that is new. A hint: nothing, where it cannot be found out.
+    /// A kind that has accepted jobs, if the first [`FEW`] keys of each node lead to one: keys of
+    /// ledgers, and keys whose names have the form of a job key.
+    ///
+    /// Where the list of kinds is empty, this tells a lost list from a new database. It is a hint:
+    /// `None` also means that the search was not possible.
     pub(crate) async fn kind_with_jobs(&self, until: Instant) -> Option<Kind> {
         let mut asked = BTreeSet::new();
         for server in &self.servers {
@@ -114,12 +120,12 @@ impl Store {
         None
     }
 
-    /// Whether its first ledger has ever accepted jobs, for all that can be seen.
+    /// Whether the first ledger of a kind has ever accepted jobs; `false` if it cannot be read.
     pub(crate) async fn has_accepted(&self, kind: &Kind, until: Instant) -> bool {
         self.was_used(kind, until).await.unwrap_or(false)
     }
 
-    /// Whether its first ledger has ever accepted jobs.
+    /// Whether the first ledger of a kind has ever accepted jobs.
     pub(crate) async fn was_used(&self, kind: &Kind, until: Instant) -> Result<bool> {
         let home = self.home_of(kind, 0);
         let stats = home.names.ledger(kind, 0).stats;
@@ -129,6 +135,8 @@ impl Store {
 }
 
 impl Server {
+    /// Adds the kinds of all ledgers on this server to `kinds`. Returns whether all keys were
+    /// looked at.
     async fn search(
         &self,
         kinds: &mut BTreeSet<Kind>,
@@ -146,6 +154,8 @@ impl Server {
         Ok(is_complete)
     }
 
+    /// Begins a search of one node for the names that match `glob`; it looks at `left` keys at the
+    /// most.
     fn looking(&self, node: ServerNode, glob: Option<String>, left: u64) -> LedgerSearch<'_> {
         LedgerSearch {
             server: self,
@@ -156,6 +166,7 @@ impl Server {
         }
     }
 
+    /// The kind of a key, if it is the key of a ledger or has the form of a job key.
     fn kind_by(&self, key: &str) -> Option<Kind> {
         let of_ledger = self.names.kind_of(key).map(Kind::parse);
         let of_job = || JobKey::parse(key).map(|job| Kind::parse(job.kind()));

@@ -1,9 +1,10 @@
-//! Bringing keys back to the node that serves their slot.
+//! Slot repair: brings stray keys back to the node that serves their slot.
 //!
-//! A ledger's keys are copied a few fields at a time, so that no node is held up, and kept aside under
-//! names of the same slot; then they are removed where they were, and only then joined with what the
-//! ledger has, by `lua/cluster/mend.lua`. So whatever is interrupted can be repeated: a copy is not
-//! used before it is complete, and nothing is copied once more that was used.
+//! The keys of a ledger are copied a few fields at a time, so that no node is blocked for long, and
+//! kept aside under names of the same slot. Then they are removed from their old node, and only
+//! then `lua/cluster/mend.lua` joins them with the ledger. So an interrupted repair can be
+//! repeated: a copy is not used before it is complete, and a key is not copied again after its copy
+//! was used.
 
 use std::time::{Duration, Instant};
 
@@ -17,51 +18,63 @@ use crate::store::kinds::stray_slots::{Primary, Stray, slot_of_ledger};
 use crate::store::ledger::script::{FOUND, TOUCH};
 use crate::store::{Server, from_value, unique_id};
 
+/// The script of all steps on the node that serves the slot. It is sent as a whole with each call.
 const MEND: &str = include_str!("../../../lua/cluster/mend.lua");
 
-/// How many fields or members are copied or joined at once.
+/// How many fields or members one call copies or joins.
 const AT_ONCE: usize = 100;
 
-/// How long a replica is waited for, in milliseconds.
+/// How long a copy waits for a replica, in milliseconds.
 const REPLICA_MS: u64 = 1000;
 
-/// How long one step may take.
+/// The time limit of one command.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is done with parts of a ledger that is whole where it is served: it may be one of before the
-/// slot began to move, and those are out of date; or one that began anew without them.
+/// The treatment of stray parts of a ledger that is whole on the node that serves it. Such parts
+/// are either out of date, from before the slot began to move, or the ledger began anew without
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spares {
+    /// They stay where they are, and are reported.
     Leave,
+    /// They are joined with the ledger.
     Join,
+    /// They are deleted.
     Drop,
 }
 
-/// What became of the keys of a slot.
+/// The result of the repair of a slot.
 pub(crate) enum SlotOutcome {
+    /// All keys are on the node that serves the slot.
     Together,
-    /// Some are where they were, or aside, for these reasons.
+    /// Some keys are where they were, or aside, for these reasons.
     Left(Vec<String>),
 }
 
-/// A ledger of which a part is missing where it is served.
+/// A ledger of which some or all parts are missing on the node that serves it.
 pub(crate) struct MissingPart {
+    /// The name of the ledger in wake-ups, `app:module:biz/shard`.
     pub(crate) ledger: String,
+    /// The slot of the ledger.
     pub(crate) slot: u16,
+    /// The names of the missing parts, separated by blanks.
     pub(crate) missing: String,
     names: LedgerNames,
 }
 
-/// Joining the parts of one ledger.
+/// The join of the parts of one ledger. It holds a lock that others respect for half a minute after
+/// each step.
 struct LedgerJoin<'a> {
     server: &'a Server,
-    /// What its keys begin with.
+    /// The beginning of the names of its keys.
     start: &'a str,
+    /// The key of the lock.
     lock: String,
+    /// The random value by which this repair recognises its own lock.
     token: String,
 }
 
-/// A slot, and where its keys are.
+/// The repair of one slot: the node that has the keys, and the node that serves the slot.
 struct Mending<'a> {
     server: &'a Server,
     slot: u16,
@@ -70,7 +83,12 @@ struct Mending<'a> {
 }
 
 impl Server {
-    /// Brings the keys of a slot to where it is served.
+    /// Brings the stray keys of a slot to the node that serves it.
+    ///
+    /// # Errors
+    ///
+    /// If a node does not answer, or another client repairs the same ledger. A repeat goes on where
+    /// this call stopped.
     pub(crate) async fn bring_back(&self, stray: &Stray, spares: Spares) -> Result<SlotOutcome> {
         let Some(owner) = &stray.owner else {
             let why = format!("no node serves the slot {}: see `CLUSTER INFO`", stray.slot);
@@ -121,7 +139,9 @@ impl Server {
         Ok(SlotOutcome::Left(left))
     }
 
-    /// Joins what an earlier call has left aside, or looks for it. Returns what is left.
+    /// Looks for parts that an earlier repair has left aside and, if `joins` is set, joins them.
+    /// Parts of a ledger that is whole are only joined by [`Spares::Join`]. Returns a text for each
+    /// ledger with parts that are still aside.
     pub(crate) async fn left_over(
         &self,
         joins: bool,
@@ -156,7 +176,7 @@ impl Server {
     pub(crate) async fn torn_ledgers(&self, until: Instant) -> Result<Vec<MissingPart>> {
         let mut torn = Vec::new();
         for names in self.all_ledgers(until).await? {
-            // Whose call it is says the empty name of no lane, and so nothing is written.
+            // The empty name stands for no lane, so the script writes nothing.
             let mut touch = TOUCH.call_on_whole(&[&names.calls], &names);
             touch.arg("").arg("");
             match self.evaluate(&TOUCH, &touch, soon()).await {
@@ -164,7 +184,7 @@ impl Server {
                     let missing = fault.missing().unwrap_or_default().to_owned();
                     torn.push(MissingPart::of(names, missing));
                 }
-                // None of it is there: it is new, or aside as a whole.
+                // No part is there: the ledger is new, or all of it is aside.
                 Err(fault) if fault.is_unfounded() => {
                     let start = self.names.start_of_ledger(&names.subject);
                     if self.count_aside(&start, soon()).await? > 0 {
@@ -178,7 +198,8 @@ impl Server {
         Ok(torn)
     }
 
-    /// Goes on without what is missing of a ledger, unless some node has it, aside or not.
+    /// Creates the missing parts of a ledger anew, and so gives up their contents. Returns `false`,
+    /// and changes nothing, if a node still has keys of the ledger, or some are aside.
     pub(crate) async fn give_up(&self, gap: &MissingPart, until: Instant) -> Result<bool> {
         let start = self.names.start_of_ledger(&gap.ledger);
         let is_elsewhere = !self.holders(gap.slot, &start, until).await?.is_empty();
@@ -196,7 +217,7 @@ impl Server {
         Ok(true)
     }
 
-    /// The ledgers that some of these keys are of.
+    /// The ledgers that some of these keys belong to, by their names in wake-ups, sorted.
     pub(crate) fn ledgers_among(&self, keys: &[Vec<u8>]) -> Vec<String> {
         let parts = keys.iter().filter_map(|key| self.part_of_ledger(key));
         let names = parts.filter_map(|(start, _)| {
@@ -209,7 +230,7 @@ impl Server {
         names
     }
 
-    /// All ledgers of the cluster, of the kinds that are known.
+    /// All ledgers of the kinds that are known; none if the server is not a cluster.
     async fn all_ledgers(&self, until: Instant) -> Result<Vec<LedgerNames>> {
         if !self.is_cluster() {
             return Ok(Vec::new());
@@ -222,18 +243,21 @@ impl Server {
         Ok(all)
     }
 
-    /// What the keys of its ledger begin with, and which part it is.
+    /// The beginning of the names of the keys of its ledger, and the part that this key is; `None`
+    /// if it is no key of a ledger.
     fn part_of_ledger<'a>(&self, key: &'a [u8]) -> Option<(&'a str, &'a str)> {
         let key = std::str::from_utf8(key).ok()?;
         self.names.part_of_ledger(key)
     }
 }
 
+/// The deadline of one command that begins now.
 fn soon() -> Instant {
     Instant::now() + PATIENCE
 }
 
 impl MissingPart {
+    /// Describes a ledger by its names and its missing parts.
     fn of(names: LedgerNames, missing: String) -> Self {
         MissingPart {
             ledger: names.subject.clone(),
@@ -245,6 +269,7 @@ impl MissingPart {
 }
 
 impl<'a> LedgerJoin<'a> {
+    /// Prepares a join; it takes no lock yet.
     fn new(server: &'a Server, start: &'a str) -> Self {
         LedgerJoin {
             server,
@@ -254,7 +279,11 @@ impl<'a> LedgerJoin<'a> {
         }
     }
 
-    /// A step of `lua/cluster/mend.lua`, on keys behind the lock.
+    /// Calls one step of `lua/cluster/mend.lua` on keys behind the lock, and returns its word.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] if another client has the lock.
     async fn step(&self, keys: &[&str], step: &str, args: &[Vec<u8>]) -> Result<String> {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(MEND).arg(1 + keys.len()).arg(&self.lock).arg(keys);
@@ -270,7 +299,7 @@ impl<'a> LedgerJoin<'a> {
         Ok(told)
     }
 
-    /// Whether no part is missing where the ledger is served.
+    /// Whether the node that serves the ledger has all of its parts.
     async fn is_whole(&self) -> Result<bool> {
         let mut look = redis::cmd("EXISTS");
         look.arg(&LEDGER_PARTS.map(|part| format!("{}{part}", self.start))[..]);
@@ -278,6 +307,7 @@ impl<'a> LedgerJoin<'a> {
         Ok(found == LEDGER_PARTS.len())
     }
 
+    /// The text for parts that stay because the ledger is whole without them.
     fn is_left(&self, what: &str) -> String {
         format!(
             "{what} is left, as `{}*` is whole where it is served: as a rule that has taken over \
@@ -287,12 +317,14 @@ impl<'a> LedgerJoin<'a> {
         )
     }
 
-    /// Joins what was kept aside with what the ledger has. Returns what could not be. Where that is
-    /// torn, it has refused all calls since, and so what comes replaces what it has.
+    /// Joins the parts that were kept aside with the ledger. Returns a text for each part that
+    /// differs too much. `replaces` is set for a split ledger: it has refused all calls since, so
+    /// the parts aside are newer and replace its own.
     async fn join(&self, replaces: bool) -> Result<Vec<String>> {
         self.step(&[], "begin", &[]).await?;
         let mut left = Vec::new();
-        // It is whole with the last that was missing, so those that are there come first.
+        // The ledger is whole once its last missing part is there, so the parts that are there come
+        // first.
         let mut parts = Vec::new();
         for part in LEDGER_PARTS {
             let mut look = redis::cmd("EXISTS");
@@ -302,7 +334,7 @@ impl<'a> LedgerJoin<'a> {
         }
         for part in parts {
             let [copied, moved] = ["copied", "moved"].map(|state| aside(self.start, state, part));
-            // What was copied, nobody has any more elsewhere.
+            // A part with a complete copy is gone from its old node.
             self.step(&[&copied, &moved], "rename", &[]).await?;
             let key = format!("{}{part}", self.start);
             let mode = if replaces { "replace" } else { "join" };
@@ -330,7 +362,7 @@ impl<'a> LedgerJoin<'a> {
 }
 
 impl Mending<'_> {
-    /// Lets the holder answer for the slot, and the owner for all of it.
+    /// Lets the holder answer commands on its keys of the slot, and the owner on all keys of it.
     async fn open(&self) -> Result<()> {
         let slot = format!("[{}-", self.slot);
         if self.owner.open.iter().any(|it| it.starts_with(&slot)) {
@@ -340,7 +372,7 @@ impl Mending<'_> {
         self.at(self.holder, "IMPORTING", from).await
     }
 
-    /// Tells a node what the slot is to it.
+    /// Sets the state of the slot on a node.
     async fn at(&self, node: &Primary, state: &str, other: Option<&str>) -> Result<()> {
         let mut set = redis::cmd("CLUSTER");
         set.arg("SETSLOT").arg(self.slot).arg(state).arg(other);
@@ -348,7 +380,8 @@ impl Mending<'_> {
         Ok(())
     }
 
-    /// What the holder answers.
+    /// The answer of the holder, which answers for a slot that it does not serve only behind
+    /// `ASKING`.
     async fn held<T: redis::FromRedisValue>(&self, cmd: Cmd) -> Result<T> {
         let mut both = Pipeline::new();
         both.cmd("ASKING").ignore().add_command(cmd);
@@ -359,7 +392,7 @@ impl Mending<'_> {
         Ok(told)
     }
 
-    /// Moves a part of a ledger, and keeps it aside.
+    /// Moves a part of a ledger to the owner, and keeps it aside there.
     async fn move_part(&self, joining: &LedgerJoin<'_>, part: &str) -> Result<()> {
         let [copying, copied, moved] =
             ["copying", "copied", "moved"].map(|state| aside(joining.start, state, part));
@@ -378,12 +411,15 @@ impl Mending<'_> {
         Ok(())
     }
 
+    /// Deletes a key on the holder.
     async fn drop(&self, key: &str) -> Result<()> {
         let mut unlink = redis::cmd("UNLINK");
         unlink.arg(key);
         self.held::<u64>(unlink).await.map(drop)
     }
 
+    /// Copies a key from the holder to the name `aside` on the owner: hashes and sorted sets page
+    /// by page, other types as a whole.
     async fn copy(&self, key: &str, joining: &LedgerJoin<'_>, aside: &str) -> Result<()> {
         let mut kind = redis::cmd("TYPE");
         kind.arg(key);
@@ -406,7 +442,7 @@ impl Mending<'_> {
             page.arg(key).arg(&cursor).arg("COUNT").arg(AT_ONCE);
             let (next, mut found): (String, Vec<Vec<u8>>) = self.held(page).await?;
             if put == "ZADD" {
-                // The member comes with its score, and is stored behind it.
+                // `ZSCAN` answers the member first, `ZADD` takes the score first.
                 found.chunks_mut(2).for_each(|pair| pair.reverse());
             }
             if !found.is_empty() {
@@ -420,7 +456,12 @@ impl Mending<'_> {
         }
     }
 
-    /// Waits until a replica has what was copied, where there is one: it is removed next where it was.
+    /// Waits until a replica of the owner has the copy, if the owner has a replica: the next step
+    /// deletes the original.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] if no replica has it within [`REPLICA_MS`].
     async fn is_replicated(&self) -> Result<()> {
         let mut info = redis::cmd("INFO");
         info.arg("replication");
@@ -432,7 +473,7 @@ impl Mending<'_> {
         if told.lines().any(|line| line == "connected_slaves:0") {
             return Ok(());
         }
-        // It is for the writes of its own connection that this waits, and each of ours writes.
+        // `WAIT` counts the writes of its own connection, and each step of ours writes.
         let mut wait = redis::cmd("WAIT");
         wait.arg(1).arg(REPLICA_MS);
         let told = self
@@ -452,8 +493,8 @@ impl Mending<'_> {
         }
     }
 
-    /// Moves a key that is no part of a ledger, unless there is another one of that name. Returns why
-    /// not.
+    /// Moves a key that is no part of a ledger, with its time to live, unless the owner has another
+    /// key of that name. Returns the reason if it stays.
     async fn move_other(&self, key: &[u8]) -> Result<Option<String>> {
         let about = |command: &str| {
             let mut cmd = redis::cmd(command);
@@ -482,8 +523,9 @@ impl Mending<'_> {
         Ok(None)
     }
 
-    /// Whether nobody misses a key that is on both sides: a trigger, which is a hint; or a list of
-    /// ours of which each entry is on the other side by now, where those that were there stay.
+    /// Whether a key that both nodes have may be deleted on the holder. A trigger may be, because
+    /// it is a hint. A hash of ours may be, once its fields are added to the hash on the owner;
+    /// fields that the owner has stay.
     async fn is_spare(&self, key: &[u8]) -> Result<bool> {
         let mut cmd = redis::cmd("TYPE");
         cmd.arg(key);

@@ -1,4 +1,6 @@
-//! Ledgers on a cluster of which a part, or all, is not where they are served.
+//! Split ledgers: ledgers on a cluster of which a part, or all, is on another node than the one
+//! that serves their slot. The file decides whether a ledger without any keys is new or stray, and
+//! logs where the parts of a split one are.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -10,20 +12,21 @@ use crate::store::connections::fault::Fault;
 use crate::store::connections::link::Request;
 use crate::store::kinds::stray_slots::slot_of_ledger;
 
-/// How long the nodes are asked for the parts that are missing.
+/// The time limit of the questions to the nodes about the missing parts.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Those that are known, by what wake-ups call them.
+/// The split ledgers that the log has named, by their names in wake-ups.
 #[derive(Default)]
 pub(in crate::store) struct SplitLedgers(Mutex<HashSet<String>>);
 
 impl SplitLedgers {
-    /// Returns whether that is news.
+    /// Notes a split ledger. Returns whether it was unknown.
     fn is_news(&self, subject: &str) -> bool {
         let mut known = self.0.lock().expect("no panic while held");
         !known.contains(subject) && known.insert(subject.to_owned())
     }
 
+    /// Forgets a ledger after a call on it succeeded, and logs that if it was split.
     pub(in crate::store) fn is_whole(&self, subject: &str) {
         let was_torn = self.0.lock().expect("no panic while held").remove(subject);
         if was_torn {
@@ -33,8 +36,13 @@ impl SplitLedgers {
 }
 
 impl Server {
-    /// Whether a ledger of which nothing is where it is served is new, for all that this user may see;
-    /// otherwise where it is.
+    /// Checks that a ledger without any keys on the node that serves it is new, as far as this user
+    /// may see.
+    ///
+    /// # Errors
+    ///
+    /// A fault that names the node, if another node has keys of the ledger; or one that names the
+    /// keys kept aside, if a mending has not ended; or one that says that a node did not answer.
     pub(in crate::store) async fn may_begin(
         &self,
         subject: &str,
@@ -48,15 +56,16 @@ impl Server {
         if let Some(holder) = holders.first() {
             return Err(Fault::strayed(subject, slot, &holder.node));
         }
-        // A mending copies before it deletes, so what was not elsewhere any more is aside by now, or
-        // joined, which the next call finds.
+        // A mending copies keys before it deletes them. So keys that are no longer on another node
+        // are by now aside, or joined again, and the next call finds them.
         match seen(subject, slot, self.count_aside(&start, until).await)? {
             Some(1..) => Err(Fault::aside(subject, &start)),
             _ => Ok(()),
         }
     }
 
-    /// How many keys of a ledger a mending keeps aside where the ledger is served.
+    /// The number of keys of a ledger that a mending keeps aside on the node that serves the
+    /// ledger. `start` is the beginning of the names of its keys.
     pub(in crate::store) async fn count_aside(
         &self,
         start: &str,
@@ -71,7 +80,7 @@ impl Server {
         Ok(redis::from_redis_value(told).unwrap_or_default())
     }
 
-    /// Says where a ledger is, once as long as it is torn.
+    /// Logs where the parts of a split ledger are, once until it is whole again.
     pub(in crate::store) async fn warn_of_torn(
         &self,
         subject: &str,
@@ -109,12 +118,17 @@ impl Server {
     }
 }
 
-/// What a mending calls a part of a ledger until it is joined.
+/// The name of a part of a ledger while a mending keeps it aside. `state` is `copying`, `copied` or
+/// `moved`.
 pub(in crate::store) fn aside(start: &str, state: &str, part: &str) -> String {
     format!("{start}mending:{state}:{part}")
 }
 
-/// What was seen; `None` if this user may not look, and an error if nobody can tell for now.
+/// The answer to a question about a ledger. `None` if this user may not ask it.
+///
+/// # Errors
+///
+/// If no node can answer it for now.
 fn seen<T>(subject: &str, slot: u16, told: Result<T, Fault>) -> Result<Option<T>, Fault> {
     match told {
         Ok(told) => Ok(Some(told)),
