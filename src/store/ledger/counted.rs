@@ -1,10 +1,10 @@
-//! As what the answers of a ledger are counted.
+//! Maps the answers of a ledger to the counters and metrics of this process.
 
 use crate::store::ledger::reply::{Answered, ReplyWord};
 #[cfg(feature = "worker")]
 use crate::store::ledger::work::Verb;
 
-/// How many jobs were scheduled.
+/// The number of jobs that were created or replaced, or stored as successors.
 pub(in crate::store) fn scheduled(answers: &[Answered]) -> u64 {
     let is_accepted = |answered: &&Answered| {
         matches!(
@@ -15,14 +15,14 @@ pub(in crate::store) fn scheduled(answers: &[Answered]) -> u64 {
     answers.iter().filter(is_accepted).count() as u64
 }
 
-/// How many jobs were there to be cancelled.
+/// The number of jobs that a cancel has found, running ones included.
 pub(in crate::store) fn cancelled(answers: &[Answered]) -> u64 {
     let is_found =
         |answered: &&Answered| matches!(answered.answer, ReplyWord::Cancelled | ReplyWord::Running);
     answers.iter().filter(is_found).count() as u64
 }
 
-/// What became of plain keys; nothing for a key that changed no job.
+/// The label of each plain key that changed a job; keys that changed none are left out.
 #[cfg(feature = "worker")]
 pub(in crate::store) fn adopted(answers: &[Answered]) -> impl Iterator<Item = &'static str> {
     answers.iter().filter_map(|answered| match answered.answer {
@@ -35,7 +35,8 @@ pub(in crate::store) fn adopted(answers: &[Answered]) -> impl Iterator<Item = &'
     })
 }
 
-/// How a run ended that was settled with this verb, by the answer to it.
+/// The label of the end of a run, by the verb of its settlement and the answer. `late` means that
+/// the lease was lost before.
 #[cfg(feature = "worker")]
 pub(in crate::store) fn outcome(verb: &Verb, answer: ReplyWord) -> &'static str {
     match (answer, verb) {

@@ -1,4 +1,5 @@
-//! Attempts that failed, as the log tells of them: each in a line, and of many some.
+//! Log lines for failed attempts that are retried. The number of lines of a ledger is limited;
+//! beyond the limit, one line says that there were more.
 
 use crate::key::Kind;
 use crate::line_limit::LineLimit;
@@ -7,8 +8,8 @@ use crate::store::ledger::reply::ReplyWord;
 use crate::store::ledger::work::{Settlement, Verb};
 use crate::time::Utc;
 
-/// When the next attempt is due, or why there is none; nothing if the answer says that the attempt
-/// did not count.
+/// The text for the next attempt: its due time, or the reason why there is none. `None` if the
+/// answer says that the attempt did not count.
 fn next(answer: ReplyWord) -> Option<String> {
     match answer {
         ReplyWord::Later(due) => Some(Utc(due).to_string()),
@@ -18,17 +19,18 @@ fn next(answer: ReplyWord) -> Option<String> {
     }
 }
 
-/// What was told of one ledger lately.
+/// The limit of lines for one ledger.
 #[derive(Debug)]
 pub(in crate::store) struct Failures(LineLimit);
 
 impl Failures {
+    /// A limit with no line used.
     pub(in crate::store) fn new() -> Self {
         Failures(LineLimit::new())
     }
 
-    /// Tells of an attempt whose settlement was answered so, if it has failed and was not the last:
-    /// whoever buries a job tells of that.
+    /// Logs a failed attempt that was not the last one, with the answer to its settlement. The
+    /// worker itself logs a job that becomes a dead letter.
     pub(in crate::store) fn tell(&self, kind: &Kind, settlement: &Settlement, answer: ReplyWord) {
         let Verb::Later { header, step, .. } = &settlement.verb else {
             return;

@@ -1,4 +1,5 @@
-//! The keys of others: found a page at a time, by one instance at a time.
+//! Search for plain keys of other programs, for adoption. One instance at a time searches a server,
+//! page by page. The progress of each glob is stored, so that another instance can go on with it.
 
 use std::time::{Duration, Instant};
 
@@ -9,33 +10,36 @@ use crate::key::JobKey;
 use crate::store::{Ledger, Server, from_value};
 use crate::time::UnixMs;
 
-/// About how many keys of the database a page looks at.
+/// About how many keys of the database one page looks at.
 const PAGE: usize = 500;
 
-/// How far the search for the keys of one glob has come.
+/// The progress of the search for one glob.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// When it began, by Redis' clock.
+    /// The start of the search by the clock of Redis, Unix milliseconds.
     pub(crate) began: UnixMs,
-    /// Where it goes on; nothing if it has ended.
+    /// The cursor of the next page; `None` if the search has ended.
     pub(crate) cursor: Option<String>,
 }
 
-/// What there is under the key of an adopted job.
+/// The key of an adopted job, as Redis has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlainKey {
+    /// There is no such key.
     Missing,
     /// It has no time to live.
     Lasting,
+    /// It expires.
     Timed {
+        /// The time to live that is left.
         left: Duration,
-        /// It holds the payload of the job.
+        /// Whether it holds the payload of the job.
         is_same: bool,
     },
 }
 
 impl Ledger {
-    /// What there is under the key of a job, beside this payload; nothing if this user may not look.
+    /// Compares the key of a job with this payload. `None` if this user may not read it.
     pub(crate) async fn plain_key(
         &self,
         key: &JobKey,
@@ -44,7 +48,7 @@ impl Ledger {
     ) -> Result<Option<PlainKey>> {
         let mut both = redis::pipe();
         both.cmd("PTTL").arg(key.as_str());
-        // One byte more than there should be.
+        // One byte more than the payload, to notice a longer value.
         let more = payload.len();
         both.cmd("GETRANGE").arg(key.as_str()).arg(0).arg(more);
         let answers = self.server.each(&mut both, until).await?;
@@ -63,14 +67,15 @@ impl Ledger {
         })
     }
 
-    /// The time of its server.
+    /// The time of its server, rounded down to milliseconds.
     pub(crate) async fn time(&self, until: Instant) -> Result<UnixMs> {
         Ok(self.server.time(until).await?.floor_ms())
     }
 }
 
 impl Server {
-    /// One page of the keys that match a glob, and where the next begins.
+    /// One page of the keys that match a glob, and the cursor of the next page, `None` at the end.
+    /// The first cursor is `0`. Names that are not UTF-8 are left out.
     pub(crate) async fn scan_keys(
         &self,
         glob: &str,
@@ -81,14 +86,14 @@ impl Server {
         scan.arg(cursor).arg("MATCH").arg(glob);
         scan.arg("COUNT").arg(PAGE);
         let (next, keys): (String, Vec<Vec<u8>>) = from_value(self.command(&scan, until).await?)?;
-        // A name that is no text is no key of a job.
+        // A name that is not UTF-8 is not a job key.
         let keys = keys
             .into_iter()
             .filter_map(|key| String::from_utf8(key).ok());
         Ok((going_on(next), keys.collect()))
     }
 
-    /// Of these keys those that are not there.
+    /// The keys among these that do not exist.
     pub(crate) async fn missing_of(
         &self,
         keys: Vec<JobKey>,
@@ -110,7 +115,8 @@ impl Server {
             .collect())
     }
 
-    /// Whether this instance may search from now on, for so long; nobody else may meanwhile.
+    /// Takes the lock of the search for `length`, or extends it. Returns whether this instance has
+    /// the lock; no other instance searches meanwhile.
     pub(crate) async fn may_search(
         &self,
         instance: &str,
@@ -135,8 +141,8 @@ impl Server {
         Ok(extended == 1)
     }
 
-    /// Lets others search. Between look and deletion it may have become another's turn; then two
-    /// search for a while, which does no harm.
+    /// Releases the lock of the search. Between the check and the deletion another instance may get
+    /// the lock; then two search for a while, which does no harm.
     pub(crate) async fn end_search(&self, instance: &str, until: Instant) -> Result<()> {
         if self.searcher(until).await? == instance {
             let mut end = redis::cmd("DEL");
@@ -146,13 +152,15 @@ impl Server {
         Ok(())
     }
 
+    /// The instance that has the lock; empty if none has it.
     async fn searcher(&self, until: Instant) -> Result<String> {
         let mut look = redis::cmd("GETRANGE");
         look.arg(self.names.searching()).arg(0).arg(-1);
         from_value(self.command(&look, until).await?)
     }
 
-    /// How far the search for this glob has come, whoever searched.
+    /// The stored progress of the search for this glob, by whichever instance. `None` if there is
+    /// none, or it cannot be read.
     pub(crate) async fn search_progress(
         &self,
         glob: &str,
@@ -170,7 +178,7 @@ impl Server {
         }))
     }
 
-    /// Notes how far it has come.
+    /// Stores the progress of the search for this glob.
     pub(crate) async fn note_search(
         &self,
         glob: &str,
@@ -186,7 +194,8 @@ impl Server {
 }
 
 impl Ledger {
-    /// One page of the ids whose keys should be there, and where the next begins.
+    /// One page of the ids of adopted jobs whose keys have not expired by `now`, and the cursor of
+    /// the next page, `None` at the end.
     pub(crate) async fn adopted(
         &self,
         cursor: &str,
@@ -204,7 +213,7 @@ impl Ledger {
     }
 }
 
-/// A cursor that is not the end.
+/// The cursor of the next page, unless it is `0`, the end.
 fn going_on(cursor: String) -> Option<String> {
     (cursor != "0").then_some(cursor)
 }

@@ -1,21 +1,23 @@
-//! Numbered calls: what makes it safe to repeat one.
+//! Lanes: series of numbered calls, which a client may repeat without harm.
 
-/// A sequence of calls, one at a time, each with a number that is higher than the last. A
-/// ledger answers a repeated number with its first reply and refuses a lower one.
+/// A series of calls to one ledger, one at a time, with rising numbers. The ledger answers a
+/// repeated number with its first reply, and refuses a lower one.
 #[derive(Debug)]
 pub(crate) struct Lane {
+    /// 24 hexadecimal digits.
     id: String,
+    /// The number of the last call; 0 before the first one.
     number: u64,
 }
 
-/// A name that nobody else has: 96 random bits.
+/// A random name that is unique: 96 bits as 24 hexadecimal digits.
 pub(crate) fn unique_id() -> String {
     let [a, b, c]: [u32; 3] = rand::random();
     format!("{a:08x}{b:08x}{c:08x}")
 }
 
 impl Lane {
-    /// A lane that nobody else has.
+    /// A lane with a new random id. The ledger learns of it with its first call.
     pub(crate) fn new() -> Self {
         Lane {
             id: unique_id(),
@@ -23,22 +25,23 @@ impl Lane {
         }
     }
 
+    /// The id, which is the first argument of each numbered call.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// Begins a call and returns its number.
+    /// Begins a call and returns its number. Numbers begin with 1.
     pub(crate) fn next(&mut self) -> u64 {
         self.number += 1;
         self.number
     }
 
-    /// The number of the call that was begun last.
+    /// The number of the call that was begun last; 0 if there is none.
     pub(crate) fn last(&self) -> u64 {
         self.number
     }
 
-    /// A lane that will give `number` next: for tests of repeats and late originals.
+    /// A lane with the same id that gives `number` next, for tests of repeats and late originals.
     #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
     pub(crate) fn rewound(&self, number: u64) -> Self {
         Lane {

@@ -1,16 +1,21 @@
-//! One ledger: its keys, how its scripts are called, and the operations on it.
+//! One ledger: its keys, the calls of its scripts, and the operations on it.
+//!
+//! A [`Ledger`] is a handle; it holds no state of jobs. Each operation is one call of one Lua
+//! script, and so atomic. Operations take a deadline `until`, after which they fail. The batchers
+//! and workers of the crate call the operations; `src/store/kinds` decides which ledger a job is
+//! in.
 //!
 //! | file | contents |
 //! |---|---|
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
 //! | [`call`], [`lane`] | calls of scripts; numbered calls, which may be repeated |
 //! | [`produce`], `work` | the operations of producers and of workers |
-//! | [`inspect`], [`list`], [`letters`] | looks a job up, lists jobs page by page, reads dead letters |
-//! | `history` | what was done, for people |
-//! | `adopt`, `keyspace` | plain keys: their jobs, and the search for them |
-//! | [`triggers`], `touches`, `pace` | triggers that are in other slots than their ledger; touching them; when the pacer has to |
-//! | [`audit`], [`mending`] | looks for wrong names and wrong keys, and mends them |
-//! | [`counted`], `failures` | what the answers are counted as; which failures were told of |
+//! | [`inspect`], [`list`], [`letters`] | reads of one job; lists of jobs, page by page; dead letters |
+//! | `history` | the history of jobs, for people |
+//! | `adopt`, `keyspace` | adoption of plain keys, and the search for such keys |
+//! | [`triggers`], `touches`, `pace` | triggers in other slots than their ledger; touches of them; rounds of the pacer |
+//! | [`audit`], [`mending`] | searches for wrong names and wrong keys, and their repair |
+//! | [`counted`], `failures` | the counters of answers; the log of failed attempts |
 
 #[cfg(feature = "worker")]
 pub(super) mod adopt;
@@ -57,26 +62,32 @@ use failures::Failures;
 use reply::{Answered, Reply, Unlisted};
 use script::Script;
 
-/// The truth about one kind in one shard. What can be done to it stands in
-/// [`produce`](produce), [`work`](work) and [`inspect`](inspect).
+/// The handle of one ledger: the truth about one kind in one shard. The operations are in
+/// [`produce`](produce), [`work`](work), [`inspect`](inspect) and the other files of this folder.
 pub(crate) struct Ledger {
-    /// Where all ledgers are.
+    /// The store of all ledgers.
     pub(super) store: Arc<Store>,
-    /// The server that has this one.
+    /// The server that has this ledger.
     pub(super) server: Arc<Server>,
+    /// The names of its keys.
     pub(super) names: LedgerNames,
+    /// The name of the wake channel of its server.
     pub(super) wake: String,
     kind: Kind,
+    /// The shard, and the layout by which this handle addresses it.
     place: ShardRef,
-    /// Triggers have names of ours, because the names of jobs belong to others.
+    /// Whether the triggers have names of their own, because other programs use the names of the
+    /// jobs.
     own_triggers: bool,
     meter: Meter,
     #[cfg(feature = "worker")]
     failures: Failures,
+    /// The clock of its server or, on a cluster, of the node that has it.
     clock: Arc<RedisClock>,
 }
 
 impl Ledger {
+    /// A handle of the ledger at `place`. No I/O; the ledger need not exist.
     pub(super) fn new(
         store: Arc<Store>,
         kind: Kind,
@@ -91,7 +102,7 @@ impl Ledger {
             #[cfg(feature = "worker")]
             failures: Failures::new(),
             clock: match server.is_cluster() {
-                // That of whichever node has the ledger.
+                // The clock of the node that has the ledger, whichever that is.
                 true => Arc::default(),
                 false => server.clock.clone(),
             },
@@ -103,72 +114,76 @@ impl Ledger {
         })
     }
 
+    /// The kind of its jobs.
     pub(crate) fn kind(&self) -> &Kind {
         &self.kind
     }
 
-    /// Which of the ledgers of its kind it is, and by which layout.
+    /// The shard, and the layout by which it is addressed.
     pub(crate) fn place(&self) -> ShardRef {
         self.place
     }
 
-    /// Which of several servers has it; 0 if there is one.
+    /// The place of its server among several; 0 if there is one.
     pub(crate) fn server(&self) -> usize {
         self.server.place()
     }
 
-    /// Whether other ledgers may be on servers that are there while this one's is not.
+    /// Whether its server is one of several, so that other ledgers can be reached while this one
+    /// cannot.
     pub(crate) fn is_one_of_many(&self) -> bool {
         self.server.is_member()
     }
 
-    /// Says something on the wake channel of its server.
+    /// Publishes a message on the wake channel of its server.
     #[cfg(feature = "worker")]
     pub(crate) async fn tell(&self, message: &str, until: Instant) -> Result<()> {
         self.server.tell(message, until).await
     }
 
-    /// Where its server is; without credentials.
+    /// The address of its server, without credentials.
     pub(crate) fn address_of_server(&self) -> String {
         self.server.address()
     }
 
-    /// Its triggers have names of ours.
+    /// Whether its triggers have names of their own, instead of the names of the jobs.
     pub(super) fn has_own_triggers(&self) -> bool {
         self.own_triggers
     }
 
-    /// What is counted of it.
+    /// The counters of this process for the kind.
     pub(crate) fn meter(&self) -> &Meter {
         &self.meter
     }
 
-    /// What was told of it.
+    /// The log of failed attempts, which limits its lines.
     #[cfg(feature = "worker")]
     pub(super) fn failures(&self) -> &Failures {
         &self.failures
     }
 
-    /// Where the clock stands by which its jobs are due.
+    /// The clock by which its jobs are due.
     #[cfg(feature = "worker")]
     pub(crate) fn clock(&self) -> &RedisClock {
         &self.clock
     }
 
-    /// How wake-ups call this ledger.
+    /// The name of this ledger in wake-ups: `app:module:biz/shard`.
     #[cfg(feature = "worker")]
     pub(crate) fn subject(&self) -> &str {
         &self.names.subject
     }
 
-    /// What became of a call to this ledger, for those who want to know how it is.
+    /// Records the outcome of a call for the health report of its server.
     #[cfg(feature = "worker")]
     pub(crate) fn note<T>(&self, call: &'static str, outcome: &Result<T>) {
         let subject = &self.names.subject;
         self.server.note(subject, call, outcome.as_ref().err());
     }
 
-    /// The command that calls `script` on `keys`, and on the triggers of `jobs`.
+    /// The command that calls `script` on `keys` and on the triggers of `jobs`. The caller adds the
+    /// arguments. On a cluster the triggers are left out, because they are in other slots;
+    /// [`triggers`] moves them.
     pub(super) fn call<'a>(
         &self,
         script: &'static Script,
@@ -177,7 +192,7 @@ impl Ledger {
     ) -> Cmd {
         debug_assert_eq!(keys.len(), script.fixed_keys, "{}", script.name);
         if self.has_triggers_elsewhere() {
-            // They are for another call.
+            // Another call moves the triggers.
             return script.call_on_whole(keys, &self.names);
         }
         let mut cmd = script.call(keys.len() + jobs.len());
@@ -191,12 +206,12 @@ impl Ledger {
         cmd
     }
 
-    /// Whether the triggers live in slots of their own, wherever their names hash to.
+    /// Whether the triggers are in other slots than the ledger, as on a cluster.
     pub(super) fn has_triggers_elsewhere(&self) -> bool {
         self.server.is_cluster()
     }
 
-    /// The name of a job's trigger, where that is not the key of the job.
+    /// The name of the trigger of a job, if it is not the job key itself.
     pub(super) fn own_trigger(&self, job: &JobKey) -> Option<String> {
         self.own_triggers.then(|| self.names.own_trigger(job.id()))
     }
@@ -213,8 +228,8 @@ impl Ledger {
             .await
     }
 
-    /// As [`eval`](Self::eval), for a script that answers item by item. If the ledger goes by another
-    /// layout, the answers are [`Stale`](super::Word::Stale), and the layout is known from now on.
+    /// As [`eval`](Self::eval), for a script with one answer for each of `items`. If the ledger has
+    /// another layout, each answer is [`Stale`](super::Word::Stale), and the layout is noted.
     pub(super) async fn eval_items(
         &self,
         script: &'static Script,
@@ -229,7 +244,8 @@ impl Ledger {
         called.reply.item_answers(items)
     }
 
-    /// The same, for a script that stores jobs: the mark of the ledger goes to each answer.
+    /// As [`eval_items`](Self::eval_items), for a script that stores jobs: if the kind has to be
+    /// registered, each answer says so.
     pub(super) async fn eval_storing(
         &self,
         script: &'static Script,
@@ -250,7 +266,7 @@ impl Ledger {
         Ok(answers)
     }
 
-    /// Whether the ledger goes by another layout, which is known from now on.
+    /// Whether the ledger has refused a call because it has another layout, which is then noted.
     pub(super) fn is_stale(&self, reply: &mut Reply) -> Result<bool> {
         if reply.status != "stale" {
             return Ok(false);
@@ -261,20 +277,21 @@ impl Ledger {
         Ok(true)
     }
 
-    /// The arguments with which numbered calls on jobs by name begin.
+    /// Adds the arguments with which a numbered call on jobs begins: lane, number, caller, place.
     pub(super) fn address(&self, cmd: &mut Cmd, lane: &mut Lane) {
         number(cmd, lane);
         cmd.arg(self.place.to_string());
     }
 }
 
-/// The arguments with which every numbered call begins.
+/// Adds the arguments with which every numbered call begins: lane, number, caller. This begins a
+/// call in the lane.
 pub(super) fn number(cmd: &mut Cmd, lane: &mut Lane) {
     let number = lane.next();
     cmd.arg(lane.id()).arg(number).arg(who());
 }
 
-/// Who calls, for the history: the process, as an operator finds it.
+/// The name of this process in the history, `host:pid`.
 pub(super) fn who() -> &'static str {
     static WHO: LazyLock<String> = LazyLock::new(|| {
         let host = gethostname::gethostname();

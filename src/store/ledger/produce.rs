@@ -1,4 +1,5 @@
-//! What producers do to a ledger.
+//! The operations of producers on a ledger: schedule, reschedule, update and cancel. Each call
+//! takes the items of one batch and returns one answer for each, in their order.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -14,25 +15,28 @@ use crate::store::ledger::script::{CANCEL, RESCHEDULE, SCHEDULE, UPDATE};
 use crate::store::{Lane, Ledger};
 use crate::time::UnixMs;
 
-/// When a job is due. Redis' clock turns a delay into a time.
+/// The due time of a job. Scripts turn a delay into a time by the clock of Redis, and round up to
+/// milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
+    /// This long after the call.
     After(Duration),
+    /// At this time.
     At(UnixMs),
-    /// So much later than it is due: to reschedule only.
+    /// This much later than the job is due now. For reschedule only.
     By(Duration),
 }
 
-/// What `schedule` does if the job is there, or is not.
+/// The effect of `schedule` on a job that exists, or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Create or replace.
+    /// Creates or replaces the job.
     Set,
-    /// Leave a job that is there as it is.
+    /// Creates the job only; a job that exists stays.
     Absent,
-    /// Create none.
+    /// Replaces the job only; it creates none.
     Present,
-    /// Leave a job that is there as it is if its order number is higher.
+    /// Creates or replaces the job, unless the stored order number is higher.
     Ordered,
 }
 
@@ -42,48 +46,48 @@ pub(crate) struct Placement {
     pub(crate) key: JobKey,
     pub(crate) mode: Mode,
     pub(crate) when: When,
-    /// The header of its record, as [`crate::record::Header`] renders it.
+    /// The header of its record, in the form of [`crate::record::Header`].
     pub(crate) header: Cow<'static, str>,
     pub(crate) payload: Bytes,
 }
 
-/// One job to cancel, unless its order number is this one or a higher one.
+/// One job to cancel, unless its order number is `below` or higher.
 #[derive(Debug, Clone)]
 pub(crate) struct Outdated {
     pub(crate) key: JobKey,
     pub(crate) below: u64,
 }
 
-/// One job to give another payload.
+/// One job that gets another payload.
 #[derive(Debug, Clone)]
 pub(crate) struct Update {
     pub(crate) key: JobKey,
     pub(crate) payload: Bytes,
 }
 
-/// One job to give another due time.
+/// One job that gets another due time.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) key: JobKey,
     pub(crate) when: When,
-    /// The step that the record keeps.
+    /// The name of the step that the record keeps.
     pub(crate) step: &'static str,
 }
 
 impl Placement {
-    /// Whether it makes a job where there is none.
+    /// Whether it creates a job where there is none.
     pub(crate) fn creates(&self) -> bool {
         self.mode != Mode::Present
     }
 
-    /// Whether the script needs to be told of mode and header only once for the two.
+    /// Whether the two share mode and header, which the script then gets once for both.
     fn is_like(&self, other: &Self) -> bool {
         self.mode == other.mode && self.header == other.header
     }
 }
 
 impl When {
-    /// How scripts read it: rounded up, so that nothing is early.
+    /// The argument of scripts: `+ms`, `>ms` or `@ms`, rounded up so that no job is early.
     pub(in crate::store) fn to_arg(self) -> String {
         match self {
             When::After(delay) => format!("+{}", whole_ms(delay)),
@@ -93,12 +97,13 @@ impl When {
     }
 }
 
-/// Rounded up.
+/// Whole milliseconds, rounded up.
 fn whole_ms(delay: Duration) -> u128 {
     delay.as_nanos().div_ceil(1_000_000)
 }
 
 impl Mode {
+    /// The argument of `lua/schedule.lua`.
     fn to_arg(self) -> &'static str {
         match self {
             Mode::Set => "set",
@@ -110,7 +115,12 @@ impl Mode {
 }
 
 impl Ledger {
-    /// Creates or replaces jobs; `lua/schedule.lua`.
+    /// Creates or replaces jobs, all or none; `lua/schedule.lua`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Full`](crate::error::ErrorKind::Full) while Redis is at its memory limit; then
+    /// nothing was stored.
     pub(crate) async fn schedule(
         &self,
         lane: &mut Lane,
@@ -166,7 +176,7 @@ impl Ledger {
         Ok(answers)
     }
 
-    /// Gives jobs another payload; `lua/update.lua`.
+    /// Gives jobs another payload; `lua/update.lua`. Due times and triggers stay.
     pub(crate) async fn update(
         &self,
         lane: &mut Lane,
@@ -185,7 +195,7 @@ impl Ledger {
         self.eval_items(&UPDATE, &cmd, items.len(), until).await
     }
 
-    /// Cancels jobs; `lua/cancel.lua`.
+    /// Cancels jobs; `lua/cancel.lua`. It works while Redis is full.
     pub(crate) async fn cancel(
         &self,
         lane: &mut Lane,
@@ -196,7 +206,7 @@ impl Ledger {
         self.cancel_each(lane, items.collect(), until).await
     }
 
-    /// Cancels those that others have overtaken; `lua/cancel.lua`.
+    /// Cancels jobs whose order numbers are lower than `below`; `lua/cancel.lua`.
     pub(crate) async fn cancel_outdated(
         &self,
         lane: &mut Lane,
@@ -204,12 +214,13 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let items = items.iter().map(|Outdated { key, below }| {
-            // An id has no blank.
+            // An id contains no blank, so the blank separates the two.
             (key, format!("{} {below}", key.id()))
         });
         self.cancel_each(lane, items.collect(), until).await
     }
 
+    /// Cancels jobs by the items of `lua/cancel.lua`: `id`, or `id below`.
     async fn cancel_each(
         &self,
         lane: &mut Lane,

@@ -1,4 +1,5 @@
-//! The Lua scripts: one transition each, compiled in, each with the library parts it uses.
+//! The Lua scripts, one for each transition. They are compiled into the program, each with the
+//! library parts that it uses. The files are in `lua/`, the parts in `lua/lib/`.
 
 use std::sync::LazyLock;
 
@@ -6,20 +7,24 @@ use redis::Arg;
 
 use crate::names::LedgerNames;
 
-/// One script. The file in `lua/` begins with a header that says what it takes and answers.
+/// One script. The head of its file in `lua/` describes its keys, arguments and answers.
 pub(crate) struct Script {
+    /// The name of its file, without `.lua`.
     pub(crate) name: &'static str,
-    /// How many keys come before the triggers.
+    /// The number of keys before the triggers.
     pub(crate) fixed_keys: usize,
+    /// The text, with the library parts in front.
     source: &'static str,
+    /// The SHA-1 hash of the text, by which `EVALSHA` calls it.
     hash: String,
-    /// The same for a ledger on a cluster, of which no part may be missing.
+    /// The variant for a ledger on a cluster; it refuses the call if a part of the ledger is
+    /// missing.
     whole: Text,
-    /// The same, which may also be missing as a whole.
+    /// The same variant, but it accepts a ledger of which all parts are missing.
     maybe_new: Text,
 }
 
-/// What a server is given, and what it calls that.
+/// The text of a variant, and its hash.
 struct Text {
     source: String,
     hash: String,
@@ -32,30 +37,33 @@ impl Text {
     }
 }
 
-/// With which scripts begin that are called on a ledger of a cluster.
+/// The beginning of the variants for ledgers on a cluster.
 const WHOLE: &str = include_str!("../../../lua/cluster/whole.lua");
 
 impl Script {
-    /// Whether it numbers its calls, and has jobs named that it looks for by a layout.
+    /// Whether its calls are numbered and carry the place of the ledger.
     #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
     pub(crate) fn is_addressed(&self) -> bool {
         self.source.contains("3 who, 4 place,")
     }
 
+    /// The SHA-1 hash of the text.
     #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
     pub(crate) fn hash(&self) -> &str {
         &self.hash
     }
 
-    /// The command that calls it, but for its keys, of which there are so many, and arguments.
+    /// The command that calls the script on `keys` keys. The caller adds the keys and the
+    /// arguments.
     pub(crate) fn call(&self, keys: usize) -> redis::Cmd {
         let mut cmd = redis::Cmd::with_capacity(64, 1024);
         cmd.arg("EVALSHA").arg(&self.hash).arg(keys);
         cmd
     }
 
-    /// The command that calls it on some keys of a ledger on a cluster, but for its arguments. It is
-    /// refused if another part of the ledger is missing; see `lua/cluster/whole.lua`.
+    /// The command that calls the script on some keys of a ledger on a cluster. The caller adds the
+    /// arguments. The server refuses the call if another part of the ledger is missing; see
+    /// `lua/cluster/whole.lua`.
     pub(crate) fn call_on_whole(&self, keys: &[&str], ledger: &LedgerNames) -> redis::Cmd {
         let all = ledger.all();
         let mut cmd = redis::Cmd::with_capacity(64, 2048);
@@ -64,7 +72,8 @@ impl Script {
         cmd
     }
 
-    /// The same call of a ledger that may be missing as a whole.
+    /// The same call of a ledger that may be missing as a whole. `call` comes from
+    /// [`call_on_whole`](Self::call_on_whole).
     pub(crate) fn if_new(&self, call: &redis::Cmd) -> redis::Cmd {
         let mut cmd = redis::Cmd::new();
         for arg in call.args_iter() {
@@ -79,7 +88,7 @@ impl Script {
         cmd
     }
 
-    /// The command that makes the server learn what this call calls.
+    /// The `SCRIPT LOAD` command for the variant that `call` calls.
     pub(crate) fn load_for(&self, call: &redis::Cmd) -> redis::Cmd {
         let called = call.args_iter().nth(1);
         let is_called = |text: &&Text| matches!(called, Some(Arg::Simple(hash)) if hash == text.hash.as_bytes());
@@ -92,13 +101,14 @@ impl Script {
         cmd
     }
 
-    /// Its text as a function of KEYS and ARGV in the Lua table `scripts`.
+    /// The text as a function of KEYS and ARGV in the Lua table `scripts`, for the library of
+    /// functions.
     pub(crate) fn as_function(&self) -> String {
         let Script { name, source, .. } = self;
         format!("function scripts.{name}(KEYS, ARGV)\n{source}end\n")
     }
 
-    /// The command that makes the server learn this script.
+    /// The `SCRIPT LOAD` command for the plain script.
     pub(crate) fn load(&self) -> redis::Cmd {
         let mut cmd = redis::cmd("SCRIPT");
         cmd.arg("LOAD").arg(self.source);
@@ -106,8 +116,8 @@ impl Script {
     }
 }
 
-/// What the functions of a library do that are made of scripts, with the parts that they use, as a Lua
-/// function that makes them; and their registration.
+/// The Lua code of the functions of a library, as a Lua function that creates them, with the
+/// library parts that they use; and the code that registers them. The functions call the scripts.
 pub(crate) const FUNCTIONS: &str = concat!(
     include_str!("../../../lua/functions/shards.lua"),
     "local function answers()\n",

@@ -1,4 +1,5 @@
-//! Touching triggers that are on several nodes.
+//! Touches of triggers on the nodes of a cluster: the pacer reads each trigger at its due time, so
+//! that Redis expires it. A node that does not answer in time holds up no other node.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
@@ -13,17 +14,18 @@ use crate::key::JobKey;
 use crate::store::connections::cluster::{Cluster, Node};
 use crate::store::{Server, from_value};
 
-/// How long a round of the pacer waits for the touches of a node. Its jobs go the way without
-/// events after about as long.
+/// How long a round of the pacer waits for the touches of a node. After about the same time, the
+/// pacer claims the jobs without events.
 const WAIT: Duration = Duration::from_millis(20);
 
-/// The nodes that have not answered a touch in time, and are not touched until they have.
+/// The nodes that have not answered a touch in time. They are not touched until they have answered.
 #[derive(Default)]
 pub(in crate::store) struct Slow(Mutex<HashSet<Option<Node>>>);
 
 impl Server {
-    /// Reads triggers, each on its own node, so that it expires those that are due. Returns how many
-    /// may still be there: those of nodes that do not answer among them.
+    /// Reads triggers, each on its own node, so that Redis expires those that are due. Returns how
+    /// many may still exist; triggers on nodes that do not answer count as existing. 0 if this is
+    /// no cluster.
     pub(in crate::store) async fn touch(self: &Arc<Self>, jobs: &[JobKey], until: Instant) -> u64 {
         let Some(cluster) = self.link.origin().cluster() else {
             return 0;
@@ -39,6 +41,7 @@ impl Server {
         join_all(touches).await.into_iter().sum()
     }
 
+    /// Touches the triggers of one node, and waits [`WAIT`] at the most; see `touch`.
     async fn touch_at(
         self: &Arc<Self>,
         node: Option<Node>,
@@ -51,7 +54,7 @@ impl Server {
         }
         let server = self.clone();
         let (tell, told) = oneshot::channel();
-        // It goes on when the round is over.
+        // The task goes on after the round is over.
         tokio::spawn(async move {
             let mut looks = redis::pipe();
             for trigger in &triggers {
@@ -68,7 +71,7 @@ impl Server {
                 Err(_) => {
                     drop(tell);
                     server.slow.lock().insert(node.clone());
-                    // What it answers so late is of no interest.
+                    // A late answer is ignored; it only shows that the node answers again.
                     let _ = looking.await;
                     server.slow.lock().remove(&node);
                 }
@@ -79,6 +82,7 @@ impl Server {
 }
 
 impl Slow {
+    /// The set of slow nodes, locked.
     fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<Option<Node>>> {
         self.0.lock().expect("no panic while held")
     }
