@@ -1,4 +1,4 @@
-//! What plain commands do to the keys of jobs, taken into a ledger.
+//! Adoption: brings jobs into line with the changes that plain commands made to their keys.
 
 use std::time::Instant;
 
@@ -11,28 +11,29 @@ use crate::store::ledger::reply::{Answered, ReplyWord};
 use crate::store::ledger::script::ADOPT;
 use crate::store::ledger::who;
 
-/// Why a key is looked at.
+/// The reason to look at a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// It was changed, or found.
+    /// It was changed, or found by the search.
     Seen,
-    /// It was taken away.
+    /// It was deleted.
     Gone,
     /// It expired.
     Over,
-    /// It was found missing, and nobody heard why.
+    /// The search found it missing, and no event has said why.
     Missed,
-    /// Its job is leased, and about to run.
+    /// Its job is leased and about to run.
     Begun,
-    /// The same; and whether it is missing, and it is not noted that it expired.
+    /// As `Begun`; the answer says if the key is missing without a note that it expired.
     Asked,
-    /// The same; and it was heard that it expired.
+    /// As `Begun`, and an event has said that the key expired.
     Heard,
-    /// The same; and if it is missing, and it is not noted that it expired, its job is cancelled.
+    /// As `Begun`; if the key is missing without a note that it expired, its job is cancelled.
     Lost,
 }
 
 impl Why {
+    /// The word in `lua/adopt.lua`.
     fn to_arg(self) -> &'static str {
         match self {
             Why::Seen => "seen",
@@ -48,9 +49,15 @@ impl Why {
 }
 
 impl Ledger {
-    /// Brings jobs that are in this ledger into line with their keys; `lua/adopt.lua`. Values of more than `most` bytes
-    /// make dead letters. What a full server has no room for is answered with [`Answer::Unread`],
-    /// unless it is all.
+    /// Brings the jobs of this ledger into line with their keys; `lua/adopt.lua`. A value of more
+    /// than `most` bytes becomes a dead letter.
+    ///
+    /// If a full server refuses the call, the items are tried one by one, and those that it refuses
+    /// are answered with [`ReplyWord::Unread`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Full`] if the server refuses every item.
     pub(crate) async fn adopt(
         &self,
         items: &[(JobKey, Why)],
@@ -58,7 +65,7 @@ impl Ledger {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let refused = match self.adopt_all(items, &most, until).await {
-            // For that, one new value is enough; the others may need no room.
+            // One new value is enough for a refusal; the others may need no room.
             Err(error) if error.kind() == ErrorKind::Full && items.len() > 1 => error,
             answers => return answers,
         };
@@ -78,6 +85,7 @@ impl Ledger {
         }
     }
 
+    /// One call for all items, which are carried out together or not at all.
     async fn adopt_all(
         &self,
         items: &[(JobKey, Why)],
@@ -90,7 +98,7 @@ impl Ledger {
         let keys: [&str; 8] = [
             &n.due, &n.shadow, &n.lease, &n.next, &n.stats, &n.calls, &n.adopted, &n.history,
         ];
-        // The keys themselves, whatever the triggers of this ledger are called.
+        // The job keys themselves, even if the triggers of this ledger have other names.
         let mut cmd = ADOPT.call(keys.len() + items.len());
         cmd.arg(&keys[..]);
         for (key, _) in items {

@@ -1,4 +1,8 @@
-//! Looking for what is wrong with the names in a ledger, and mending it.
+//! The audit of a ledger: searches its parts for wrong names and records, and repairs them.
+//!
+//! `lua/scan.lua` reads one part page by page and returns suspects; this file judges names and
+//! records that Lua cannot judge; `lua/audit.lua` then names the flaw of each suspect and, on
+//! request, mends it. A repair loses no job, and keeps the books balanced.
 
 use std::time::{Duration, Instant};
 
@@ -11,45 +15,48 @@ use crate::store::ledger::script::{AUDIT, SCAN};
 use crate::store::ledger::who;
 use crate::store::{Ledger, from_value};
 
-/// The parts of a ledger that are looked through, by the names that `lua/scan.lua` has for them.
-/// Dead letters first: what a repair buries is numbered behind them.
+/// The parts of a ledger that are searched, by their names in `lua/scan.lua`. Dead letters come
+/// first, because a repair adds dead letters with higher numbers.
 pub(crate) const PARTS: [&str; 7] = ["dead", "grave", "due", "shadow", "leased", "lease", "next"];
 
-/// About how many names one call looks at. Redis reads their values too, which may be large.
+/// About how many names one call looks at. Redis also reads their values, which may be large.
 const COUNT: usize = 64;
 
-/// How long a lease lasts whose deadline was lost: long enough for its holder to renew it.
+/// The length of a lease whose deadline was lost: long enough for its holder to renew it.
 const LEASE: Duration = Duration::from_secs(15);
 
 /// A page of one part.
 #[derive(Debug)]
 pub(crate) struct Scanned {
-    /// Where the next page begins; `0` at the end.
+    /// The cursor of the next page; `0` at the end.
     pub(crate) cursor: String,
+    /// How many names were looked at.
     pub(crate) looked: u64,
     /// The largest number of a dead letter among them.
     pub(crate) highest: u64,
-    /// Names with which something is wrong.
+    /// The names that may have a flaw.
     pub(crate) suspects: Vec<Suspect>,
 }
 
-/// A name to look at.
+/// A name that may have a flaw.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Suspect {
-    /// An id, the `id:number` of a dead letter, or what stands in the place of one.
+    /// An id, the `id:number` of a dead letter, or some other bytes in the place of one.
     pub(crate) name: Vec<u8>,
+    /// The judgement of its name and its record.
     pub(crate) judged: Judged,
 }
 
-/// What a script cannot see for itself.
+/// The judgement of a name and its record, which a script cannot make.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Judged {
+    /// Both are valid, as far as this version can tell.
     Nothing,
     /// No job can have the name.
     NoJob,
-    /// No dead letter can have it.
+    /// No dead letter can have the name.
     NoLetter,
-    /// What begins so cannot be read as a record.
+    /// The record with this opening cannot be read, for this reason.
     Unreadable {
         opening: Vec<u8>,
         fault: String,
@@ -57,7 +64,7 @@ pub(crate) enum Judged {
 }
 
 impl Suspect {
-    /// A name that a scan of a part tells of, with the opening of its record.
+    /// Judges a name of a part, and the opening of its record, as `lua/scan.lua` returns them.
     fn of_part(part: &str, name: Vec<u8>, opening: Vec<u8>) -> Self {
         let is_of_letters = matches!(part, "dead" | "grave");
         let text = std::str::from_utf8(&name).ok();
@@ -68,13 +75,14 @@ impl Suspect {
             _ if !fits && is_of_letters => Judged::NoLetter,
             _ if !fits => Judged::NoJob,
             Err(RecordFault::Damaged(fault)) => Judged::Unreadable { opening, fault },
-            // One of a newer version is left to those who know it.
+            // A record of a newer version is left to the programs that can read it.
             _ => Judged::Nothing,
         };
         Suspect { name, judged }
     }
 
-    /// By which a letter is kept whose name none can have.
+    /// A valid id for the dead letter that replaces an impossible name: the name, with `_` for each
+    /// invalid character, cut to the longest length of an id. Empty for a valid name.
     fn id_to_keep(&self) -> String {
         let text = match &self.judged {
             Judged::NoJob => String::from_utf8_lossy(&self.name),
@@ -92,7 +100,8 @@ impl Suspect {
         if id.is_empty() { "_".to_owned() } else { id }
     }
 
-    /// As the script reads it.
+    /// The judgement as `lua/lib/faults.lua` reads it: empty, `J`, `L`, or `R` and the opening of
+    /// the record.
     fn verdict(&self) -> Vec<u8> {
         match &self.judged {
             Judged::Nothing => Vec::new(),
@@ -103,23 +112,24 @@ impl Suspect {
     }
 }
 
-/// The id in `id:number`.
+/// The id in `id:number`; `None` if the name has another form.
 fn id_of_letter(name: &str) -> Option<&str> {
     let (id, number) = name.rsplit_once(':')?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then_some(id)
 }
 
-/// What was found wrong with a name.
+/// The flaw of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FoundFlaw {
     pub(crate) flaw: Flaw,
-    /// It was to be mended, and is as it was.
+    /// Whether a requested repair has left it as it was: a counter that it needs is not a number,
+    /// or a worker will end the job.
     pub(crate) is_left: bool,
 }
 
 impl Ledger {
-    /// Looks through a page of one part; `lua/scan.lua`.
+    /// Searches one page of a part; `lua/scan.lua`. The first cursor is `0`. It only reads.
     pub(crate) async fn scan(
         &self,
         part: &'static str,
@@ -146,8 +156,8 @@ impl Ledger {
         Ok(scanned)
     }
 
-    /// What is wrong with each of these names, if anything; mended, if asked for, with the
-    /// header for the letter that comes of it; `lua/audit.lua`.
+    /// The flaw of each name, if it has one; `lua/audit.lua`. With `repair`, it is mended. Each
+    /// suspect comes with the header of the dead letter that it becomes.
     pub(crate) async fn audit(
         &self,
         items: &[(Suspect, String)],
@@ -183,7 +193,7 @@ impl Ledger {
             .collect()
     }
 
-    /// What is stored under this id, whatever state it is in.
+    /// The record that is stored under an id, in whatever state the job is; empty if there is none.
     pub(crate) async fn stored(&self, id: &[u8], until: Instant) -> Result<Vec<u8>> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.names.shadow).arg(id);

@@ -1,5 +1,5 @@
-//! How a script is called: loaded where the server does not know it, and for a worker until
-//! it works.
+//! Calls of scripts: a server that does not know a script learns it, and for a worker a call is
+//! repeated until it succeeds or cannot succeed.
 
 use std::time::{Duration, Instant};
 
@@ -21,25 +21,33 @@ use crate::store::ledger::script::ADOPT;
 use crate::store::ledger::script::Script;
 use crate::store::{RedisClock, Server};
 
-/// How long an insisting store waits before it asks a server again that has refused.
+/// The wait before a refused call is repeated.
 const INSISTENCE: Duration = Duration::from_millis(500);
 
-/// How long a try has at the least. With less it would be cut short, and nobody could say whether it was
-/// carried out, though the one before was refused for a reason that can be told.
+/// The least time for one try. A shorter try would end without an answer, and then it would be
+/// unknown whether it was carried out; the refusal of the try before has a reason that can be
+/// reported.
 const LEAST: Duration = Duration::from_millis(500);
 
 /// How long a node of a cluster may take to learn a script.
 const LOADING: Duration = Duration::from_secs(2);
 
-/// The reply to a call, and when the try that it answers was sent.
+/// The reply to a call.
 pub(in crate::store) struct Called {
     pub(in crate::store) reply: Reply,
+    /// The moment at which the answered try was sent.
     #[cfg(feature = "worker")]
     pub(in crate::store) sent: Moment,
 }
 
 impl Server {
-    /// Sends a call until it is answered, or until `until`. The answer tells of this clock.
+    /// Sends a call until it is answered, or until `until`, and sets `clock` by the answer.
+    /// `subject` is the name of the ledger, for errors and for the search for missing parts.
+    ///
+    /// # Errors
+    ///
+    /// The fault of the last try. A store of a worker repeats calls that may succeed later; other
+    /// stores repeat only calls on a ledger with missing parts.
     pub(in crate::store) async fn eval(
         &self,
         script: &'static Script,
@@ -51,14 +59,14 @@ impl Server {
         let mut if_new = None;
         let answer = loop {
             let cmd = if_new.as_ref().unwrap_or(cmd);
-            // A part is elsewhere, which may pass as a slot does that is on its way.
+            // A part of the ledger is elsewhere. That may pass, as when a slot is moving.
             let mut waits = false;
             let mut fault = match self.evaluate(script, cmd, until).await {
                 Ok(answer) => break answer,
                 Err(fault) => fault,
             };
             if fault.is_unfounded() {
-                // It is new, or somebody emptied its node; unless it is elsewhere.
+                // The ledger is new, or its node was emptied, or it is elsewhere.
                 waits = true;
                 fault = match self.may_begin(subject, until).await {
                     Ok(()) => {
@@ -77,7 +85,7 @@ impl Server {
             let again = Instant::now() + INSISTENCE;
             let hopeless = !fault.may_be_mended();
             let error = Error::from(fault);
-            // What a full server has no room for is taken apart.
+            // The caller splits a batch that a full server refuses.
             #[cfg(feature = "worker")]
             let hopeless = hopeless || script.name == ADOPT.name && error.kind() == ErrorKind::Full;
             tracing::debug!(subject, script = script.name, %error, "not carried out");
@@ -105,14 +113,14 @@ impl Server {
         })
     }
 
-    /// Sends a call, and the script where the server does not know it.
+    /// Sends a call once, and loads the script first if the server does not know it.
     pub(in crate::store) async fn evaluate(
         &self,
         script: &'static Script,
         cmd: &Cmd,
         until: Instant,
     ) -> Result<ServerReply, Fault> {
-        // Where it was loaded; a single server has no name.
+        // The node that has loaded the script; a single server has no name.
         let mut loaded: Option<Option<Node>> = None;
         loop {
             match self.link.send(Request::One(cmd), until).await {
@@ -127,6 +135,7 @@ impl Server {
         }
     }
 
+    /// Loads a script on the node that did not know it.
     async fn load_script(
         &self,
         load: &Cmd,
@@ -134,7 +143,7 @@ impl Server {
         until: Instant,
     ) -> Result<(), Fault> {
         match node {
-            // It may not be the one that has the key a moment later.
+            // The script goes to this node by name: the key may be on another one a moment later.
             Some(node) => {
                 let until = until.min(Instant::now() + LOADING);
                 self.link.send(Request::At(node, load), until).await?;

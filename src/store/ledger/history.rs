@@ -1,4 +1,6 @@
-//! The history of a ledger: what was done, for people to read.
+//! The history of a ledger: a capped stream that tells people what was done with its jobs. Scripts
+//! write it as their last step and ignore failures; the functions here read it, follow it, and set
+//! its length.
 
 use std::time::{Duration, Instant};
 
@@ -12,37 +14,44 @@ use crate::store::ledger::reply::unexpected;
 use crate::store::ledger::script::{KEEP, STORY};
 use crate::store::{Lane, Ledger, Server, Store, Word, from_value};
 
-/// How many entries a ledger keeps that was told nothing else: `KEPT` in `lua/lib/history.lua`.
+/// How many entries a ledger keeps by default. It equals `KEPT` in `lua/lib/history.lua`.
 pub(crate) const KEPT: u64 = 5_000;
 
-/// How many entries one call looks through. Each tells of a kibibyte of jobs at the most.
+/// How many entries one call looks through. Each entry names a kibibyte of jobs at the most.
 const PAGE: usize = 500;
 
-/// Of one transition, what is told of one job; the words are those of `lua/lib/history.lua`.
+/// One transition of one job. The words are listed in `lua/lib/history.lua`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// `ms-number`, by Redis' clock.
+    /// The id of the entry, `ms-number`, by the clock of Redis.
     pub(crate) entry: String,
+    /// The transition, such as `scheduled` or `claimed`.
     pub(crate) what: String,
+    /// The process that called, `host:pid`.
     pub(crate) by: String,
-    /// Empty where it is about the kind.
+    /// The id of the job; empty if the entry is about the kind.
     pub(crate) id: String,
+    /// The first word of the transition, such as a due time in Unix milliseconds; `-` if it has
+    /// none.
     pub(crate) number: String,
+    /// The second word of the transition, such as the milliseconds that a run took; `-` if it has
+    /// none.
     pub(crate) more: String,
+    /// The note, such as the error of a failed attempt; may be empty.
     pub(crate) note: String,
 }
 
-/// A page of what the history tells of a job, the newest first.
+/// A page of the history of one job, the newest line first.
 #[derive(Debug)]
 pub(crate) struct StoryPage {
-    /// How many entries the kind keeps.
+    /// How many entries the history keeps.
     pub(crate) kept: u64,
-    /// Where the next page begins, if there is one.
+    /// The entry behind which the next page begins; `None` at the end.
     pub(crate) next: Option<String>,
     pub(crate) lines: Vec<Line>,
 }
 
-/// The history of one shard of a kind.
+/// The name of the history of one shard of a kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HistoryStream {
     pub(crate) kind: Kind,
@@ -50,26 +59,27 @@ pub(crate) struct HistoryStream {
 }
 
 impl HistoryStream {
+    /// The key of the stream.
     fn key(&self, names: &Names) -> String {
         names.ledger(&self.kind, self.shard).history
     }
 }
 
-/// How often the histories of a cluster are read.
+/// The interval at which histories on a cluster, or on several servers, are read.
 const POLL: Duration = Duration::from_millis(250);
 
-/// What was added to one history, as `XREAD` answers.
+/// New entries of one history, as `XREAD` answers them.
 #[derive(Debug)]
 pub(crate) struct Added {
-    /// Where it stands among those that were asked for.
+    /// The index of the history in the request.
     pub(crate) place: usize,
-    /// The last entry that was read.
+    /// The id of the last entry that was read.
     pub(crate) last: String,
     pub(crate) lines: Vec<Line>,
 }
 
 impl Ledger {
-    /// Its history.
+    /// The name of the history of this ledger.
     pub(crate) fn stream(&self) -> HistoryStream {
         HistoryStream {
             kind: self.kind().clone(),
@@ -77,7 +87,8 @@ impl Ledger {
         }
     }
 
-    /// A page of what the history tells of a job; `lua/story.lua`.
+    /// A page of the history of a job, before the entry `before`, or from the newest one if that is
+    /// `+`; `lua/story.lua`.
     pub(crate) async fn story(&self, id: &str, before: &str, until: Instant) -> Result<StoryPage> {
         let keys: [&str; 2] = [&self.names.calls, &self.names.history];
         let mut cmd = self.call(&STORY, &keys, [].into_iter());
@@ -102,7 +113,7 @@ impl Ledger {
         Ok(page)
     }
 
-    /// How many entries the history keeps from now on; `lua/keep.lua`.
+    /// Sets how many entries the history keeps from now on; `lua/keep.lua`.
     pub(crate) async fn keep(&self, lane: &mut Lane, entries: u64, until: Instant) -> Result<()> {
         let n = &self.names;
         let keys: [&str; 3] = [&n.calls, &n.lanes, &n.history];
@@ -126,7 +137,7 @@ impl Ledger {
 }
 
 impl Added {
-    /// What entries tell, if there are some.
+    /// Reads new entries; `None` if there are none.
     fn new(place: usize, entries: RawEntries) -> Option<Self> {
         Some(Added {
             place,
@@ -136,12 +147,13 @@ impl Added {
     }
 }
 
-/// Entries as Redis answers them: id, and fields with their values in turn.
+/// Entries in the form of Redis: the id, and fields and values in turn.
 type RawEntries = Vec<(String, Vec<Vec<u8>>)>;
 
 impl Store {
-    /// What was added to these histories, each behind an entry; waits for some, `wait_ms` at the
-    /// most. Up to `limit` entries of each.
+    /// New entries of several histories. Each is given with the id of the last known entry, and
+    /// `limit` entries of each are read at the most. Waits up to `wait_ms` milliseconds for the
+    /// first one; the result is empty if none came.
     pub(crate) async fn read_histories(
         &self,
         behind: &[(&HistoryStream, &str)],
@@ -173,7 +185,8 @@ impl Store {
         Ok(added)
     }
 
-    /// The same of histories in several slots, which no command waits for.
+    /// As [`Self::read_histories`], for histories in several slots or on several servers. No
+    /// command can wait for those, so they are read every [`POLL`].
     async fn poll_histories(
         &self,
         behind: &[(&HistoryStream, &str)],
@@ -202,8 +215,8 @@ impl Store {
         }
     }
 
-    /// The last lines of a history that was written by now, the oldest first, and the last entry;
-    /// `0-0` if it is empty.
+    /// The lines of the last `entries` entries of a history, the oldest first, and the id of its
+    /// last entry; `0-0` if the history is empty.
     pub(crate) async fn last_of_history(
         &self,
         stream: &HistoryStream,
@@ -220,7 +233,7 @@ impl Store {
         Ok((last, wanted.flat_map(lines_of).collect()))
     }
 
-    /// The oldest entry of a history, if it has one.
+    /// The id of the oldest entry of a history; `None` if the history is empty.
     pub(crate) async fn first_of_history(
         &self,
         stream: &HistoryStream,
@@ -236,7 +249,8 @@ impl Store {
 }
 
 impl Server {
-    /// What was added to histories of one server, or one cluster, by their places.
+    /// The new entries of histories on one server or cluster, given as index, history and last
+    /// known entry. It does not wait.
     async fn read_histories(
         &self,
         behind: Vec<(usize, &HistoryStream, &str)>,
@@ -259,7 +273,7 @@ impl Server {
     }
 }
 
-/// What one entry tells, job by job. An entry that somebody else wrote tells nothing.
+/// The lines of one entry, job by job. An entry that another program wrote has none.
 fn lines_of((entry, fields): &(String, Vec<Vec<u8>>)) -> Vec<Line> {
     let [_, what, _, by, _, jobs, _, note] = &fields[..] else {
         return Vec::new();
@@ -278,7 +292,7 @@ fn lines_of((entry, fields): &(String, Vec<Vec<u8>>)) -> Vec<Line> {
     if jobs.is_empty() {
         return vec![line("", "-", "-")];
     }
-    // No id is a colon.
+    // A colon separates groups, because no id is a colon.
     let alike = jobs.split(" : ").filter_map(|alike| {
         let mut words = alike.split(' ');
         let (number, more) = (words.next()?, words.next()?);

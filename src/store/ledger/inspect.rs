@@ -1,4 +1,4 @@
-//! What can be read from a ledger without changing it.
+//! Reads of a ledger that change nothing: one job in its present state, and the counts of all jobs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,25 +10,32 @@ use crate::store::ledger::reply::unexpected;
 use crate::store::ledger::script::{GET, STATS};
 use crate::time::{UnixMs, UnixUs};
 
-/// One job as the ledger sees it.
+/// The state of one job in a ledger.
 #[derive(Debug)]
 pub(crate) enum Found {
+    /// There is no job and no dead letter of this name.
     Absent,
-    /// Not here any more, by an old place; or the ledger goes by another layout.
+    /// The job is not in this ledger any more, if this is its old place; or the ledger has another
+    /// layout.
     Elsewhere,
+    /// The job waits until it is due.
     Pending {
         due: UnixMs,
         record: Vec<u8>,
     },
+    /// A worker runs the job, or its lease has lapsed.
     Leased {
+        /// The time of the server, to compare with the deadline.
         now: UnixUs,
+        /// The end of the lease.
         deadline: UnixMs,
-        /// `token claims fence due flag`.
+        /// The lease, `token claims fence due flag`.
         lease: String,
         record: Vec<u8>,
-        /// `due record`, or nothing.
+        /// The successor, `due record`; empty if there is none.
         successor: Vec<u8>,
     },
+    /// No job of this name is pending or leased; this is its latest dead letter.
     Dead {
         died: UnixMs,
         number: u64,
@@ -36,26 +43,35 @@ pub(crate) enum Found {
     },
 }
 
-/// How many jobs a ledger holds in each state, and its counters, at one instant.
+/// The number of jobs of a ledger in each state, and its counters, all of one instant.
 #[derive(Debug)]
 pub(crate) struct Tally {
+    /// Jobs that wait, due ones included.
     pub(crate) pending: u64,
+    /// Pending jobs whose due time has come.
     pub(crate) overdue: u64,
-    /// For how long the oldest of the pending has been due.
+    /// How long the oldest pending job has been due; zero if none is due.
     pub(crate) overdue_for: Duration,
+    /// Jobs with a lease.
     pub(crate) leased: u64,
+    /// Jobs that wait for the run of a job of the same name.
     pub(crate) successors: u64,
+    /// Dead letters.
     pub(crate) dead: u64,
+    /// Stored records of pending and leased jobs.
     pub(crate) records: u64,
+    /// Stored leases; equal to `leased` in a sound ledger.
     pub(crate) leases: u64,
+    /// Whether the kind is paused.
     pub(crate) paused: bool,
+    /// The counters by name, such as `accepted` and `done`.
     pub(crate) counters: BTreeMap<String, u64>,
-    /// Those that are no numbers, which somebody else made of them.
+    /// Counters that are not numbers, because another program has changed them.
     pub(crate) broken: BTreeMap<String, String>,
 }
 
 impl Tally {
-    /// Whether there are jobs, or ever were.
+    /// Whether the ledger has jobs, or ever had some.
     pub(crate) fn is_used(&self) -> bool {
         let present = self.pending + self.leased + self.successors + self.dead + self.records;
         let accepted = "accepted";
@@ -67,7 +83,7 @@ impl Tally {
 }
 
 impl Ledger {
-    /// One job; `lua/get.lua`.
+    /// The state of one job; `lua/get.lua`.
     pub(crate) async fn get(&self, id: &str, until: Instant) -> Result<Found> {
         let keys = self.names.of_reads();
         let mut cmd = self.call(&GET, &keys, [].into_iter());
@@ -99,7 +115,7 @@ impl Ledger {
         })
     }
 
-    /// Counts and counters; `lua/stats.lua`.
+    /// The number of jobs in each state, and the counters; `lua/stats.lua`.
     pub(crate) async fn tally(&self, until: Instant) -> Result<Tally> {
         let n = &self.names;
         let keys: [&str; 8] = [
@@ -134,8 +150,8 @@ impl Ledger {
     }
 }
 
-/// How long before `now` this score is. There is none if nothing is pending; and one that is no
-/// time was put there by hand.
+/// The time from this score to `now`. Zero if nothing is pending, or if another program has stored
+/// a score that is no time.
 fn overdue_for(score: &str, now: UnixUs) -> Duration {
     let due = score.parse().map(UnixMs);
     due.map_or(Duration::ZERO, |due| now.since(due))

@@ -1,4 +1,5 @@
-//! What is done to dead letters: read, requeue, delete. And what brings them back, and jobs.
+//! The operations on dead letters: read, requeue and delete; and the restore of jobs and dead
+//! letters from a backup.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -15,60 +16,69 @@ use crate::store::ledger::script::{DISCARD, LETTERS, REQUEUE, RESTORE};
 use crate::store::{Lane, Ledger};
 use crate::time::UnixMs;
 
-/// A dead letter, as it is stored. It never changes: it is there, or it is gone.
+/// A stored dead letter. It never changes until it is removed.
 #[derive(Debug)]
 pub(crate) struct Letter {
+    /// Its number, unique among the dead letters of a job.
     pub(crate) number: u64,
+    /// The time at which the job ended.
     pub(crate) died: UnixMs,
+    /// The record of the job, with the error in its header.
     pub(crate) record: Vec<u8>,
 }
 
-/// One letter to make pending again.
+/// One dead letter that becomes pending again.
 #[derive(Debug, Clone)]
 pub(crate) struct Revival {
     pub(crate) key: JobKey,
     pub(crate) letter: u64,
     pub(crate) when: When,
-    /// The header of its record, the attempts taken back.
+    /// The new header of its record, with the attempts set back.
     pub(crate) header: Cow<'static, str>,
-    /// How large its record is, which the script has to read.
+    /// The size of its record in bytes, which the script has to read.
     pub(crate) record_bytes: usize,
 }
 
-/// One letter to delete.
+/// One dead letter to delete.
 #[derive(Debug, Clone)]
 pub(crate) struct Discard {
     pub(crate) key: JobKey,
     pub(crate) letter: u64,
 }
 
-/// A job or a dead letter as a backup has it.
+/// A job or a dead letter from a backup.
 #[derive(Debug, Clone)]
 pub(crate) struct BackupItem {
     pub(crate) key: JobKey,
     pub(crate) what: KeptAs,
-    /// When it is due, or died.
+    /// The due time, or the time of death.
     pub(crate) at: UnixMs,
-    /// The header of its record, attempts and error included.
+    /// The header of its record, including attempts and error.
     pub(crate) header: Cow<'static, str>,
-    /// The second line of its record; empty for one that is accepted now.
+    /// The second line of its record; empty for a job that is accepted now.
     pub(crate) story: String,
     pub(crate) payload: Bytes,
 }
 
-/// What it was.
+/// The state that an item of a backup gets back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeptAs {
+    /// A pending job.
     Pending {
-        /// Whether it takes the place of one that is pending.
+        /// Whether it replaces a pending job of the same name.
         replace: bool,
     },
+    /// A dead letter.
     Dead,
 }
 
 impl Revival {
-    /// What requeues a letter: scripts do not read headers, and a letter does not change, so
-    /// its new header is composed here.
+    /// Prepares the requeue of a dead letter. Scripts do not read headers, and a dead letter does
+    /// not change, so the new header is composed here.
+    ///
+    /// # Errors
+    ///
+    /// If the record cannot be read.
     pub(crate) fn of(key: JobKey, letter: &Letter, when: When) -> Result<Self, RecordFault> {
         let record = Record::parse(letter.record.clone())?;
         Ok(Revival {
@@ -111,7 +121,7 @@ impl Ledger {
         Ok(answers)
     }
 
-    /// Brings back jobs and dead letters; `lua/restore.lua`.
+    /// Stores jobs and dead letters of a backup; `lua/restore.lua`.
     pub(crate) async fn restore(
         &self,
         lane: &mut Lane,
@@ -165,8 +175,8 @@ impl Ledger {
         self.eval_items(&DISCARD, &cmd, items.len(), until).await
     }
 
-    /// The last letters of one job, the newest first, up to `limit` and some 4 MiB; or the one
-    /// with this number; `lua/letters.lua`. Nothing if the ledger goes by another layout.
+    /// The last dead letters of one job, the newest first, up to `limit` of them and about 4 MiB;
+    /// or the one with this number; `lua/letters.lua`. `None` if the ledger has another layout.
     pub(crate) async fn letters(
         &self,
         id: &str,

@@ -1,4 +1,4 @@
-//! The jobs of a ledger, page by page.
+//! Lists of the jobs of a ledger in one state, page by page, in the order of their times.
 
 use std::time::Instant;
 
@@ -9,36 +9,40 @@ use crate::store::ledger::script::LIST;
 use crate::store::{Ledger, from_value};
 use crate::time::{UnixMs, UnixUs};
 
-/// How many members a page looks at for those that it is about. Looking takes a hundredth of
-/// what handing out takes.
+/// How many members one call looks at to fill a page. A look costs a hundredth of the cost of a job
+/// in the reply.
 const LOOKS: usize = 4 * BATCH;
 
-/// Where a page ended: score and member, as Redis writes them.
+/// The end of a page: score and member, as Redis writes them.
 pub(crate) type Position = (String, String);
 
-/// What to list.
+/// The request of a page.
 #[derive(Debug, Clone)]
 pub(crate) struct Sought {
-    /// `pending`, `leased`, `running`, `lapsed` or `dead`.
+    /// The state: `pending`, `leased`, `running`, `lapsed` or `dead`.
     pub(crate) state: &'static str,
-    /// What the ids begin with.
+    /// The beginning of the ids; empty for all.
     pub(crate) of_id: String,
-    /// The latest first.
+    /// Whether the latest job comes first.
     pub(crate) down: bool,
+    /// The most jobs of a page.
     pub(crate) limit: usize,
-    /// Records and leases, too.
+    /// Whether records, leases and successors are read, too.
     pub(crate) records: bool,
-    /// None with a later score.
+    /// The latest time of a job on the page.
     pub(crate) until: UnixMs,
+    /// The end of the page before; `None` for the first page.
     pub(crate) after: Option<Position>,
 }
 
-/// A page.
+/// A page. It can be short or even empty and still have a next one.
 #[derive(Debug)]
 pub(crate) struct Slice {
+    /// The time of the server.
     pub(crate) now: UnixUs,
-    /// How many were looked at for it.
+    /// How many members were looked at for the page.
     pub(crate) looked: u64,
+    /// The position at which the next page begins; `None` at the end.
     pub(crate) next: Option<Position>,
     pub(crate) items: Vec<Seen>,
 }
@@ -46,19 +50,20 @@ pub(crate) struct Slice {
 /// One job of a page.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// The id; of a dead letter, `id:number`.
+    /// The id of the job, or the `id:number` of a dead letter.
     pub(crate) member: String,
-    /// When it is due, when its lease ends, or when it died.
+    /// The due time, the end of the lease, or the time of death.
     pub(crate) score: UnixMs,
-    /// `token claims fence due flag`, or nothing.
+    /// The lease, `token claims fence due flag`; empty if there is none or it was not requested.
     pub(crate) lease: String,
+    /// The record; empty if it was not requested.
     pub(crate) record: Vec<u8>,
-    /// The due time of the successor, or nothing.
+    /// The due time of the successor; empty if there is none or it was not requested.
     pub(crate) successor: Vec<u8>,
 }
 
 impl Sought {
-    /// The first page of the names of all in this state.
+    /// The request of the first page of the names of all jobs in this state, without records.
     pub(crate) fn all_of(state: &'static str, of_id: &str) -> Self {
         Sought {
             state,
@@ -73,7 +78,7 @@ impl Sought {
 }
 
 impl Ledger {
-    /// How many are in this state, and the last score among them.
+    /// The number of jobs in this state, and their latest time; 0 if there is none.
     pub(crate) async fn extent(
         &self,
         state: &'static str,
@@ -88,7 +93,7 @@ impl Ledger {
         count.arg(set).arg("-inf").arg("(inf");
         let size = from_value(self.server.command(&count, until).await?)?;
         let mut last = redis::cmd("ZREVRANGE");
-        // The last of all may be a placeholder.
+        // The last member may be a placeholder.
         last.arg(set).arg(0).arg(1).arg("WITHSCORES");
         let last: Vec<(String, f64)> = from_value(self.server.command(&last, until).await?)?;
         let last = last.iter().find(|(_, score)| score.is_finite());
@@ -96,7 +101,8 @@ impl Ledger {
         Ok((size, UnixMs(last)))
     }
 
-    /// A page of jobs; `lua/list.lua`.
+    /// A page of jobs; `lua/list.lua`. It only reads, and returns about 4 MiB of records at the
+    /// most.
     pub(crate) async fn list(&self, sought: &Sought, until: Instant) -> Result<Slice> {
         let keys = self.names.of_jobs();
         let (score, member) = match &sought.after {

@@ -1,4 +1,5 @@
-//! What is wrong with a key as a whole, or with one of its fields, and mending it.
+//! Checks of whole keys of a ledger and of their fields, and their repair. `audit.rs` checks the
+//! jobs in the keys.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -12,10 +13,10 @@ use crate::shards::Layout;
 use crate::store::ledger::script::{ASIDE, CURE};
 use crate::store::{Ledger, Server, Store, from_value};
 
-/// What is numbers in the hash `calls`, whichever version wrote it.
+/// The fields of `calls` that hold a number in every version.
 const NUMBERS: [&str; 4] = ["fence", "paused", "turn", "history"];
 
-/// The counters.
+/// The names of the counters in `stats`.
 const COUNTERS: [&str; 18] = [
     "accepted",
     "requeued",
@@ -37,34 +38,39 @@ const COUNTERS: [&str; 18] = [
     "skipped",
 ];
 
-/// What a hash of a ledger has on a cluster, so that it is there though nothing is in it.
+/// The field that each hash of a ledger has on a cluster, so that the key exists even if it is
+/// empty.
 const PLACEHOLDER: &[u8] = b":";
 
-/// Something that is wrong with a key.
+/// A flaw of a key.
 #[derive(Debug)]
 pub(crate) struct Wrong {
-    /// Which of several servers has it; 0 if there is one.
+    /// The place of its server among several; 0 if there is one.
     pub(crate) place: usize,
     pub(crate) key: String,
+    /// The field with the flaw; `None` if the whole key is wrong.
     pub(crate) field: Option<Vec<u8>>,
+    /// The description, for people.
     pub(crate) what: String,
+    /// The repair.
     pub(crate) mend: Mend,
 }
 
-/// How it is mended.
+/// The repair of a flaw.
 #[derive(Debug)]
 pub(crate) enum Mend {
-    /// The key is moved out of the way of one of this type.
+    /// The key is moved out of the way; it should have this type.
     Aside(&'static str),
-    /// The field gets another value than the one that was found, or goes.
+    /// The field gets the value `new`, or is deleted without one, if it still holds `found`.
     Field { found: Vec<u8>, new: Option<String> },
-    /// The ledgers of the kind are told what holds for it: its layout, and whether it is paused.
+    /// The ledgers of the kind are told its layout and its pause.
     Tell(Kind),
-    /// That is for a person, who is told how.
+    /// A person has to do it; the text says how.
     Person(String),
 }
 
 impl Wrong {
+    /// A flaw of one field.
     pub(in crate::store) fn field(
         place: usize,
         key: &str,
@@ -81,7 +87,7 @@ impl Wrong {
         }
     }
 
-    /// A value that goes, or gives way to another one.
+    /// A flaw of a value, which is deleted, or replaced by `new`.
     pub(in crate::store) fn value(
         (place, key): (usize, &str),
         (field, found): (&[u8], &[u8]),
@@ -93,12 +99,12 @@ impl Wrong {
         Wrong::field(place, key, field, what, Mend::Field { found, new })
     }
 
-    /// Whether it is mended without anybody's help.
+    /// Whether a repair mends it without a person.
     pub(crate) fn is_mendable(&self) -> bool {
         !matches!(self.mend, Mend::Person(_))
     }
 
-    /// What a repair does about it, or has to be done.
+    /// The text for people: the effect of a repair, or the steps that a person has to take.
     pub(crate) fn remedy(&self) -> String {
         match &self.mend {
             Mend::Aside(_) => "`keyfall audit --repair` moves it out of the way".to_owned(),
@@ -111,7 +117,7 @@ impl Wrong {
         }
     }
 
-    /// How a person does it whose user may not have it done.
+    /// The command by which a person mends it whose user may not run a repair.
     pub(crate) fn by_hand(&self) -> String {
         let Wrong { key, .. } = self;
         let field = String::from_utf8_lossy(self.field.as_deref().unwrap_or_default());
@@ -126,7 +132,7 @@ impl Wrong {
     }
 }
 
-/// Where a key is kept that was in the way: in the same slot, and nobody looks there.
+/// The name under which a key is kept that was in the way: in the same slot, and read by nobody.
 fn aside(key: &str, when: &str) -> String {
     match key.split_once(':') {
         Some((namespace, _)) if !key.contains('{') => {
@@ -136,6 +142,7 @@ fn aside(key: &str, when: &str) -> String {
     }
 }
 
+/// The name of a type of Redis in a sentence.
 fn called(redis_type: &str) -> &str {
     match redis_type {
         "zset" => "a sorted set",
@@ -148,13 +155,18 @@ fn called(redis_type: &str) -> &str {
     }
 }
 
+/// The number that a value holds; `None` if it holds none.
 pub(in crate::store) fn number_in(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 impl Store {
-    /// Mends it, on the server that has it, and says what was done. What was mended by then, or is
-    /// another thing, is left alone.
+    /// Repairs a flaw on the server that has it, and returns a text about the result. A value that
+    /// has changed since the check stays.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Damaged`] if a person has to do it.
     pub(crate) async fn mend(&self, wrong: &Wrong, until: Instant) -> Result<String> {
         let it = &self.servers[wrong.place];
         match &wrong.mend {
@@ -191,8 +203,9 @@ impl Store {
 }
 
 impl Server {
-    /// Those of these keys that hold something of another type. Of a user who may not ask nothing is
-    /// known, and the calls that need the keys tell.
+    /// The keys among these that have another type than the given one. Keys that do not exist are
+    /// fine, and keys that this user may not check are left out; calls that need them report the
+    /// refusal.
     pub(in crate::store) async fn misfits(
         &self,
         keys: &[(&str, &'static str)],
@@ -219,7 +232,7 @@ impl Server {
 }
 
 impl Ledger {
-    /// Those of its keys that hold something of another type.
+    /// The keys of this ledger that have the wrong type.
     pub(crate) async fn wrong_keys(&self, until: Instant) -> Result<Vec<Wrong>> {
         const TYPES: [(&str, usize); 3] = [("zset", 5), ("hash", 7), ("stream", 1)];
         let types = TYPES
@@ -229,13 +242,14 @@ impl Ledger {
         self.server.misfits(&keys, until).await
     }
 
-    /// Whether jobs cannot be looked at while this key is of another type.
+    /// Whether the jobs cannot be checked while this key has the wrong type.
     pub(crate) fn needs(&self, key: &str) -> bool {
         let n = &self.names;
         self.names.of_jobs().contains(&key) || key == n.stats || key == n.calls
     }
 
-    /// What is wrong with what it keeps in mind of its kind, and with what is about to leave it.
+    /// Flaws in the fields that this ledger keeps about its kind, and in the batch that is to leave
+    /// it.
     pub(crate) async fn wrong_marks(&self, until: Instant) -> Result<Vec<Wrong>> {
         let mut wrong = self.wrong_leavers(until).await?;
         let marks = self.marks(until).await?;
@@ -249,7 +263,7 @@ impl Ledger {
             Wrong::value(at, (field.as_bytes(), value), should, None)
         }));
         if let Some(batch) = marks[5].as_deref().filter(|it| number_in(it).is_none()) {
-            // Numbers of batches are times, and go up.
+            // Numbers of batches are times in microseconds, and only grow.
             let next = self.server.time(until).await?.0.to_string();
             let should = "should be the number of a batch";
             wrong.push(Wrong::value(at, (b"batch", batch), should, Some(next)));
@@ -261,20 +275,21 @@ impl Ledger {
         Ok(wrong)
     }
 
-    /// What it was not told, or has forgotten, of its kind, which goes by this layout.
+    /// Facts about its kind that this ledger was not told, or has lost. `layout` is the layout of
+    /// the kind.
     pub(crate) async fn untold(&self, layout: Layout, until: Instant) -> Result<Vec<Wrong>> {
         let marks = self.marks(until).await?;
         let (place, calls, kind) = (self.server(), &*self.names.calls, self.kind());
         let tell = || Mend::Tell(kind.clone());
         let mut wrong = Vec::new();
-        // While it moves not all have been told yet.
+        // While the kind is resharded, some ledgers have not been told yet.
         if layout != Layout::FIRST && layout.from.is_none() && marks[4].is_none() {
             let what = format!("it is missing, and the kind has the layout \"{layout}\"");
             wrong.push(Wrong::field(place, calls, b"layout", what, tell()));
         }
-        // Behind the marks: a pause writes its rule first.
+        // Read after the marks, because a pause stores its rule first.
         let rule = match self.store.pause_rule_of(kind, until).await {
-            // That is told with what all kinds have in common.
+            // A damaged rule is reported with the keys that all kinds share.
             Err(error) if error.kind() == ErrorKind::Damaged => return Ok(wrong),
             rule => rule?,
         };
@@ -298,7 +313,7 @@ impl Ledger {
         Ok(wrong)
     }
 
-    /// What it keeps in mind: numbers, and its layout.
+    /// The fields that this ledger keeps about its kind: [`NUMBERS`], then `layout` and `batch`.
     async fn marks(&self, until: Instant) -> Result<Vec<Option<Vec<u8>>>> {
         let mut get = redis::cmd("HMGET");
         get.arg(&self.names.calls).arg(&NUMBERS);
@@ -306,12 +321,12 @@ impl Ledger {
         from_value(self.server.command(&get, until).await?)
     }
 
-    /// What stands among the records that are about to leave, and is none.
+    /// Entries of the batch that is to leave which do not have the form of a time and a record.
     async fn wrong_leavers(&self, until: Instant) -> Result<Vec<Wrong>> {
         let mut get = redis::cmd("HGETALL");
         get.arg(&self.names.leaving);
         let leaving: HashMap<Vec<u8>, Vec<u8>> = match self.server.command(&get, until).await {
-            // A key of another type is told of as such.
+            // A key of another type is reported as such.
             Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => {
                 return Ok(Vec::new());
             }
@@ -328,7 +343,7 @@ impl Ledger {
         Ok(wrong.collect())
     }
 
-    /// A counter that is no number, and what it has to be for the books to balance, if that follows.
+    /// A counter that is not a number, with the value by which the books balance, if that is known.
     pub(crate) fn wrong_counter(&self, name: &str, found: &str, balances: Option<u64>) -> Wrong {
         let key = &self.names.stats;
         let how = match balances {
@@ -342,8 +357,8 @@ impl Ledger {
         Wrong::field(self.server(), key, name.as_bytes(), what, Mend::Person(how))
     }
 
-    /// That letters are there with larger numbers than were given out, so that new ones would take
-    /// their places: those numbers are left out.
+    /// A dead letter with a larger number than the ledger has given out: new ones would take
+    /// numbers that are in use. The repair skips these numbers.
     pub(crate) fn wrong_numbers(&self, highest: u64, buried: u64, skipped: Option<u64>) -> Wrong {
         let given = buried + skipped.unwrap_or(0);
         let what = format!("{given} dead letters are numbered, and one has the number {highest}");
@@ -354,6 +369,7 @@ impl Ledger {
     }
 }
 
+/// The layout that a value holds; `None` if it holds none.
 pub(in crate::store) fn layout_in(text: &[u8]) -> Option<Layout> {
     Layout::parse(std::str::from_utf8(text).ok()?)
 }

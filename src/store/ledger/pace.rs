@@ -1,4 +1,5 @@
-//! What the pacer does to a ledger, in one round trip.
+//! Rounds of the pacer: touches triggers, reads the next due times, and checks jobs, in one round
+//! trip.
 
 use std::time::Instant;
 
@@ -9,30 +10,32 @@ use crate::key::JobKey;
 use crate::store::{Ledger, from_value};
 use crate::time::UnixMs;
 
-/// What the pacer asks. Whatever is empty is not sent.
+/// The request of one round. Empty parts are not sent.
 #[derive(Debug, Default)]
 pub(crate) struct PaceRequest<'a> {
-    /// The jobs whose triggers are to be touched, so that Redis expires those that are due.
+    /// The jobs whose triggers are touched, so that Redis expires those that are due.
     pub(crate) touch: Vec<JobKey>,
-    /// Read what falls due from then on, the soonest first, so many.
+    /// The earliest due time to read, and the most jobs to read, the soonest first.
     pub(crate) read: Option<(UnixMs, usize)>,
-    /// Which of these jobs are pending, and since when they are due.
+    /// The ids of jobs whose due times are read if they are pending.
     pub(crate) check: &'a [String],
 }
 
-/// What it is answered.
+/// The answers to one round.
 #[derive(Debug, Default)]
 pub(crate) struct Paced {
-    /// How many of the triggers are still there.
+    /// How many of the touched triggers still exist.
     pub(crate) alive: u64,
-    /// What was read.
+    /// The ids and due times that were read, the soonest first.
     pub(crate) coming: Vec<(String, UnixMs)>,
-    /// The due time of each job to check that is pending.
+    /// The due time of each checked job, or `None` if it is not pending, in the order of the
+    /// request.
     pub(crate) dues: Vec<Option<UnixMs>>,
 }
 
 impl Ledger {
-    /// Carries out a round.
+    /// Carries out a round. On a cluster, the triggers are touched on their own nodes at the same
+    /// time.
     pub(crate) async fn pace(&self, round: &PaceRequest<'_>, until: Instant) -> Result<Paced> {
         let mut pipeline = redis::pipe();
         let elsewhere = self.has_triggers_elsewhere();
@@ -41,7 +44,7 @@ impl Ledger {
             pipeline.cmd("EXISTS");
             for key in &round.touch {
                 pipeline.arg(key.as_str());
-                // Whichever of the two it has.
+                // The trigger has one of the two names.
                 pipeline.arg(self.own_trigger(key));
             }
         }

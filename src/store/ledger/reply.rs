@@ -1,4 +1,8 @@
-//! What scripts answer: a closed set of words, decoded here and nowhere else.
+//! The replies of scripts: a closed set of words, decoded in this file only.
+//!
+//! A reply is an array: a status, the time of the server, and further values, which [`Reply`] hands
+//! out one by one. Scripts that work on items answer one word for each, [`Answered`]. Any other
+//! reply is an error of the kind `Damaged`, and never a panic.
 
 #[cfg(all(test, feature = "worker"))]
 mod properties;
@@ -9,109 +13,113 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::flaw::Flaw;
 use crate::time::{UnixMs, UnixUs};
 
-/// What a script says of one item. The words are those of the headers in `lua/`.
+/// The answer of a script about one item. The words are described in the headers of the files in
+/// `lua/`. A [`UnixMs`] is the due time of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplyWord {
-    /// Pending from now on.
+    /// A new job is pending.
     Created(UnixMs),
-    /// Pending in the place of an earlier schedule.
+    /// The job is pending, and replaces an earlier schedule.
     Replaced(UnixMs),
-    /// It will follow the run in progress.
+    /// The job is stored as the successor of the run in progress.
     Succeeds(UnixMs),
-    /// The mode forbade it: the job is there.
+    /// Nothing was done, because the mode forbids to replace a job, and it exists.
     Exists,
-    /// What is there has this order number, which is higher than that of the call, or the same.
+    /// Nothing was done: the stored job has this order number, which is not lower than the number
+    /// of the call.
     Overtaken(u64),
-    /// No such job or letter, or nobody has it leased.
+    /// There is no such job, dead letter or lease.
     Absent,
-    /// Pending, with another due time.
+    /// The job is pending with another due time.
     Moved(UnixMs),
-    /// Pending, with another payload.
+    /// The job is pending with another payload.
     Updated(UnixMs),
-    /// What will follow the run in progress was changed, and is due then.
+    /// The successor of the run in progress was changed.
     SuccessorMoved(UnixMs),
-    /// A run is in progress.
+    /// A run of the job is in progress.
     Running,
-    /// It will not run, or not again.
+    /// The job will not run, or not again.
     Cancelled,
-    /// Not retried: its successor took its place.
+    /// The job is not retried, because its successor took its place.
     Superseded,
-    /// Ended well.
+    /// The job ended well.
     Done,
-    /// Pending again.
+    /// The job is pending again.
     Later(UnixMs),
-    /// A dead letter with this number.
+    /// The job is a dead letter with this number.
     Buried(u64),
-    /// A dead letter is pending again.
+    /// The dead letter is a pending job again.
     Requeued(UnixMs),
-    /// A job of the name is there, so the letter stays one; or the call is.
+    /// Nothing was done, because a job of the same name exists, or the same dead letter.
     Present,
-    /// A dead letter is gone.
+    /// The dead letter is deleted.
     Deleted,
     /// There is no lease.
     Gone,
-    /// Somebody else holds the lease.
+    /// Another worker holds the lease.
     Foreign,
-    /// The lease runs on.
+    /// The lease is extended.
     Renewed,
-    /// The job is among those handed out.
+    /// The job is among the claimed ones.
     Claimed,
-    /// Not due for so many milliseconds.
+    /// The job is due in this many milliseconds; 0 if the reply was full before it.
     Early(u64),
-    /// Somebody runs it.
+    /// A worker runs the job.
     Leased,
-    /// It could be claimed, but for its kind being paused; or the kind is paused.
+    /// The job is due, but its kind is paused; or the kind is now paused.
     Paused,
     /// The kind is not paused any more.
     Resumed,
-    /// The history keeps so much from now on.
+    /// The history has its new length.
     Kept,
-    /// Its key is as it was adopted.
+    /// The key is as it was adopted.
     Same,
-    /// Its key was not looked at.
+    /// The key was not looked at.
     Unread,
-    /// Not here any more, by an old place.
+    /// The job is not in this ledger any more, because this is its old place.
     Elsewhere,
-    /// The ledger goes by another layout.
+    /// The ledger has another layout.
     Stale,
-    /// It, or letters of it, were taken out of the ledger.
+    /// The job, or dead letters of it, were taken out of the ledger.
     Taken,
-    /// It was not taken out: what was before it was many bytes.
+    /// The job was not taken out, because the batch was full before it.
     NotYet,
-    /// Its key is missing, and it is not noted that it expired.
+    /// The key is missing without a note that it expired.
     Missing,
-    /// Its trigger expires when it is due.
+    /// The trigger expires when the job is due.
     Armed,
-    /// No trigger of ours is there.
+    /// The job has no trigger of ours.
     Disarmed,
-    /// Nothing is wrong with it.
+    /// The name has no flaw.
     Sound,
-    /// This is wrong with it.
+    /// The name has this flaw.
     Flawed(Flaw),
 }
 
-/// An [`ReplyWord`], and whether the job has to do without a trigger because its name holds a
-/// foreign value; of an audit, whether what was to be mended is left as it was.
+/// The answer about one item, with its marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answered {
     pub(crate) answer: ReplyWord,
+    /// Whether the job has no trigger because its name holds a foreign value. In an audit: whether
+    /// a flaw that was to be mended is left.
     pub(crate) unarmed: bool,
-    /// Its kind is to be made known, if it was stored.
+    /// Set if the job was stored in a ledger whose kind has to be registered.
     pub(crate) unlisted: Option<Unlisted>,
 }
 
-/// The mark of a ledger whose kind nobody has made known since it began.
+/// The mark of a ledger whose kind was not registered since the ledger began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unlisted {
     pub(crate) shard: u16,
+    /// The time at which the ledger began; it tells this mark from a later one.
     pub(crate) since: UnixUs,
 }
 
 impl Answered {
-    /// Of a ledger that goes by another layout.
+    /// The answer of a ledger with another layout.
     pub(crate) const STALE: Self = Answered::of(ReplyWord::Stale);
 
-    /// That, and nothing more.
+    /// An answer without marks.
     pub(crate) const fn of(answer: ReplyWord) -> Self {
         Answered {
             answer,
@@ -120,7 +128,12 @@ impl Answered {
         }
     }
 
-    /// Decodes one word of a reply, `word`, `word:number`, either with `!` behind it.
+    /// Decodes one word of a reply: `word` or `word:number`, either with `!` at the end, which sets
+    /// `unarmed`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Damaged`] if the word is unknown.
     pub(in crate::store) fn parse(text: &str) -> Result<Self> {
         let (text, unarmed) = match text.strip_suffix('!') {
             Some(word) => (word, true),
@@ -193,17 +206,19 @@ impl Answered {
     }
 }
 
-/// The reply of a script: its time, and what follows, taken item by item.
+/// The reply of a script. Its values are taken one by one, in order.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     /// The server's time while the script ran.
     pub(crate) now: UnixUs,
-    /// The first word: `ok`, `late`, or what the script's header names.
+    /// The first word: `ok`, `late`, `stale`, or another one that the header of the script names.
     pub(crate) status: String,
+    /// The values that were not taken yet.
     rest: std::vec::IntoIter<Value>,
 }
 
 impl Reply {
+    /// Reads status and time.
     pub(crate) fn parse(value: Value) -> Result<Self> {
         let Value::Array(items) = value else {
             return Err(unexpected("something else than an array".into()));
@@ -218,6 +233,7 @@ impl Reply {
         Ok(reply)
     }
 
+    /// The next value as bytes.
     pub(crate) fn bytes(&mut self) -> Result<Vec<u8>> {
         match self.rest.next() {
             Some(Value::BulkString(bytes)) => Ok(bytes),
@@ -227,21 +243,23 @@ impl Reply {
         }
     }
 
-    /// Text. What is not UTF-8 was not written by Keyfall; it must not spoil the rest.
+    /// The next value as text. Bytes that are not UTF-8 come from other programs; they are
+    /// replaced, so that the rest of the reply can be read.
     pub(crate) fn text(&mut self) -> Result<String> {
         let bytes = self.bytes()?;
         Ok(String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
+    /// The next value as a whole number.
     pub(crate) fn number(&mut self) -> Result<u64> {
         let text = self.text()?;
         text.parse()
             .map_err(|_| unexpected(format!("{text:?} instead of a number")))
     }
 
-    /// The score of a sorted set, which somebody may have put there who did not know that it
-    /// is a time.
+    /// The next value as a time. It comes from a sorted set, where another program may have stored
+    /// a score that is no time; such a score is cut to whole milliseconds.
     pub(crate) fn score(&mut self) -> Result<UnixMs> {
         let text = self.text()?;
         let score: f64 = text
@@ -250,7 +268,7 @@ impl Reply {
         Ok(UnixMs(score as u64))
     }
 
-    /// A point in time, or `None` where the script answered with nothing.
+    /// The next value as a time, or `None` if it is empty.
     #[cfg(feature = "worker")]
     pub(crate) fn time(&mut self) -> Result<Option<UnixMs>> {
         let text = self.text()?;
@@ -262,7 +280,7 @@ impl Reply {
             .map_err(|_| unexpected(format!("{text:?} instead of a time")))
     }
 
-    /// Words that are separated by blanks, such as ids.
+    /// The next value as words separated by blanks, such as ids.
     pub(crate) fn words(&mut self) -> Result<Vec<String>> {
         Ok(self
             .text()?
@@ -271,13 +289,14 @@ impl Reply {
             .collect())
     }
 
-    /// The answers, one for each item of the call.
+    /// The next value as answers, one for each item of the call.
     pub(crate) fn answers(&mut self) -> Result<Vec<Answered>> {
         let text = self.text()?;
         text.split_ascii_whitespace().map(Answered::parse).collect()
     }
 
-    /// As [`answers`](Self::answers), of a numbered call with so many items.
+    /// As [`answers`](Self::answers), of a numbered call with this many items. Fails if the call is
+    /// late, or if the number differs.
     pub(crate) fn item_answers(&mut self, items: usize) -> Result<Vec<Answered>> {
         self.refuse_late()?;
         let answers = self.answers()?;
@@ -287,18 +306,24 @@ impl Reply {
         Ok(answers)
     }
 
-    /// Since when the kind of a ledger is to be made known, if it is.
+    /// The time since which the kind of the ledger has to be registered; `None` if it need not be.
     pub(in crate::store) fn mark(&mut self) -> Result<Option<UnixUs>> {
         if self.rest.len() == 0 {
             return Ok(None);
         }
-        // The jobs are stored. What somebody else has put there is made known each time.
+        // The jobs are stored, so a value that is no time is not an error; the kind is then
+        // registered with each call.
         let since = self.text()?.parse().unwrap_or_default();
         Ok(Some(UnixUs(since)))
     }
 
-    /// A lane has one call at a time, so its own calls are never late: this one's reply came
-    /// after a newer call, and what it did or not is what that one found.
+    /// Fails if the ledger has answered `late`. A lane has one call at a time, so the reply to this
+    /// call came after a newer call, and the newer call has met the effects of this one, if it had
+    /// any.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutcomeUnknown`] if the call is late.
     pub(crate) fn refuse_late(&self) -> Result<()> {
         if self.status == "late" {
             return Err(Error::new(
@@ -309,17 +334,19 @@ impl Reply {
         Ok(())
     }
 
-    /// Whether the kind is paused, where a script tells so.
+    /// Whether the kind is paused, for scripts that answer so.
     pub(crate) fn is_paused(&self) -> bool {
         self.status == "paused"
     }
 
+    /// Whether all values were taken.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.rest.len() == 0
     }
 }
 
-/// Reads bytes as the reply of whatever script, in each of the ways in which replies are read.
+/// Reads bytes as a reply, in each way in which replies are read. For fuzz tests: it must not
+/// panic.
 #[cfg(feature = "internals")]
 pub(crate) fn read_any_reply(bytes: &[u8]) {
     type Read = fn(&mut Reply) -> bool;
@@ -343,6 +370,7 @@ pub(crate) fn read_any_reply(bytes: &[u8]) {
     }
 }
 
+/// The error for a reply that no script of this version gives.
 pub(crate) fn unexpected(found: String) -> Error {
     Error::new(
         ErrorKind::Damaged,

@@ -1,10 +1,10 @@
-//! Triggers that live in other slots than their ledger: they follow its answers.
+//! Triggers in other slots than their ledger: calls move them after the ledger has answered.
 //!
-//! On a cluster no script can change a ledger and its triggers together. So a trigger is armed when
-//! the call that made its job pending has been answered, and whoever writes last wins: a cancel that
-//! crosses a schedule may leave a trigger without a job, or the other way round. Neither does harm,
-//! since an event only makes a worker ask the ledger; and the pacer, which touches each trigger when
-//! its job is due, notices that it is missing or that it expires at another time.
+//! On a cluster no script can change a ledger and its triggers together. So a trigger is armed once
+//! the call that made its job pending is answered, and the last write wins. A cancel that crosses a
+//! schedule may leave a trigger without a job, or a job without a trigger. Neither does harm,
+//! because an event only makes a worker ask the ledger; and the pacer, which touches each trigger
+//! when its job is due, notices a trigger that is missing or expires at another time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,19 +24,20 @@ use crate::store::ledger::script::ARM;
 use crate::store::{Ledger, Server};
 use crate::time::UnixMs;
 
-/// How long it is tried to reach the node of a trigger.
+/// The time limit of a call to the node of a trigger.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long an answer waits to learn that the name of a trigger holds a foreign value. A node that
-/// hangs must not hold up those who have nothing to do with it.
+/// hangs must not hold up calls on other nodes.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// What becomes of a trigger: it expires then, or is taken away.
+/// The name of a trigger, and the time at which it expires from now on; `None` deletes it.
 pub(in crate::store) type Move = (String, Option<UnixMs>);
 
 impl Ledger {
-    /// Has the triggers of these jobs follow what the ledger has answered, and notes in the answers
-    /// which names hold foreign values.
+    /// Moves the triggers of these jobs as the answers of the ledger require, and marks the answers
+    /// of jobs whose trigger names hold foreign values. It waits for [`WAIT`] at the most; the
+    /// moves go on afterwards. Nothing happens where scripts have triggers.
     pub(in crate::store) async fn arm<'a>(
         &self,
         jobs: impl Iterator<Item = &'a JobKey>,
@@ -52,8 +53,9 @@ impl Ledger {
         }
     }
 
-    /// The same for those who do not ask, and do not wait. Returns the places of the answers that
-    /// mean something for a trigger, and what comes of it; that goes on if nobody waits any more.
+    /// As [`arm`](Self::arm), in the background. Returns the indexes of the answers that move a
+    /// trigger, and a task that tells for each whether its name holds a foreign value. `None` if no
+    /// trigger moves.
     pub(in crate::store) fn begin_arming<'a>(
         &self,
         jobs: impl Iterator<Item = &'a JobKey>,
@@ -62,7 +64,7 @@ impl Ledger {
         if !self.has_triggers_elsewhere() {
             return None;
         }
-        // Of those that were named twice the last answer counts.
+        // If a job was named twice, its last answer counts.
         let mut moves: HashMap<&JobKey, (usize, Option<UnixMs>)> = HashMap::new();
         for (place, (job, answered)) in jobs.zip(answers).enumerate() {
             if let Some(due) = move_of(answered.answer) {
@@ -82,8 +84,8 @@ impl Ledger {
 }
 
 impl Server {
-    /// Moves triggers, each on its own node. Returns which of the names hold foreign values, or may
-    /// not be written.
+    /// Moves triggers, each on its own node. Returns for each whether its name holds a foreign
+    /// value, or may not be written by this user. Other failures are only logged.
     pub(in crate::store) async fn arm(self: Arc<Self>, moves: Vec<Move>) -> Vec<bool> {
         let until = Instant::now() + PATIENCE;
         let moves = moves.iter().map(|(trigger, due)| {
@@ -104,7 +106,7 @@ impl Server {
     }
 }
 
-/// What an answer means for the trigger of the job, if anything.
+/// The new due time of the trigger after this answer: `Some(None)` deletes it, `None` leaves it.
 fn move_of(answer: ReplyWord) -> Option<Option<UnixMs>> {
     match answer {
         ReplyWord::Created(due)
@@ -125,6 +127,7 @@ fn arming(trigger: &str, due: Option<UnixMs>) -> Cmd {
     cmd
 }
 
+/// Whether the name of the trigger holds a foreign value.
 fn is_foreign(answer: link::ServerReply) -> Result<bool> {
     let answers = Reply::parse(answer.value)?.item_answers(1)?;
     Ok(answers[0].unarmed)

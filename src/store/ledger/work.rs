@@ -1,4 +1,4 @@
-//! What workers do to a ledger.
+//! The operations of workers on a ledger: claim, reclaim, renew, settle, trim and sweep.
 
 use std::time::{Duration, Instant};
 
@@ -17,43 +17,49 @@ use crate::store::ledger::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP, TRIM};
 use crate::store::{Lane, Ledger};
 use crate::time::{UnixMs, UnixUs};
 
-/// How much of an error the history keeps.
+/// How many bytes of a failed attempt the history keeps: its number and its error.
 const NOTE_BYTES: usize = 200;
 
-/// A job that this process holds a lease of.
+/// A job of which this process holds the lease.
 #[derive(Debug)]
 pub(crate) struct Claimed {
+    /// The id of the job, the last segment of its key.
     pub(crate) id: String,
+    /// The token of the lease, `lane-number` of the claim.
     pub(crate) token: String,
-    /// The attempts begun since the record was last written, this one included.
+    /// The attempts that began since the record was last written, including this one.
     pub(crate) claims: u32,
+    /// The fencing value: higher than the value of every earlier claim in this ledger.
     pub(crate) fence: u64,
+    /// The time at which the job was due.
     pub(crate) due: UnixMs,
-    /// Somebody cancelled it since it was claimed.
+    /// Whether the job was cancelled since it was claimed.
     pub(crate) cancelled: bool,
+    /// The record; empty if it is missing, so that the worker can bury the job.
     pub(crate) record: Vec<u8>,
 }
 
-/// What a claim brought.
+/// The reply to a claim or a reclaim.
 #[derive(Debug)]
 pub(crate) struct ClaimReply {
-    /// The server's time of the claim.
+    /// The time of the claim by the clock of the server.
     pub(crate) now: UnixUs,
-    /// When the try that succeeded was sent: from here this process counts its leases.
+    /// The moment at which the successful try was sent. This process counts its leases from here.
     pub(crate) sent: Moment,
-    /// Nothing can be claimed: the kind is paused.
+    /// Whether the kind is paused, so that nothing can be claimed.
     pub(crate) paused: bool,
-    /// One for each id that was named; empty if the call was a repeat.
+    /// One answer for each named id; empty if the call was a repeat.
     pub(crate) answers: Vec<Answered>,
+    /// The jobs that this process now holds.
     pub(crate) jobs: Vec<Claimed>,
 }
 
-/// How long a renewal lets leases run, from now.
+/// The length of a lease after a renewal, counted from now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Extent {
-    /// So long, whatever it was before.
+    /// This long, even if the lease ran longer before.
     Exactly(Duration),
-    /// So long, or longer if they do already.
+    /// This long, or longer if the lease already runs longer.
     AtLeast(Duration),
 }
 
@@ -61,31 +67,36 @@ pub(crate) enum Extent {
 #[derive(Debug, Clone)]
 pub(crate) struct Settlement {
     pub(crate) key: JobKey,
+    /// The token by which the lease is proved.
     pub(crate) token: String,
     pub(crate) verb: Verb,
-    /// About how large its record is, which the script has to read unless the job is done.
+    /// The approximate size of the record in bytes. The script has to read it unless the job is
+    /// done.
     pub(crate) payload_bytes: usize,
 }
 
-/// How a lease ends.
+/// The sort of the end of a lease.
 #[derive(Debug, Clone)]
 pub(crate) enum Verb {
     /// The job is done.
     Done,
-    /// It is pending again. An empty header keeps the old one.
+    /// The job is pending again, due at `when`. An empty header keeps the old one. `step` is
+    /// `failed`, `again`, `snoozed` or `returned`.
     Later {
         when: When,
         header: String,
         step: &'static str,
     },
-    /// It becomes a dead letter.
+    /// The job becomes a dead letter with this header.
     Bury { header: String },
 }
 
-/// How many dead letters a ledger keeps, and for how long. By default, what a worker keeps.
+/// The limits of the dead letters of a ledger. The default is the default of a worker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeadLimits {
+    /// The most dead letters.
     pub(crate) count: u64,
+    /// The age at which a dead letter falls.
     pub(crate) age: Duration,
 }
 
@@ -99,29 +110,40 @@ impl Default for DeadLimits {
     }
 }
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// The kind is paused: nothing is overdue.
+    /// Whether the kind is paused; then nothing counts as overdue or lapsed.
     pub(crate) paused: bool,
+    /// The ids of overdue jobs, the oldest first.
     pub(crate) overdue: Vec<String>,
+    /// The ids of jobs whose leases have lapsed, the oldest first.
     pub(crate) lapsed: Vec<String>,
+    /// The due time of the next job that is not overdue yet.
     pub(crate) next_due: Option<UnixMs>,
+    /// The deadline of the next lease that ends.
     pub(crate) next_lapse: Option<UnixMs>,
 }
 
 impl Settlement {
-    /// Whether the script needs to be told only once how the two end. Those that one claim
-    /// brought, and that are done, are the many.
+    /// Whether the two end alike, so that the script gets their end once for both. Most settlements
+    /// are like that: jobs of one claim that are done.
     fn ends_like(&self, other: &Self) -> bool {
         self.token == other.token && matches!((&self.verb, &other.verb), (Verb::Done, Verb::Done))
     }
 }
 
 impl Ledger {
-    /// Claims the jobs named, as far as they are due, and up to `fill` of the oldest due
-    /// ones; `lua/claim.lua`. `found` has a letter for each job named, by
-    /// [`Source`](crate::Source).
+    /// Claims the named jobs that are due, and up to `fill` of the oldest due jobs;
+    /// `lua/claim.lua`.
+    ///
+    /// `found` has one letter for each named job, by [`Source`](crate::Source). A lease lasts
+    /// `lease` from the claim. A repeat of the call returns the jobs that it still holds.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutcomeUnknown`](crate::error::ErrorKind::OutcomeUnknown) if a later call of
+    /// the lane has overtaken this one.
     pub(crate) async fn claim(
         &self,
         lane: &mut Lane,
@@ -141,7 +163,7 @@ impl Ledger {
         claimed(self.eval(&CLAIM, &cmd, until).await?)
     }
 
-    /// Takes over jobs whose lease has lapsed; `lua/reclaim.lua`.
+    /// Takes over jobs whose leases have lapsed; `lua/reclaim.lua`.
     pub(crate) async fn reclaim(
         &self,
         lane: &mut Lane,
@@ -166,8 +188,9 @@ impl Ledger {
         claimed(self.eval(&RECLAIM, &cmd, until).await?)
     }
 
-    /// Extends leases, given as id and token; `lua/renew.lua`. Returns the answers, and when
-    /// the try that succeeded was sent.
+    /// Extends leases, given as pairs of id and token; `lua/renew.lua`. Returns one answer for
+    /// each, and the moment at which the successful try was sent. It needs no lane: a late call
+    /// finds another token or extends the lease beyond the time that its owner counts on.
     pub(crate) async fn renew(
         &self,
         leases: &[(String, String)],
@@ -195,8 +218,11 @@ impl Ledger {
         Ok((answers, called.sent))
     }
 
-    /// Ends leases; `lua/settle.lua`. Returns the answers, and how many old dead letters fell
-    /// to their limits.
+    /// Ends leases; `lua/settle.lua`. Returns one answer for each, and the number of old dead
+    /// letters that fell to the limits. It works while Redis is full.
+    ///
+    /// It also counts the outcomes, logs failed attempts and, on a cluster, moves the triggers in
+    /// the background.
     pub(crate) async fn settle(
         &self,
         lane: &mut Lane,
@@ -246,8 +272,8 @@ impl Ledger {
             self.failures().tell(self.kind(), item, answered.answer);
         }
         let trimmed = reply.number()?;
-        // A job that ran has no trigger any more. To the next one it is all the same whether the job
-        // goes back or another one follows.
+        // A job that ran has no trigger any more. A trigger is armed alike for a job that goes back
+        // and for its successor.
         let mut pending = answers.clone();
         for answered in &mut pending {
             if answered.answer == ReplyWord::Cancelled {
@@ -263,8 +289,8 @@ impl Ledger {
         Ok((answers, trimmed))
     }
 
-    /// Drops dead letters beyond their limits, about `limit` at the most; `lua/trim.lua`. Returns
-    /// how many fell.
+    /// Drops dead letters beyond the limits, about `limit` of them at the most; `lua/trim.lua`.
+    /// Returns how many fell.
     pub(crate) async fn trim(&self, dead: DeadLimits, limit: usize, until: Instant) -> Result<u64> {
         let keys: [&str; 3] = [&self.names.dead, &self.names.grave, &self.names.stats];
         let mut cmd = self.call(&TRIM, &keys, [].into_iter());
@@ -272,8 +298,9 @@ impl Ledger {
         self.eval(&TRIM, &cmd, until).await?.reply.number()
     }
 
-    /// Finds overdue jobs and lapsed leases, but for so many of the oldest of each;
-    /// `lua/sweep.lua`.
+    /// Finds jobs that have been due for at least `overdue`, and lapsed leases, up to `limit` of
+    /// each; `lua/sweep.lua`. It passes over the oldest of each sort, as many as the pair says, and
+    /// only reads.
     pub(crate) async fn sweep(
         &self,
         overdue: Duration,
@@ -299,8 +326,8 @@ impl Ledger {
     }
 }
 
-/// Which items have successors that are pending now, from 0, and when those are due; only told
-/// where scripts have no triggers.
+/// The items whose successors are pending now, counted from 0, with the due times of the
+/// successors. Scripts answer this only where they have no triggers.
 fn followers(reply: &mut Reply) -> Result<Vec<(usize, UnixMs)>> {
     if reply.is_exhausted() {
         return Ok(Vec::new());
@@ -314,7 +341,7 @@ fn followers(reply: &mut Reply) -> Result<Vec<(usize, UnixMs)>> {
         .collect())
 }
 
-/// What the history tells of an attempt that failed: its number, and the error.
+/// The note of the history for a failed attempt: its number and the error, cut at [`NOTE_BYTES`].
 fn note(header: &str) -> String {
     let Some((attempts, error)) = Header::told_by(header) else {
         return String::new();
@@ -328,6 +355,7 @@ fn note(header: &str) -> String {
     note
 }
 
+/// Reads the reply of a claim or a reclaim.
 fn claimed(called: Called) -> Result<ClaimReply> {
     let Called { mut reply, sent } = called;
     reply.refuse_late()?;
@@ -339,7 +367,7 @@ fn claimed(called: Called) -> Result<ClaimReply> {
         let record = reply.bytes()?;
         match Claimed::parse(id, &lease, record) {
             Some(job) => jobs.push(job),
-            // Written by hand. The others are as claimed as if it were not there.
+            // Some other program wrote this lease. The other jobs are claimed all the same.
             None => tracing::error!(lease, "a lease that does not parse"),
         }
     }
@@ -353,7 +381,7 @@ fn claimed(called: Called) -> Result<ClaimReply> {
 }
 
 impl Claimed {
-    /// Reads a lease, `token claims fence due flag`.
+    /// Reads a lease, `token claims fence due flag`. `None` if it has another form.
     pub(crate) fn parse(id: String, lease: &str, record: Vec<u8>) -> Option<Self> {
         let fields: Vec<&str> = lease.split(' ').collect();
         let [token, claims, fence, due, flag] = fields[..] else {
@@ -371,6 +399,7 @@ impl Claimed {
     }
 }
 
+/// Whole milliseconds, rounded down.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! Replies that no script of this version gives: none panics, and what is not one of the words
-//! is named.
+//! Property tests of replies that no script of this version gives: none panics, and the error names
+//! an unknown word.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::store::ledger::work::Claimed;
 
-/// The words that come with a number, and those that come without.
+/// Words that come with a number.
 const NUMBERED: [&str; 11] = [
     "created",
     "replaced",
@@ -21,6 +21,7 @@ const NUMBERED: [&str; 11] = [
     "early",
     "overtaken",
 ];
+/// Words that come without a number.
 const PLAIN: [&str; 27] = [
     "replaced",
     "exists",
@@ -51,7 +52,7 @@ const PLAIN: [&str; 27] = [
     "misfiled",
 ];
 
-/// What Redis may send, as deep as it goes.
+/// Any value that Redis may send, two levels deep.
 fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         4 => any::<Vec<u8>>().prop_map(Value::BulkString),
