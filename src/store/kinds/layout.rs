@@ -431,7 +431,12 @@ impl Server {
         })
     }
 
-    /// Creates the missing keys of one ledger; `lua/found.lua`.
+    /// Creates the missing keys of one ledger; `lua/found.lua`. It changes no key that exists, also
+    /// none of another type, and may be repeated.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Full`] while Redis is at its memory limit.
     pub(in crate::store) async fn found_one(
         &self,
         kind: &Kind,
@@ -445,7 +450,8 @@ impl Server {
     }
 
     /// Writes a layout to a field of a hash, under a condition; `lua/layout.lua`. Returns the
-    /// layout that is stored there afterwards.
+    /// layout that is stored there afterwards. The call may be repeated and be late: a newer layout
+    /// stays.
     pub(in crate::store) async fn set_layout(
         &self,
         key: &str,
@@ -514,6 +520,7 @@ pub(in crate::store) struct LayoutNotice<'a> {
 }
 
 impl<'a> LayoutNotice<'a> {
+    /// A notice for the first `ledgers` ledgers of a kind.
     pub(in crate::store) fn new(kind: &'a Kind, layout: Layout, ledgers: u16) -> Self {
         LayoutNotice {
             kind,

@@ -26,6 +26,7 @@ pub(in crate::store) struct MoveBatch {
     pub(in crate::store) number: u64,
     /// The largest fencing value that the ledger has given out, or a larger one.
     pub(in crate::store) fence: u64,
+    /// The items, in the order in which they were taken out.
     pub(in crate::store) items: Vec<Item>,
 }
 
@@ -109,8 +110,12 @@ impl Ledger {
         Ok(self.move_out(&[], layout, until).await?.is_some())
     }
 
-    /// Calls `lua/take.lua`. Returns its reply, and whether the reply describes an earlier batch.
-    /// `None` if the ledger has another layout.
+    /// Calls `lua/take.lua`. Returns its reply, and whether the reply describes an earlier batch,
+    /// which has to be delivered first. `None` if the ledger has another layout.
+    ///
+    /// A batch has about 1 MiB of records at the most; names beyond that are answered with
+    /// [`ReplyWord::NotYet`](crate::store::ledger::reply::ReplyWord). The call may be repeated, and
+    /// works while Redis is full.
     pub(in crate::store) async fn take(
         &self,
         names: &[String],
@@ -198,7 +203,8 @@ impl Ledger {
         }
     }
 
-    /// Forgets a batch that was delivered; `lua/drop.lua`.
+    /// Forgets a batch that was delivered; `lua/drop.lua`. It may be repeated and be late: a later
+    /// batch stays. It works while Redis is full.
     pub(in crate::store) async fn drop_batch(&self, number: u64, until: Instant) -> Result<()> {
         let mut cmd = self.call(&DROP, &self.names.of_dropping(), [].into_iter());
         cmd.arg(number);
@@ -207,6 +213,10 @@ impl Ledger {
 
     /// Takes in a part of a batch of another ledger, whose name in wake-ups is `from`;
     /// `lua/put.lua`.
+    ///
+    /// A ledger takes in a batch once: it ignores a repeat, and refuses an earlier batch as late.
+    /// Its fencing values go on above those of the other ledger. A dead letter keeps its number,
+    /// unless another one of its job has that number. The call works while Redis is full.
     pub(in crate::store) async fn put(
         &self,
         from: &str,

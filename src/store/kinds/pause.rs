@@ -220,7 +220,11 @@ impl Server {
 
 impl Ledger {
     /// Stops claims from this ledger, unless it was resumed with a larger number; `lua/pause.lua`.
-    /// Jobs that are running go on.
+    /// Jobs that are running go on. A ledger that is paused already keeps the time of its pause.
+    ///
+    /// # Errors
+    ///
+    /// A full server refuses the call, except for one of several servers.
     pub(crate) async fn pause(
         &self,
         lane: &mut Lane,
@@ -230,7 +234,8 @@ impl Ledger {
         self.switch(&PAUSE, Word::Paused, lane, turn, until).await
     }
 
-    /// Ends a pause, unless it was paused with a larger number; `lua/resume.lua`.
+    /// Ends a pause, unless it was paused with a larger number; `lua/resume.lua`. It works while
+    /// Redis is full. A kind that was resumed by name is not paused by an older rule.
     pub(crate) async fn resume(
         &self,
         lane: &mut Lane,

@@ -50,10 +50,20 @@ impl Why {
 
 impl Ledger {
     /// Brings the jobs of this ledger into line with their keys; `lua/adopt.lua`. A value of more
-    /// than `most` bytes becomes a dead letter.
+    /// than `most` bytes becomes a dead letter. Only the present state of a key counts, so a call
+    /// may be repeated, be late, or be made by several workers at once. The answers:
     ///
-    /// If a full server refuses the call, the items are tried one by one, and those that it refuses
-    /// are answered with [`ReplyWord::Unread`].
+    /// - `Created`, `Replaced`, `Succeeds`: as those of [`schedule`](Self::schedule).
+    /// - `Moved`, `SuccessorMoved`: the same value, with another expiry.
+    /// - `Cancelled`: the key was deleted or no longer expires; the job must not start.
+    /// - `Absent`: there is nothing to adopt, and no adopted job to cancel.
+    /// - `Same`: the key is adopted already, or is a trigger of ours.
+    /// - `Missing`: the key is missing without a note that it expired.
+    /// - `Unread`: not looked at, because the values before it were many bytes, or the server is
+    ///   full.
+    /// - `Elsewhere`, `Stale`: another ledger has the job now.
+    ///
+    /// If a full server refuses the call, the items are tried one by one.
     ///
     /// # Errors
     ///

@@ -122,6 +122,7 @@ fn id_of_letter(name: &str) -> Option<&str> {
 /// The flaw of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FoundFlaw {
+    /// The flaw; the first one, if the name has several.
     pub(crate) flaw: Flaw,
     /// Whether a requested repair has left it as it was: a counter that it needs is not a number,
     /// or a worker will end the job.

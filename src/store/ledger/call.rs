@@ -34,6 +34,7 @@ const LOADING: Duration = Duration::from_secs(2);
 
 /// The reply to a call.
 pub(in crate::store) struct Called {
+    /// The reply, with status and time already read.
     pub(in crate::store) reply: Reply,
     /// The moment at which the answered try was sent.
     #[cfg(feature = "worker")]

@@ -48,13 +48,16 @@ pub(crate) struct StoryPage {
     pub(crate) kept: u64,
     /// The entry behind which the next page begins; `None` at the end.
     pub(crate) next: Option<String>,
+    /// The lines about the job and about its kind.
     pub(crate) lines: Vec<Line>,
 }
 
 /// The name of the history of one shard of a kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HistoryStream {
+    /// The kind.
     pub(crate) kind: Kind,
+    /// The shard, from 0.
     pub(crate) shard: u16,
 }
 
@@ -75,6 +78,7 @@ pub(crate) struct Added {
     pub(crate) place: usize,
     /// The id of the last entry that was read.
     pub(crate) last: String,
+    /// The lines of the new entries, the oldest first.
     pub(crate) lines: Vec<Line>,
 }
 
@@ -113,7 +117,8 @@ impl Ledger {
         Ok(page)
     }
 
-    /// Sets how many entries the history keeps from now on; `lua/keep.lua`.
+    /// Sets how many entries the history keeps from now on; `lua/keep.lua`. A history that is too
+    /// long is cut with its next entry. It works while Redis is full.
     pub(crate) async fn keep(&self, lane: &mut Lane, entries: u64, until: Instant) -> Result<()> {
         let n = &self.names;
         let keys: [&str; 3] = [&n.calls, &n.lanes, &n.history];

@@ -30,8 +30,11 @@ pub(crate) struct Letter {
 /// One dead letter that becomes pending again.
 #[derive(Debug, Clone)]
 pub(crate) struct Revival {
+    /// The name of the job.
     pub(crate) key: JobKey,
+    /// The number of the dead letter.
     pub(crate) letter: u64,
+    /// The new due time.
     pub(crate) when: When,
     /// The new header of its record, with the attempts set back.
     pub(crate) header: Cow<'static, str>,
@@ -43,6 +46,7 @@ pub(crate) struct Revival {
 #[derive(Debug, Clone)]
 pub(crate) struct Discard {
     pub(crate) key: JobKey,
+    /// The number of the dead letter.
     pub(crate) letter: u64,
 }
 
@@ -50,6 +54,7 @@ pub(crate) struct Discard {
 #[derive(Debug, Clone)]
 pub(crate) struct BackupItem {
     pub(crate) key: JobKey,
+    /// The state that it gets back.
     pub(crate) what: KeptAs,
     /// The due time, or the time of death.
     pub(crate) at: UnixMs,
@@ -92,7 +97,17 @@ impl Revival {
 }
 
 impl Ledger {
-    /// Makes dead letters pending again; `lua/requeue.lua`.
+    /// Makes dead letters pending again, all or none; `lua/requeue.lua`. The answers:
+    ///
+    /// - `Requeued`: the job is pending, and the dead letter is gone.
+    /// - `Present`: a job of this name is pending or running; the dead letter stays.
+    /// - `Absent`: there is no such dead letter.
+    /// - `Elsewhere`, `Stale`: another ledger has it now.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Full`](crate::error::ErrorKind::Full) while Redis is at its memory limit; then
+    /// nothing was changed.
     pub(crate) async fn requeue(
         &self,
         lane: &mut Lane,
@@ -121,7 +136,20 @@ impl Ledger {
         Ok(answers)
     }
 
-    /// Stores jobs and dead letters of a backup; `lua/restore.lua`.
+    /// Stores jobs and dead letters of a backup, all or none; `lua/restore.lua`. A repeat changes
+    /// nothing while the restored items are there. The limits of dead letters are not applied here.
+    /// The answers:
+    ///
+    /// - `Created`, `Replaced`: the job is pending, even if its due time is long past.
+    /// - `Buried`: the dead letter is stored, with this number.
+    /// - `Exists`: a job of this name is pending, or a dead letter of it died at the same time.
+    /// - `Running`: a job of this name is running, and is left alone.
+    /// - `Elsewhere`, `Stale`: another ledger has it now.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Full`](crate::error::ErrorKind::Full) while Redis is at its memory limit; then
+    /// nothing was stored.
     pub(crate) async fn restore(
         &self,
         lane: &mut Lane,
@@ -158,7 +186,9 @@ impl Ledger {
         Ok(answers)
     }
 
-    /// Deletes dead letters; `lua/discard.lua`.
+    /// Deletes dead letters; `lua/discard.lua`. A pending or running job of the same name is not
+    /// touched. It works while Redis is full. The answers are `Deleted`, `Absent` and `Stale` or
+    /// `Elsewhere`.
     pub(crate) async fn discard(
         &self,
         lane: &mut Lane,
@@ -177,6 +207,9 @@ impl Ledger {
 
     /// The last dead letters of one job, the newest first, up to `limit` of them and about 4 MiB;
     /// or the one with this number; `lua/letters.lua`. `None` if the ledger has another layout.
+    ///
+    /// The last sixteen dead letters of a job are found by its id, older ones only by their
+    /// numbers.
     pub(crate) async fn letters(
         &self,
         id: &str,

@@ -44,6 +44,7 @@ pub(crate) struct Slice {
     pub(crate) looked: u64,
     /// The position at which the next page begins; `None` at the end.
     pub(crate) next: Option<Position>,
+    /// The jobs, in the requested order.
     pub(crate) items: Vec<Seen>,
 }
 

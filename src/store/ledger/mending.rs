@@ -47,6 +47,7 @@ const PLACEHOLDER: &[u8] = b":";
 pub(crate) struct Wrong {
     /// The place of its server among several; 0 if there is one.
     pub(crate) place: usize,
+    /// The name of the key.
     pub(crate) key: String,
     /// The field with the flaw; `None` if the whole key is wrong.
     pub(crate) field: Option<Vec<u8>>,

@@ -43,11 +43,15 @@ pub(crate) enum Mode {
 /// One job to schedule.
 #[derive(Debug, Clone)]
 pub(crate) struct Placement {
+    /// The name of the job.
     pub(crate) key: JobKey,
+    /// The effect on a job that exists.
     pub(crate) mode: Mode,
+    /// The due time; never [`When::By`].
     pub(crate) when: When,
     /// The header of its record, in the form of [`crate::record::Header`].
     pub(crate) header: Cow<'static, str>,
+    /// The payload: any bytes.
     pub(crate) payload: Bytes,
 }
 
@@ -55,6 +59,7 @@ pub(crate) struct Placement {
 #[derive(Debug, Clone)]
 pub(crate) struct Outdated {
     pub(crate) key: JobKey,
+    /// The order number of the newer job; a job with a lower one is cancelled.
     pub(crate) below: u64,
 }
 
@@ -62,6 +67,7 @@ pub(crate) struct Outdated {
 #[derive(Debug, Clone)]
 pub(crate) struct Update {
     pub(crate) key: JobKey,
+    /// The new payload.
     pub(crate) payload: Bytes,
 }
 
@@ -69,6 +75,7 @@ pub(crate) struct Update {
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) key: JobKey,
+    /// The new due time, or the shift of the old one.
     pub(crate) when: When,
     /// The name of the step that the record keeps.
     pub(crate) step: &'static str,
@@ -115,7 +122,15 @@ impl Mode {
 }
 
 impl Ledger {
-    /// Creates or replaces jobs, all or none; `lua/schedule.lua`.
+    /// Creates or replaces jobs; `lua/schedule.lua`. A job that is named twice counts as two calls,
+    /// in order. The answers:
+    ///
+    /// - `Created`, `Replaced`: the job is pending.
+    /// - `Succeeds`: the job is running, and this schedule follows the run.
+    /// - `Exists`, `Absent`: the mode forbids the change.
+    /// - `Overtaken`: the stored job has a higher order number.
+    /// - `Elsewhere`, `Stale`: another ledger has the job now; look up the layout and send the call
+    ///   there.
     ///
     /// # Errors
     ///
@@ -149,7 +164,18 @@ impl Ledger {
         Ok(answers)
     }
 
-    /// Gives jobs another due time; `lua/reschedule.lua`.
+    /// Gives jobs another due time, all or none; `lua/reschedule.lua`. The answers:
+    ///
+    /// - `Moved`: the job is pending at the new time.
+    /// - `SuccessorMoved`: the job is running, and its successor has the new time.
+    /// - `Running`: the job is running and has no successor; nothing was done.
+    /// - `Absent`: there is no such job.
+    /// - `Elsewhere`, `Stale`: as those of [`schedule`](Self::schedule).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Full`](crate::error::ErrorKind::Full) while Redis is at its memory limit; then
+    /// nothing was changed.
     pub(crate) async fn reschedule(
         &self,
         lane: &mut Lane,
@@ -176,7 +202,19 @@ impl Ledger {
         Ok(answers)
     }
 
-    /// Gives jobs another payload; `lua/update.lua`. Due times and triggers stay.
+    /// Gives jobs another payload, all or none; `lua/update.lua`. Due times and triggers stay. The
+    /// answers:
+    ///
+    /// - `Updated`: the job is pending with the new payload.
+    /// - `SuccessorMoved`: the job is running, and its successor has the new payload.
+    /// - `Running`: the run keeps its payload, and a later run of the job gets the new one.
+    /// - `Absent`: there is no such job.
+    /// - `Elsewhere`, `Stale`: as those of [`schedule`](Self::schedule).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Full`](crate::error::ErrorKind::Full) while Redis is at its memory limit; then
+    /// nothing was changed.
     pub(crate) async fn update(
         &self,
         lane: &mut Lane,
@@ -195,7 +233,12 @@ impl Ledger {
         self.eval_items(&UPDATE, &cmd, items.len(), until).await
     }
 
-    /// Cancels jobs; `lua/cancel.lua`. It works while Redis is full.
+    /// Cancels jobs; `lua/cancel.lua`. It works while Redis is full. The answers:
+    ///
+    /// - `Cancelled`: the job never starts.
+    /// - `Running`: the run goes on, but is not retried, and its successor is removed.
+    /// - `Absent`: there is no such job.
+    /// - `Elsewhere`, `Stale`: as those of [`schedule`](Self::schedule).
     pub(crate) async fn cancel(
         &self,
         lane: &mut Lane,
@@ -206,7 +249,9 @@ impl Ledger {
         self.cancel_each(lane, items.collect(), until).await
     }
 
-    /// Cancels jobs whose order numbers are lower than `below`; `lua/cancel.lua`.
+    /// Cancels jobs whose order numbers are lower than `below`; `lua/cancel.lua`. A job with
+    /// another number is answered with `Overtaken`; the other answers are those of
+    /// [`cancel`](Self::cancel).
     pub(crate) async fn cancel_outdated(
         &self,
         lane: &mut Lane,

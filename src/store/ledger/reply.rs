@@ -23,12 +23,14 @@ pub(crate) enum ReplyWord {
     Replaced(UnixMs),
     /// The job is stored as the successor of the run in progress.
     Succeeds(UnixMs),
-    /// Nothing was done, because the mode forbids to replace a job, and it exists.
+    /// Nothing was done, because the mode forbids to replace a job, and it exists. For a restore
+    /// also: the dead letter exists.
     Exists,
     /// Nothing was done: the stored job has this order number, which is not lower than the number
     /// of the call.
     Overtaken(u64),
-    /// There is no such job, dead letter or lease.
+    /// There is no such job, dead letter or lease. For `touch`: the data of this server do not hold
+    /// the call.
     Absent,
     /// The job is pending with another due time.
     Moved(UnixMs),
@@ -38,7 +40,8 @@ pub(crate) enum ReplyWord {
     SuccessorMoved(UnixMs),
     /// A run of the job is in progress.
     Running,
-    /// The job will not run, or not again.
+    /// The job will not run, or not again. For a renewal: the lease is extended, but the run should
+    /// stop.
     Cancelled,
     /// The job is not retried, because its successor took its place.
     Superseded,
@@ -50,7 +53,8 @@ pub(crate) enum ReplyWord {
     Buried(u64),
     /// The dead letter is a pending job again.
     Requeued(UnixMs),
-    /// Nothing was done, because a job of the same name exists, or the same dead letter.
+    /// Nothing was done, because a job of the same name exists. For `touch`: the data of this
+    /// server hold the call.
     Present,
     /// The dead letter is deleted.
     Deleted,
@@ -64,7 +68,7 @@ pub(crate) enum ReplyWord {
     Claimed,
     /// The job is due in this many milliseconds; 0 if the reply was full before it.
     Early(u64),
-    /// A worker runs the job.
+    /// A worker runs the job. For a reclaim also: the reply was full before it.
     Leased,
     /// The job is due, but its kind is paused; or the kind is now paused.
     Paused,
@@ -99,6 +103,7 @@ pub(crate) enum ReplyWord {
 /// The answer about one item, with its marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answered {
+    /// The answer itself.
     pub(crate) answer: ReplyWord,
     /// Whether the job has no trigger because its name holds a foreign value. In an audit: whether
     /// a flaw that was to be mended is left.
@@ -110,6 +115,7 @@ pub(crate) struct Answered {
 /// The mark of a ledger whose kind was not registered since the ledger began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unlisted {
+    /// The shard of the ledger.
     pub(crate) shard: u16,
     /// The time at which the ledger began; it tells this mark from a later one.
     pub(crate) since: UnixUs,

@@ -31,6 +31,7 @@ struct Text {
 }
 
 impl Text {
+    /// Hashes a text; no server is asked.
     fn new(source: String) -> Self {
         let hash = redis::Script::new(&source).get_hash().to_owned();
         Text { source, hash }

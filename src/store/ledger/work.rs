@@ -66,9 +66,11 @@ pub(crate) enum Extent {
 /// The end of one lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Settlement {
+    /// The name of the job.
     pub(crate) key: JobKey,
     /// The token by which the lease is proved.
     pub(crate) token: String,
+    /// The sort of the end.
     pub(crate) verb: Verb,
     /// The approximate size of the record in bytes. The script has to read it unless the job is
     /// done.
@@ -138,7 +140,14 @@ impl Ledger {
     /// `lua/claim.lua`.
     ///
     /// `found` has one letter for each named job, by [`Source`](crate::Source). A lease lasts
-    /// `lease` from the claim. A repeat of the call returns the jobs that it still holds.
+    /// `lease` from the claim. A repeat of the call returns the jobs that it still holds, and their
+    /// leases count from then. It works while Redis is full. The answers about the named jobs:
+    ///
+    /// - `Claimed`: the job is in the reply.
+    /// - `Early`: it is not due yet; with 0, the reply was full before it.
+    /// - `Paused`: it is due, but its kind is paused.
+    /// - `Leased`: a worker runs it.
+    /// - `Absent`: there is no such job.
     ///
     /// # Errors
     ///
@@ -163,7 +172,15 @@ impl Ledger {
         claimed(self.eval(&CLAIM, &cmd, until).await?)
     }
 
-    /// Takes over jobs whose leases have lapsed; `lua/reclaim.lua`.
+    /// Takes over jobs whose leases have lapsed; `lua/reclaim.lua`. The record stays as it is: the
+    /// lease counts the attempts. The answers:
+    ///
+    /// - `Claimed`: the job is in the reply.
+    /// - `Paused`: its lease has lapsed, but its kind is paused.
+    /// - `Leased`: its lease has not lapsed, or the reply was full before it.
+    /// - `Superseded`: its successor is pending instead.
+    /// - `Cancelled`: it was cancelled while it ran, and is gone.
+    /// - `Absent`: it has no lease.
     pub(crate) async fn reclaim(
         &self,
         lane: &mut Lane,
@@ -189,8 +206,15 @@ impl Ledger {
     }
 
     /// Extends leases, given as pairs of id and token; `lua/renew.lua`. Returns one answer for
-    /// each, and the moment at which the successful try was sent. It needs no lane: a late call
-    /// finds another token or extends the lease beyond the time that its owner counts on.
+    /// each, and the moment at which the successful try was sent.
+    ///
+    /// It needs no lane: a late call finds another token, or extends the lease beyond the time that
+    /// its owner counts on. It works while Redis is full. The answers:
+    ///
+    /// - `Renewed`: the lease is extended.
+    /// - `Cancelled`: the same, but the job was cancelled: stop the run.
+    /// - `Gone`: there is no lease; the job was settled, or its ledger was lost.
+    /// - `Foreign`: another worker holds the lease.
     pub(crate) async fn renew(
         &self,
         leases: &[(String, String)],
@@ -219,7 +243,14 @@ impl Ledger {
     }
 
     /// Ends leases; `lua/settle.lua`. Returns one answer for each, and the number of old dead
-    /// letters that fell to the limits. It works while Redis is full.
+    /// letters that fell to the limits. It works while Redis is full. A lapsed lease that no worker
+    /// has taken over can still be settled. The answers:
+    ///
+    /// - `Done`, `Later`, `Buried`: the end that was asked for.
+    /// - `Superseded`: not retried, because the successor is pending instead.
+    /// - `Cancelled`: neither retried nor a dead letter, because the job was cancelled while it
+    ///   ran.
+    /// - `Gone`, `Foreign`: the lease was lost; nothing was done.
     ///
     /// It also counts the outcomes, logs failed attempts and, on a cluster, moves the triggers in
     /// the background.
