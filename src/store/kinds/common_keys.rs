@@ -48,7 +48,8 @@ impl Store {
         Ok((wrong.into_iter().flatten().collect(), away))
     }
 
-    /// The shared keys with wrong or missing fields, on the servers that are there.
+    /// The shared keys with wrong or missing fields, on the servers that are there. It reads the
+    /// shared hashes as a whole, so it is for audits, and not for every call.
     pub(crate) async fn wrong_fields(self: &Arc<Self>, until: Instant) -> Result<Vec<Wrong>> {
         let kept = self.on_each(until, |it, until| Box::pin(it.kept_in_common(until)));
         let kept = kept.await.of_those_there()?;
@@ -339,6 +340,10 @@ impl Server {
     }
 
     /// The fields of a hash; none if the key has another type, or if this user may not read it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the connection.
     async fn fields_of(&self, key: &str, until: Instant) -> Result<Fields> {
         let mut get = redis::cmd("HGETALL");
         get.arg(key);

@@ -48,8 +48,13 @@ impl Store {
         Ok(self.home_of(kind, 0).look(kind, 0, false, until).await?.0)
     }
 
-    /// Marks a kind on each server as about to be taken off the list. `mark` has to be unique. A
-    /// client that registers the kind removes the mark.
+    /// Marks a kind on each server as about to be taken off the list. `mark` has to be unique: a
+    /// later drop overwrites it, and then the earlier one does not act. A client that registers the
+    /// kind removes the mark.
+    ///
+    /// # Errors
+    ///
+    /// If one of the servers is away.
     #[cfg(feature = "worker")]
     pub(crate) async fn mark_dropping(
         &self,
@@ -87,7 +92,11 @@ impl Store {
 
     /// Takes a kind off the list of each server that still has this mark: there nobody has
     /// registered the kind since, nor begun another drop. Returns whether at least one server has
-    /// taken it off.
+    /// taken it off. This client forgets the layout of the kind.
+    ///
+    /// # Errors
+    ///
+    /// If one of the servers is away; the others may have taken it off.
     #[cfg(feature = "worker")]
     pub(crate) async fn unlist(&self, kind: &Kind, mark: &str, until: Instant) -> Result<bool> {
         let unlisted = self.on_all(until, |it, until| {
@@ -179,7 +188,9 @@ impl Ledger {
         Ok((called.0 > 0).then_some(called))
     }
 
-    /// Removes this ledger if it holds nothing; `lua/raze.lua`.
+    /// Removes this ledger if it holds nothing; `lua/raze.lua`. The call may be repeated, and works
+    /// while Redis is full. The calls of the last hour are remembered for two more hours, and so
+    /// are a pause and the largest fencing value.
     #[cfg(feature = "worker")]
     pub(crate) async fn raze(&self, until: Instant) -> Result<Razed> {
         let mut cmd = self.call(&RAZE, &self.names.all(), [].into_iter());

@@ -95,6 +95,10 @@ impl Store {
 
     /// Looks up the layout of a kind, and brings its ledgers up to date. Ledgers on a server that
     /// is away stay behind; when the server is back, they refuse calls by the newer layout.
+    ///
+    /// # Errors
+    ///
+    /// If no server can be reached, or one refuses.
     pub(crate) async fn agree(&self, kind: &Kind, until: Instant) -> Result<Layout> {
         let newest = self.look_up(kind, until).await?;
         self.spread_as_can_be(kind, newest, until).await?;
@@ -103,6 +107,13 @@ impl Store {
 
     /// Looks up the layout of a kind, in the list of kinds of each server and in its first ledger.
     /// Returns the newest layout, and notes it.
+    ///
+    /// While a server is away, a layout that was known before is kept, even if it is newer than the
+    /// layouts that were found.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Incompatible`] if a layout has a form that this version does not know.
     pub(crate) async fn look_up(&self, kind: &Kind, until: Instant) -> Result<Layout> {
         let home = self.place_of(kind, 0);
         let looked = self.on_each(until, |it, until| {
@@ -243,7 +254,8 @@ impl Store {
     }
 
     /// Writes a layout to the list of kinds, if `expected` is stored there. Returns the layout that
-    /// is stored there afterwards. Of several servers the one with the first ledger decides.
+    /// is stored there afterwards: `layout` on success, another one if another client was faster.
+    /// Of several servers the one with the first ledger decides.
     #[cfg(feature = "worker")]
     pub(crate) async fn propose(
         &self,

@@ -272,7 +272,7 @@ impl Ledger {
     }
 }
 
-/// About how many names a page has.
+/// About how many names a page has. Redis may return a few more, and repeat some.
 const PAGE: usize = 256;
 
 /// The part of a ledger whose names are read.

@@ -25,6 +25,7 @@ pub(crate) type SwitchNumber = Option<UnixMs>;
 
 impl Store {
     /// The number of the next pause or resume: the time, or one more than the largest known number.
+    /// `None` on a single server, which needs no numbers.
     pub(crate) async fn next_turn(&self, until: Instant) -> Result<SwitchNumber> {
         if !self.is_several() {
             return Ok(None);
@@ -36,7 +37,7 @@ impl Store {
     }
 
     /// Stores the rule that kinds with this prefix are paused. On a single server an existing rule
-    /// keeps its time. Returns the servers that are away.
+    /// keeps its time. Returns the servers that are away, which learn of it when they are back.
     pub(crate) async fn add_pause_rule(
         &self,
         prefix: &Prefix,

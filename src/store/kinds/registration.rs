@@ -220,7 +220,7 @@ impl Store {
 
 impl Server {
     /// Adds a kind with its layout to the list of this server, unless it is there, and removes the
-    /// mark of a drop in progress.
+    /// mark of a drop in progress. Both are one round trip, but not one transaction.
     pub(in crate::store) async fn enlist(
         &self,
         kind: &Kind,
@@ -237,7 +237,7 @@ impl Server {
 }
 
 impl Ledger {
-    /// Whether this ledger has ever accepted a job.
+    /// Whether this ledger has ever accepted a job: its counter `accepted` exists.
     async fn was_used(&self, until: Instant) -> Result<bool> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.names.stats).arg("accepted");

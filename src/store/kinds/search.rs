@@ -75,6 +75,10 @@ impl Store {
     /// Looks for ledgers by their names, on all servers. `until` gives the deadline of each call,
     /// when the call begins. A server that is away, or that denies `SCAN` to this user, leaves the
     /// search incomplete.
+    ///
+    /// # Errors
+    ///
+    /// If the only server does not answer, or one fails for another reason.
     pub(crate) async fn search(&self, until: impl Fn() -> Instant) -> Result<Searched> {
         let mut searched = Searched {
             kinds: BTreeSet::new(),

@@ -53,7 +53,7 @@ pub(crate) enum SlotOutcome {
 
 /// A ledger of which some or all parts are missing on the node that serves it.
 pub(crate) struct MissingPart {
-    /// The name of the ledger in wake-ups, `app:module:biz/shard`.
+    /// The name of the ledger in wake-ups, such as `app:module:biz/0`.
     pub(crate) ledger: String,
     /// The slot of the ledger.
     pub(crate) slot: u16,

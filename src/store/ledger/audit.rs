@@ -58,7 +58,10 @@ pub(crate) enum Judged {
     NoLetter,
     /// The record with this opening cannot be read, for this reason.
     Unreadable {
+        /// The bytes before the payload, or the first 100 bytes of a record without such an
+        /// opening.
         opening: Vec<u8>,
+        /// The reason, for people.
         fault: String,
     },
 }

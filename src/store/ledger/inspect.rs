@@ -20,7 +20,9 @@ pub(crate) enum Found {
     Elsewhere,
     /// The job waits until it is due.
     Pending {
+        /// The due time; past if the job is overdue.
         due: UnixMs,
+        /// The record: header, steps and payload.
         record: Vec<u8>,
     },
     /// A worker runs the job, or its lease has lapsed.
@@ -31,14 +33,18 @@ pub(crate) enum Found {
         deadline: UnixMs,
         /// The lease, `token claims fence due flag`.
         lease: String,
+        /// The record of the run in progress.
         record: Vec<u8>,
         /// The successor, `due record`; empty if there is none.
         successor: Vec<u8>,
     },
     /// No job of this name is pending or leased; this is its latest dead letter.
     Dead {
+        /// The time of death.
         died: UnixMs,
+        /// The number of the dead letter.
         number: u64,
+        /// The record, with the error in its header.
         record: Vec<u8>,
     },
 }

@@ -75,7 +75,8 @@ impl Ledger {
 
 impl Server {
     /// One page of the keys that match a glob, and the cursor of the next page, `None` at the end.
-    /// The first cursor is `0`. Names that are not UTF-8 are left out.
+    /// The first cursor is `0`. Names that are not UTF-8 are left out. As with every `SCAN`, a page
+    /// may be empty, and a key may come twice.
     pub(crate) async fn scan_keys(
         &self,
         glob: &str,
@@ -116,7 +117,8 @@ impl Server {
     }
 
     /// Takes the lock of the search for `length`, or extends it. Returns whether this instance has
-    /// the lock; no other instance searches meanwhile.
+    /// the lock; no other instance searches meanwhile. The lock expires by itself if the instance
+    /// dies.
     pub(crate) async fn may_search(
         &self,
         instance: &str,

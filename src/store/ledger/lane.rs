@@ -1,7 +1,8 @@
 //! Lanes: series of numbered calls, which a client may repeat without harm.
 
 /// A series of calls to one ledger, one at a time, with rising numbers. The ledger answers a
-/// repeated number with its first reply, and refuses a lower one.
+/// repeated number with its first reply, and refuses a lower one. It forgets a lane that was silent
+/// for an hour.
 #[derive(Debug)]
 pub(crate) struct Lane {
     /// 24 hexadecimal digits.

@@ -64,7 +64,8 @@ pub(crate) struct Seen {
 }
 
 impl Sought {
-    /// The request of the first page of the names of all jobs in this state, without records.
+    /// The request of the first page of the names of all jobs in this state whose ids begin with
+    /// `of_id`, 256 at the most, without records.
     pub(crate) fn all_of(state: &'static str, of_id: &str) -> Self {
         Sought {
             state,
@@ -79,7 +80,8 @@ impl Sought {
 }
 
 impl Ledger {
-    /// The number of jobs in this state, and their latest time; 0 if there is none.
+    /// The number of jobs in this state, and their latest time; 0 if there is none. For `running`
+    /// and `lapsed` it counts all leased jobs.
     pub(crate) async fn extent(
         &self,
         state: &'static str,

@@ -16,6 +16,26 @@
 //! | [`triggers`], `touches`, `pace` | triggers in other slots than their ledger; touches of them; rounds of the pacer |
 //! | [`audit`], [`mending`] | searches for wrong names and wrong keys, and their repair |
 //! | [`counted`], `failures` | the counters of answers; the log of failed attempts |
+//!
+//! # Keys of a ledger
+//!
+//! All keys of a ledger share one hash tag, its name in wake-ups. Times are Unix milliseconds.
+//!
+//! | key | type | contents |
+//! |---|---|---|
+//! | `due` | sorted set | ids of pending jobs, by due time |
+//! | `leased` | sorted set | ids of leased jobs, by deadline |
+//! | `dead` | sorted set | `id:number` of dead letters, by time of death |
+//! | `lanes` | sorted set | lanes, to forget the silent ones |
+//! | `adopted` | sorted set | ids of adopted keys, by their expiry |
+//! | `shadow` | hash | records of pending and leased jobs, by id |
+//! | `lease` | hash | leases, `token claims fence due flag`, by id |
+//! | `next` | hash | successors, `due record`, by id |
+//! | `grave` | hash | records of dead letters, by `id:number`; the last numbers, by id |
+//! | `stats` | hash | counters, by name |
+//! | `calls` | hash | last reply of each lane; fields such as `layout`, `paused`, `fence`, `history` |
+//! | `leaving` | hash | the batch that moves to another ledger |
+//! | `history` | stream | the last transitions, for people |
 
 #[cfg(feature = "worker")]
 pub(super) mod adopt;
@@ -168,7 +188,8 @@ impl Ledger {
         &self.clock
     }
 
-    /// The name of this ledger in wake-ups: `app:module:biz/shard`.
+    /// The name of this ledger in wake-ups, `app:module:biz/0` for the first shard, and
+    /// `app:module:biz/3.17` for shard 3, with a number that places it in the slots of a cluster.
     #[cfg(feature = "worker")]
     pub(crate) fn subject(&self) -> &str {
         &self.names.subject
@@ -216,7 +237,8 @@ impl Ledger {
         self.own_triggers.then(|| self.names.own_trigger(job.id()))
     }
 
-    /// Sends a call until it is answered, or until `until`.
+    /// Sends a call until it is answered, or until `until`. See [`call`] for repeats and for
+    /// scripts that the server does not know.
     pub(super) async fn eval(
         &self,
         script: &'static Script,

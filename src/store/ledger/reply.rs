@@ -225,6 +225,10 @@ pub(crate) struct Reply {
 
 impl Reply {
     /// Reads status and time.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Damaged`] if the value is no array, or does not begin with a status and a time.
     pub(crate) fn parse(value: Value) -> Result<Self> {
         let Value::Array(items) = value else {
             return Err(unexpected("something else than an array".into()));
@@ -239,7 +243,11 @@ impl Reply {
         Ok(reply)
     }
 
-    /// The next value as bytes.
+    /// The next value as bytes; an integer as its decimal digits.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Damaged`] if no value is left, or it is of another type.
     pub(crate) fn bytes(&mut self) -> Result<Vec<u8>> {
         match self.rest.next() {
             Some(Value::BulkString(bytes)) => Ok(bytes),
@@ -258,6 +266,10 @@ impl Reply {
     }
 
     /// The next value as a whole number.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Damaged`] if it is none, or if no value is left.
     pub(crate) fn number(&mut self) -> Result<u64> {
         let text = self.text()?;
         text.parse()
@@ -295,14 +307,22 @@ impl Reply {
             .collect())
     }
 
-    /// The next value as answers, one for each item of the call.
+    /// The next value as answers, one for each item of the call, in order.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Damaged`] if one of the words is unknown.
     pub(crate) fn answers(&mut self) -> Result<Vec<Answered>> {
         let text = self.text()?;
         text.split_ascii_whitespace().map(Answered::parse).collect()
     }
 
-    /// As [`answers`](Self::answers), of a numbered call with this many items. Fails if the call is
-    /// late, or if the number differs.
+    /// As [`answers`](Self::answers), of a numbered call with this many items.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutcomeUnknown`] if the call is late, and [`ErrorKind::Damaged`] if the number
+    /// of answers differs.
     pub(crate) fn item_answers(&mut self, items: usize) -> Result<Vec<Answered>> {
         self.refuse_late()?;
         let answers = self.answers()?;

@@ -17,7 +17,8 @@ use crate::store::ledger::script::{CLAIM, RECLAIM, RENEW, SETTLE, SWEEP, TRIM};
 use crate::store::{Lane, Ledger};
 use crate::time::{UnixMs, UnixUs};
 
-/// How many bytes of a failed attempt the history keeps: its number and its error.
+/// How many bytes of a failed attempt the history keeps: its number and its error. A longer note is
+/// cut at the end of a character, and gets an ellipsis.
 const NOTE_BYTES: usize = 200;
 
 /// A job of which this process holds the lease.
@@ -93,7 +94,8 @@ pub(crate) enum Verb {
     Bury { header: String },
 }
 
-/// The limits of the dead letters of a ledger. The default is the default of a worker.
+/// The limits of the dead letters of a ledger. The default is the default of a worker: 10,000 dead
+/// letters and 90 days.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeadLimits {
     /// The most dead letters.
