@@ -72,8 +72,16 @@ impl Ledger {
     /// which has an old place, to the ledgers where `layout` puts them. A batch of an earlier call
     /// is delivered first.
     ///
-    /// Returns an answer for each name: whether it was moved, is running here, or is not here.
-    /// `None` if a ledger has another layout.
+    /// Returns an answer for each name. `None` if a ledger has another layout.
+    ///
+    /// - `Taken`: the job and its dead letters were moved.
+    /// - `Leased`: the job is running, and stays until it is settled; its dead letters were moved.
+    /// - `Absent`: there is nothing of this name here.
+    /// - `NotYet`: the batch was full before it; name it again.
+    ///
+    /// # Errors
+    ///
+    /// If a ledger cannot be reached. The batch stays aside, and the next call delivers it.
     pub(crate) async fn move_out(
         &self,
         names: &[String],
@@ -106,6 +114,11 @@ impl Ledger {
 
     /// Delivers a batch that an earlier call has left aside. Returns whether the ledgers have this
     /// layout.
+    ///
+    /// # Errors
+    ///
+    /// If the ledger, or one that gets a part of the batch, cannot be reached. A repeat goes on
+    /// with the same batch.
     pub(crate) async fn push_on(&self, layout: Layout, until: Instant) -> Result<bool> {
         Ok(self.move_out(&[], layout, until).await?.is_some())
     }

@@ -45,7 +45,7 @@ impl Store {
     }
 
     /// The counters of a set of jobs in the order of their places, each with its server and its
-    /// key.
+    /// key. Several servers have them in turn.
     pub(in crate::store) fn orders(&self, set: &str) -> impl Iterator<Item = (&Server, String)> {
         (0..PLACES).map(|place| {
             let server = &self.servers[usize::from(place) % self.servers.len()];

@@ -63,7 +63,8 @@ impl Store {
         Ok(removed.await.there()?.1)
     }
 
-    /// The rules with the time of each pause, in the order of their prefixes.
+    /// The rules with the time of each pause, in the order of their prefixes. Servers that are away
+    /// are left out.
     pub(crate) async fn pause_rules(&self, until: Instant) -> Result<Vec<(String, UnixMs)>> {
         let known = self.on_each(until, |it, until| Box::pin(it.switches(until)));
         let known = Switches::together(known.await.of_those_there()?);
@@ -128,7 +129,8 @@ impl Server {
         Ok(())
     }
 
-    /// As [`Store::remove_pause_rules`], on one server. With a number, the resume is stored first.
+    /// As [`Store::remove_pause_rules`], on one server. With a number, the resume is stored first,
+    /// so that a server that was away learns of it.
     async fn remove_pause_rules(
         &self,
         prefix: &Prefix,
@@ -199,7 +201,8 @@ impl Server {
         Ok(())
     }
 
-    /// Brings the rules of this server from `old` to `known`.
+    /// Brings the rules of this server from `old` to `known`. It writes the new fields before it
+    /// deletes the old ones.
     pub(in crate::store) async fn keep_switches(
         &self,
         known: &Switches,

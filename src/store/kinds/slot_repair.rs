@@ -142,6 +142,10 @@ impl Server {
     /// Looks for parts that an earlier repair has left aside and, if `joins` is set, joins them.
     /// Parts of a ledger that is whole are only joined by [`Spares::Join`]. Returns a text for each
     /// ledger with parts that are still aside.
+    ///
+    /// # Errors
+    ///
+    /// If a node does not answer, or another client repairs one of the ledgers.
     pub(crate) async fn left_over(
         &self,
         joins: bool,
@@ -172,7 +176,8 @@ impl Server {
         Ok(left)
     }
 
-    /// The ledgers of known kinds of which a part is missing.
+    /// The ledgers of known kinds of which a part is missing, those with all parts aside included.
+    /// It calls each ledger once, without a write.
     pub(crate) async fn torn_ledgers(&self, until: Instant) -> Result<Vec<MissingPart>> {
         let mut torn = Vec::new();
         for names in self.all_ledgers(until).await? {

@@ -65,7 +65,8 @@ impl Server {
     }
 
     /// The number of keys of a ledger that a mending keeps aside on the node that serves the
-    /// ledger. `start` is the beginning of the names of its keys.
+    /// ledger. `start` is the beginning of the names of its keys. Keys that are still being copied
+    /// do not count.
     pub(in crate::store) async fn count_aside(
         &self,
         start: &str,

@@ -146,6 +146,10 @@ impl Server {
     ///
     /// Each primary is asked for its own slots, because the target of a moving slot does not notice
     /// when another node takes over from the source.
+    ///
+    /// # Errors
+    ///
+    /// If one of the primaries does not answer.
     pub(in crate::store) async fn primaries(&self, until: Instant) -> Result<Vec<Primary>, Fault> {
         let Some(cluster) = self.link.origin().cluster() else {
             return Ok(Vec::new());
@@ -240,7 +244,11 @@ impl Server {
     }
 
     /// All stray keys of the cluster, slot by slot. Each primary counts the keys of all slots that
-    /// it does not serve.
+    /// it does not serve, 2,048 slots in one pipeline.
+    ///
+    /// # Errors
+    ///
+    /// If one of the primaries does not answer.
     #[cfg(feature = "worker")]
     pub(crate) async fn strays(&self, until: Instant) -> crate::error::Result<Vec<Stray>> {
         let all = self.primaries(until).await?;
@@ -266,6 +274,10 @@ impl Server {
     }
 
     /// The names of the keys that `node` has in `slot`, [`NAMES`] at the most.
+    ///
+    /// # Errors
+    ///
+    /// If the node does not answer within [`PATIENCE`].
     async fn names_on(
         &self,
         node: &Node,

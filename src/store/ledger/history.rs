@@ -92,7 +92,8 @@ impl Ledger {
     }
 
     /// A page of the history of a job, before the entry `before`, or from the newest one if that is
-    /// `+`; `lua/story.lua`.
+    /// `+`; `lua/story.lua`. One call looks through 500 entries, so a page may be empty and still
+    /// have a next one.
     pub(crate) async fn story(&self, id: &str, before: &str, until: Instant) -> Result<StoryPage> {
         let keys: [&str; 2] = [&self.names.calls, &self.names.history];
         let mut cmd = self.call(&STORY, &keys, [].into_iter());
@@ -159,6 +160,9 @@ impl Store {
     /// New entries of several histories. Each is given with the id of the last known entry, and
     /// `limit` entries of each are read at the most. Waits up to `wait_ms` milliseconds for the
     /// first one; the result is empty if none came.
+    ///
+    /// A single server waits in one blocking `XREAD`; a cluster, and several servers, are read four
+    /// times a second.
     pub(crate) async fn read_histories(
         &self,
         behind: &[(&HistoryStream, &str)],
@@ -221,7 +225,7 @@ impl Store {
     }
 
     /// The lines of the last `entries` entries of a history, the oldest first, and the id of its
-    /// last entry; `0-0` if the history is empty.
+    /// last entry; `0-0` if the history is empty. With 0 entries only the id is returned.
     pub(crate) async fn last_of_history(
         &self,
         stream: &HistoryStream,

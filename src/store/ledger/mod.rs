@@ -195,7 +195,8 @@ impl Ledger {
         &self.names.subject
     }
 
-    /// Records the outcome of a call for the health report of its server.
+    /// Records the outcome of a call for the health report of its server. `call` is the name of the
+    /// operation; a success ends an earlier failure.
     #[cfg(feature = "worker")]
     pub(crate) fn note<T>(&self, call: &'static str, outcome: &Result<T>) {
         let subject = &self.names.subject;
@@ -289,6 +290,7 @@ impl Ledger {
     }
 
     /// Whether the ledger has refused a call because it has another layout, which is then noted.
+    /// The caller sends the call again, to the ledger that has the job by the new layout.
     pub(super) fn is_stale(&self, reply: &mut Reply) -> Result<bool> {
         if reply.status != "stale" {
             return Ok(false);
@@ -313,7 +315,7 @@ pub(super) fn number(cmd: &mut Cmd, lane: &mut Lane) {
     cmd.arg(lane.id()).arg(number).arg(who());
 }
 
-/// The name of this process in the history, `host:pid`.
+/// The name of this process in the history, `host:pid`. It is read once.
 pub(super) fn who() -> &'static str {
     static WHO: LazyLock<String> = LazyLock::new(|| {
         let host = gethostname::gethostname();

@@ -36,6 +36,11 @@ pub(crate) struct Paced {
 impl Ledger {
     /// Carries out a round. On a cluster, the triggers are touched on their own nodes at the same
     /// time.
+    ///
+    /// # Errors
+    ///
+    /// If the ledger is not read before `until`. A node that does not answer a touch is no error:
+    /// its triggers count as alive.
     pub(crate) async fn pace(&self, round: &PaceRequest<'_>, until: Instant) -> Result<Paced> {
         let mut pipeline = redis::pipe();
         let elsewhere = self.has_triggers_elsewhere();

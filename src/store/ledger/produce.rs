@@ -16,7 +16,7 @@ use crate::store::{Lane, Ledger};
 use crate::time::UnixMs;
 
 /// The due time of a job. Scripts turn a delay into a time by the clock of Redis, and round up to
-/// milliseconds.
+/// milliseconds. A job with a time in the past is due at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     /// This long after the call.
@@ -40,7 +40,7 @@ pub(crate) enum Mode {
     Ordered,
 }
 
-/// One job to schedule.
+/// One job to schedule. Neighbours in a batch that share mode and header cost less to send.
 #[derive(Debug, Clone)]
 pub(crate) struct Placement {
     /// The name of the job.

@@ -26,6 +26,9 @@ impl Server {
     /// Reads triggers, each on its own node, so that Redis expires those that are due. Returns how
     /// many may still exist; triggers on nodes that do not answer count as existing. 0 if this is
     /// no cluster.
+    ///
+    /// The call takes about [`WAIT`] at the most, whatever the nodes do; a late answer makes its
+    /// node available again.
     pub(in crate::store) async fn touch(self: &Arc<Self>, jobs: &[JobKey], until: Instant) -> u64 {
         let Some(cluster) = self.link.origin().cluster() else {
             return 0;
