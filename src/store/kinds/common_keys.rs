@@ -343,7 +343,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Those of the connection.
+    /// If the server does not answer.
     async fn fields_of(&self, key: &str, until: Instant) -> Result<Fields> {
         let mut get = redis::cmd("HGETALL");
         get.arg(key);

@@ -53,7 +53,7 @@ impl Ledger {
     /// than `most` bytes becomes a dead letter. Only the present state of a key counts, so a call
     /// may be repeated, be late, or be made by several workers at once. The answers:
     ///
-    /// - `Created`, `Replaced`, `Succeeds`: as those of [`schedule`](Self::schedule).
+    /// - `Created`, `Replaced`, `Succeeds`: as in [`schedule`](Self::schedule).
     /// - `Moved`, `SuccessorMoved`: the same value, with another expiry.
     /// - `Cancelled`: the key was deleted or no longer expires; the job must not start.
     /// - `Absent`: there is nothing to adopt, and no adopted job to cancel.

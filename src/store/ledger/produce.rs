@@ -170,7 +170,7 @@ impl Ledger {
     /// - `SuccessorMoved`: the job is running, and its successor has the new time.
     /// - `Running`: the job is running and has no successor; nothing was done.
     /// - `Absent`: there is no such job.
-    /// - `Elsewhere`, `Stale`: as those of [`schedule`](Self::schedule).
+    /// - `Elsewhere`, `Stale`: as in [`schedule`](Self::schedule).
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl Ledger {
     /// - `SuccessorMoved`: the job is running, and its successor has the new payload.
     /// - `Running`: the run keeps its payload, and a later run of the job gets the new one.
     /// - `Absent`: there is no such job.
-    /// - `Elsewhere`, `Stale`: as those of [`schedule`](Self::schedule).
+    /// - `Elsewhere`, `Stale`: as in [`schedule`](Self::schedule).
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl Ledger {
     /// - `Cancelled`: the job never starts.
     /// - `Running`: the run goes on, but is not retried, and its successor is removed.
     /// - `Absent`: there is no such job.
-    /// - `Elsewhere`, `Stale`: as those of [`schedule`](Self::schedule).
+    /// - `Elsewhere`, `Stale`: as in [`schedule`](Self::schedule).
     pub(crate) async fn cancel(
         &self,
         lane: &mut Lane,
@@ -249,8 +249,8 @@ impl Ledger {
         self.cancel_each(lane, items.collect(), until).await
     }
 
-    /// Cancels jobs whose order numbers are lower than `below`; `lua/cancel.lua`. A job with
-    /// another number is answered with `Overtaken`; the other answers are those of
+    /// Cancels jobs whose order numbers are lower than `below`; `lua/cancel.lua`. A job whose
+    /// number is not lower is answered with `Overtaken`; the other answers are as in
     /// [`cancel`](Self::cancel).
     pub(crate) async fn cancel_outdated(
         &self,
