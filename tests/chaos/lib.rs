@@ -39,6 +39,10 @@
 //!
 //! The judge is tried first, each time, in a moment. `cargo test` plays a few scenarios for a few seconds each; `make chaos` plays all of them
 //! for as long as it is told. `docs/reliability.md` has the table and says what it means.
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the tables of modules are for readers of the source"
+)]
 #![cfg(unix)]
 
 mod adopted;

@@ -18,6 +18,10 @@
 //! | [`bare`], [`plain`] | the workloads of scheduling and of lateness without Keyfall |
 //! | [`figures`] | names, medians, JSON; [`histogram`] and [`report`] for people |
 //! | [`bar`] | the progress bar |
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the tables of modules are for readers of the source"
+)]
 
 mod args;
 mod bar;

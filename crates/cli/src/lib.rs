@@ -10,6 +10,10 @@
 //! | [`out`] | tables and JSON |
 //! | [`progress`], [`bookmark`] | how far a long command is, and where the next one goes on |
 //! | [`ask`], [`stop`] | what is asked first; exit codes |
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the tables of modules are for readers of the source"
+)]
 
 mod ask;
 mod audit;

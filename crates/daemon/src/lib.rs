@@ -16,6 +16,10 @@
 //! | `traces` | finds the trace of a request, and sends spans to a collector |
 //! | [`classic`] | the interface for clients of classic delay queues |
 //! | [`duration`] | durations as people write them |
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the tables of modules are for readers of the source"
+)]
 
 mod access;
 mod alerts;

@@ -13,6 +13,10 @@
 //! | [`sabotage`] | what can be done to each key, and what an audit says of it and leaves |
 //!
 //! It uses the public API of the library and nothing else, as the suites do.
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the tables of modules are for readers of the source"
+)]
 #![cfg(unix)]
 
 pub mod cluster;

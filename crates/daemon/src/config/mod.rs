@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`settings`] | lists all settings; [`setting`] makes structs of the list |
 //! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
-//! | [`file`](self::file), [`flags`] | where values stand |
+//! | [`mod@file`], [`flags`] | where values stand |
 //! | [`sources`] | which of them holds |
 //! | [`redis_url`], [`hosts`], [`sentinels`], [`servers`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | what more than one value takes |
 //! | [`fault`] | what is wrong, and where |
@@ -24,6 +24,10 @@ mod rules;
 mod sentinels;
 mod servers;
 mod setting;
+#[allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "its comments are printed as help: `[http]` is a section of the file"
+)]
 mod settings;
 mod sources;
 mod target;

@@ -21,7 +21,7 @@
 //! | [`audit`] | whether every job is accounted for |
 //! | [`instances`] | who runs what |
 //! | [`doctor`] | what can hurt |
-//! | [`routes`](self::routes) | what the routes say of a job |
+//! | [`mod@routes`] | what the routes say of a job |
 //! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] when they are gone |
 //! | [`metrics`] | what was counted, for Prometheus |
 //! | [`health`] | whether it lives, and whether it can serve |

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`secret`] | the text of a token, and what is kept of it |
 //! | [`grant`] | what a token allows |
-//! | [`file`](self::file) | the file that keeps them |
+//! | [`mod@file`] | the file that keeps them |
 //!
 //! [`Tokens`] holds what the file says now.
 
