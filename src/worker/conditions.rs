@@ -1,53 +1,56 @@
-//! What is wrong with one server, as far as it was said. Each condition is said once when it begins,
-//! again when it gets better or worse, and once that it is over.
+//! The reported problems of one server. The worker logs each problem once when it begins, again
+//! when its severity changes, and once when it ends.
 //!
-//! An outage is not among them: the store meets it, and [tells](crate::store::Health) it.
+//! Outages are not among them: the store detects and [reports](crate::store::Health) these.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::doctor::Severity;
 
-/// What can be wrong with a server.
+/// A problem of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Condition {
-    /// It does not announce expired keys.
+    /// The server does not announce expired keys.
     ExpiryUnannounced,
-    /// It does not announce changes of keys.
+    /// The server does not announce changes of keys.
     ChangesUnannounced,
-    /// There is no connection on which changes of keys are heard.
+    /// The connection that receives changes of keys is down.
     ChangesUnheard,
-    /// What it announces cannot be looked up.
+    /// The worker may not read which events the server announces.
     SettingUnknown,
-    /// It has plain keys whose names no job can have.
+    /// The server has plain keys whose names cannot be job keys.
     UnfitKeys,
-    /// It has plain keys whose jobs are on another server.
+    /// The server has plain keys whose jobs belong to another server.
     MisplacedKeys,
-    /// The check with this id found something.
+    /// The check of the doctor with this id found a problem.
     Found(&'static str),
 }
 
-/// The conditions of one server that were said.
+/// The reported problems of one server, with their severities. A missing entry means
+/// [`Severity::Ok`].
 #[derive(Default)]
 pub(crate) struct Conditions(Mutex<BTreeMap<Condition, Severity>>);
 
 impl Conditions {
-    /// The condition holds. Returns whether that has yet to be said.
+    /// Records that the condition holds, as a warning. Returns `true` if it is new, and has to be
+    /// reported.
     pub(crate) fn begin(&self, condition: Condition) -> bool {
         self.set(condition, Severity::Warning) == Severity::Ok
     }
 
-    /// The condition does not hold any more. Returns whether that has yet to be said.
+    /// Records that the condition is over. Returns `true` if it was reported before, and its end
+    /// has to be reported.
     pub(crate) fn end(&self, condition: Condition) -> bool {
         self.lock().remove(&condition).is_some()
     }
 
-    /// Whether the condition was said, and not yet that it is over.
+    /// Whether the condition was reported, and its end was not.
     pub(crate) fn holds(&self, condition: Condition) -> bool {
         self.lock().contains_key(&condition)
     }
 
-    /// The condition is so bad. Returns how bad it was before.
+    /// Records the severity of the condition, and returns the one before. [`Severity::Ok`] ends it.
     pub(crate) fn set(&self, condition: Condition, severity: Severity) -> Severity {
         let before = match severity {
             Severity::Ok => self.lock().remove(&condition),

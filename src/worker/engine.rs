@@ -1,4 +1,6 @@
-//! The whole worker as one list, [`Engine::run`]: what starts, in which order it stops, and why.
+//! The engine: all actors of a worker with one set of routes. [`Engine::run`] lists what it starts,
+//! in which order it stops, and why. An engine runs on a thread of its own;
+//! [`rerouting`](super::rerouting) starts and retires engines.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,36 +38,39 @@ use crate::router::Routes;
 use crate::settings::{LeaseLength, LinkSettings, SETTLE_ENOUGH, SETTLE_GATHER, WorkerSettings};
 use crate::store::{DeadLimits, Store};
 
-/// How long the server is given at the start before it is asked again.
+/// Time limit of one round of checks at the start, before the server is called again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a stop waits for the last jobs to be given back.
 const HAND_BACK: Duration = Duration::from_secs(2);
 
-/// How many routes stand in the line that a worker logs at its start.
+/// How many routes the start line in the log names.
 const SHOWN: usize = 20;
 
-/// What an engine is made of.
+/// The parts and settings that an engine is built from.
 pub(crate) struct Plan {
     pub(crate) link: LinkSettings,
+    /// Whether a server that may evict keys is accepted.
     pub(crate) allow_eviction: bool,
-    /// How many bytes a payload may have that is adopted.
+    /// Largest payload that is adopted, in bytes, for routes without a limit of their own.
     pub(crate) payload_limit: usize,
     pub(crate) store: Arc<Store>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) settings: WorkerSettings,
+    /// Job limits, shared with the engines before and after this one.
     pub(crate) limits: Arc<Limits>,
     pub(crate) notices: Notices,
     pub(crate) hooks: Arc<Hooks>,
     pub(crate) readiness: Readiness,
-    /// Where it learns what became of jobs that are in other hands.
+    /// The source of news about leases that clients hold outside of the engine.
     pub(crate) lease_subscribers: Arc<LeaseSubscribers>,
-    /// Where handlers run.
+    /// The runtime that handlers run on.
     pub(crate) handlers: Handle,
-    /// Told by the engine when it hears what is due, or finds it all the same.
+    /// Raised by the engine when it hears due jobs, or when it cannot hear them but finds them by
+    /// sweeps.
     pub(crate) ready: CancellationToken,
-    /// Asks it to claim nothing more, and to end when what it has claimed has ended. Raised with
-    /// `gently`.
+    /// Asks the engine to claim nothing more, and to end after its last claimed job. A child of
+    /// `gently`: raised with it.
     pub(crate) retired: CancellationToken,
     /// Asks for a graceful stop.
     pub(crate) gently: CancellationToken,
@@ -73,7 +78,10 @@ pub(crate) struct Plan {
     pub(crate) at_once: CancellationToken,
 }
 
-/// Runs a worker on this thread, until it was asked to stop and has stopped.
+/// Runs an engine on the current thread, until it is asked to stop and has stopped.
+///
+/// # Errors
+/// If a thread or timer cannot be started, or a server cannot carry Keyfall.
 pub(crate) fn run(plan: Plan) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -82,11 +90,13 @@ pub(crate) fn run(plan: Plan) -> Result<()> {
     runtime.block_on(drive(plan))
 }
 
+/// The error for a thread or timer that the system refuses.
 fn cannot_start(error: std::io::Error) -> Error {
     let what = "no thread or timer could be started for the worker";
     Error::new(ErrorKind::Unavailable, what).because(error)
 }
 
+/// Checks the servers, logs the start, and runs the engine.
 async fn drive(plan: Plan) -> Result<()> {
     let Plan {
         store,
@@ -103,7 +113,7 @@ async fn drive(plan: Plan) -> Result<()> {
     Ok(())
 }
 
-/// The actors of a worker.
+/// The actors of one engine.
 struct Engine {
     link: LinkSettings,
     listener: Listener,
@@ -118,7 +128,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// Makes the actors known to each other. None of them runs yet.
+    /// Connects the actors with each other. None of them runs yet.
     fn new(plan: Plan) -> Result<Self> {
         let Plan {
             link,
@@ -137,6 +147,7 @@ impl Engine {
         let served_ledgers = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
         let inbox = Arc::new(ClaimInbox::default());
         let alarm = PreciseTimer::new().map_err(cannot_start)?;
+        // From here on nothing fails, and the limits can be set to those of these routes.
         // From here on nothing fails, and the limits can be those of these routes.
         let slots = Slots::new(&plan.limits, &routes);
         let (shortest, longest) = lease_lengths(&settings, &routes);
@@ -240,12 +251,12 @@ impl Engine {
     ///
     /// | | actor | stops |
     /// |---|---|---|
-    /// | 1 | listener, pacer, reconciler, kind monitor, server monitors | at the first word: nothing more is looked for |
-    /// | 2 | claimer | when the claims under way are answered: their jobs are ours by then |
+    /// | 1 | listener, pacer, reconciler, kind monitor, server monitors | at the first request: nothing more is looked for |
+    /// | 2 | claimer | when the claims under way are answered: this worker owns their jobs by then |
     /// | 3 | handlers | when they end, or the grace is over |
-    /// | 4 | hooks | the same, since a job that they are told of waits for them |
-    /// | 5 | slots | when the jobs that are left have been given back |
-    /// | 6 | leases | last: they are renewed as long as a job is here |
+    /// | 4 | hooks | like handlers: a dying job waits for its hook |
+    /// | 5 | slots | when the remaining jobs have been given back |
+    /// | 6 | leases | last: they are renewed while the engine still has a job |
     async fn run(self) {
         let Engine {
             link,
@@ -279,9 +290,12 @@ impl Engine {
             if stop.gently.is_cancelled() {
                 tracing::info!("stopping: nothing more is claimed");
             }
+            // Jobs that are claimed from now on go back.
             // What is claimed by then goes back.
             runner.stop();
         };
+        // While Redis is away, a claim does not end. Even without grace, a claim gets the time that
+        // giving jobs back takes: otherwise these jobs wait until their leases lapse.
         // While Redis is away, claims have no end. Also without grace they have as long as it takes
         // to give jobs back: nobody else does that before their leases lapse.
         let claiming = async {
@@ -307,18 +321,19 @@ impl Engine {
     }
 }
 
-/// What asks the engine to stop, and for how long it waits then.
+/// The stop signals of an engine, and its time limits for a stop.
 struct Stop {
     retired: CancellationToken,
     gently: CancellationToken,
     at_once: CancellationToken,
     grace: Duration,
-    /// How long before the end of a lease its handler is told.
+    /// How long before the end of a lease the handler is warned.
     notice: Duration,
 }
 
 impl Stop {
-    /// Returns when nobody waits for handlers any more: the grace is over, or nobody grants any.
+    /// Returns when the wait for handlers is over: the grace has passed, or a stop without grace
+    /// was requested. Never returns for an engine that is only retired.
     async fn too_late(&self) {
         self.gently.cancelled().await;
         tokio::select! {
@@ -327,6 +342,7 @@ impl Stop {
         }
     }
 
+    /// Returns when all handlers have ended, or `too_late` does.
     async fn wait_for_handlers(&self, slots: &Slots, too_late: impl Future<Output = ()>) {
         tokio::select! {
             biased;
@@ -339,7 +355,8 @@ impl Stop {
         }
     }
 
-    /// The hooks of routes that are replaced go on beside those of the routes that follow.
+    /// Waits for hooks, on a graceful stop only: the hooks of replaced routes continue beside the
+    /// hooks of the routes that follow. Hooks that still run at `too_late` are cut off.
     async fn wait_for_hooks(&self, hooks: &Hooks, too_late: impl Future<Output = ()>) {
         if self.gently.is_cancelled() {
             tokio::select! {
@@ -350,7 +367,8 @@ impl Stop {
         }
     }
 
-    /// Returns when the jobs that were left have been given back.
+    /// Returns when the remaining jobs have been given back, or after a limit; other workers take
+    /// the jobs over then.
     async fn wait_for_slots(&self, slots: &Slots) {
         let given_back = timeout(HAND_BACK + self.notice, slots.all_free());
         if given_back.await.is_err() {
@@ -359,7 +377,7 @@ impl Stop {
     }
 }
 
-/// How runs are settled.
+/// The limits of dead letters, and of the batches of settlements.
 fn settle_terms(settings: &WorkerSettings, notices: &Notices) -> SettleTerms {
     let told = notices.clone();
     SettleTerms {
@@ -380,7 +398,7 @@ fn lease_lengths(settings: &WorkerSettings, routes: &Routes) -> (LeaseLength, Le
     (shortest, lengths.max().unwrap_or(settings.lease))
 }
 
-/// Says in one line what is served, and where.
+/// Logs one line with the served routes, the servers and the main settings.
 fn tell_start(store: &Arc<Store>, routes: &Routes, settings: &WorkerSettings) {
     let patterns = routes.of_table().iter().map(|route| route.pattern.as_str());
     let mut served: Vec<_> = patterns.take(SHOWN).map(str::to_owned).collect();
@@ -402,8 +420,11 @@ fn tell_start(store: &Arc<Store>, routes: &Routes, settings: &WorkerSettings) {
     );
 }
 
-/// Refuses a server that cannot carry Keyfall, or does not let this user do it; waits for one
-/// that is away.
+/// Checks that the servers can carry Keyfall, and that this user may run every named kind. Waits
+/// for a server that is away.
+///
+/// # Errors
+/// If a server cannot carry Keyfall, or refuses a right.
 async fn check(
     store: &Store,
     routes: &Routes,
@@ -427,6 +448,7 @@ async fn check(
     loop {
         match check().await {
             Ok(()) => return Ok(()),
+            // `OutcomeUnknown`: the server went away in the middle of a call.
             // The second, if it went away in the middle of a question.
             Err(error)
                 if matches!(

@@ -1,4 +1,6 @@
-//! Says that this instance lives, and learns which others do.
+//! The heartbeat of this instance on one server. Each beat publishes which routes have room, and
+//! reads which other instances live and which jobs they take. The [`PeerTable`] keeps the result;
+//! the finders are called when an instance came or went.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,27 +22,29 @@ use crate::router::Routes;
 use crate::settings::{BEAT, SILENCE};
 use crate::store::{Alive, Beat, Server};
 
-/// The shortest time between two beats, whoever asks for one.
+/// Shortest time between two beats, however often one is requested.
 const AT_LEAST: Duration = Duration::from_millis(50);
 
-/// How long a beat may take.
+/// Time limit of one beat.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Beats for one instance, on one server.
+/// The heartbeat of one instance on one server.
 pub(crate) struct Heartbeat {
-    /// That server.
+    /// The server that stores the beats.
     server: Arc<Server>,
     instances: Arc<PeerTable>,
     description: Description,
+    /// The source of the published room: whether each route can run another job.
     slots: Arc<Slots>,
     routes: Arc<Routes>,
     events: Arc<Events>,
     adopter: Arc<Adopter>,
-    /// Asks for a beat before its time.
+    /// Requests a beat before its time.
     asked: Notify,
 }
 
 impl Heartbeat {
+    /// A heartbeat that does not beat until [`run`](Self::run) is called.
     pub(crate) fn new(
         server: Arc<Server>,
         context: &MonitorContext,
@@ -59,12 +63,13 @@ impl Heartbeat {
         }
     }
 
-    /// Somebody came or went: look who lives.
+    /// Requests a beat: an instance came or went, or a circuit breaker has closed.
     pub(crate) fn look(&self) {
         self.asked.notify_one();
     }
 
-    /// Beats, for ever. The finders are told of instances that came or went.
+    /// Beats for ever. Tells the finders when instances came or went. A beat that fails is repeated
+    /// at the usual time.
     pub(crate) async fn run(&self, finders: &Finders) {
         loop {
             let began = Instant::now();
@@ -80,7 +85,8 @@ impl Heartbeat {
         }
     }
 
-    /// Tells the others that this instance is gone.
+    /// Tells the other instances that this one is gone. Best effort: if the call fails, they find
+    /// out when the heartbeat is overdue.
     pub(crate) async fn stop(&self) {
         let until = Instant::now() + PATIENCE;
         if let Err(error) = self.server.leave(self.instances.id(), until).await {
@@ -88,7 +94,8 @@ impl Heartbeat {
         }
     }
 
-    /// One beat. Returns when the next is due.
+    /// Sends one beat and takes in the answer. Returns the time until the next beat, counted from
+    /// the start of this one.
     async fn beat(&self, finders: &Finders) -> Result<Duration> {
         let until = Instant::now() + PATIENCE;
         let down = self.routes.open_breakers();
@@ -107,11 +114,13 @@ impl Heartbeat {
             finders.pacer.look();
         }
         if change.went {
+            // The jobs and ledgers of the gone instance are looked for at once.
             // What it was about to claim, or to pace, is looked for at once.
             finders.reconciler.sweep_all(self.server.place());
             finders.kind_monitor.somebody_went();
             self.adopter.somebody_went();
         }
+        // An instance that is late is checked again at the time when it counts as gone.
         // Whoever is late is looked at again when it would count as gone.
         let others = seen.iter().filter(|one| one.id != beat.id);
         let late = others.filter(|one| one.age > BEAT);
@@ -119,8 +128,8 @@ impl Heartbeat {
         Ok(gone.fold(BEAT, Duration::min))
     }
 
-    /// What each instance takes. A description that this version cannot read belongs to one
-    /// that is not ranked: it claims for itself.
+    /// The jobs that each instance takes, by instance id. An instance whose description this
+    /// version cannot read is missing from the result: it is not ranked, and claims for itself.
     async fn takes(&self, seen: &[Alive], until: Instant) -> Result<HashMap<String, Arc<Takes>>> {
         let (mut takes, mut unknown) = (HashMap::new(), Vec::new());
         for one in seen {
@@ -148,6 +157,8 @@ impl Heartbeat {
         Ok(takes)
     }
 
+    /// One character for each route, in order: `1` if it can run another job, else `0`. Then `h` if
+    /// events are heard, or `d` if not (deaf).
     fn room(&self) -> String {
         let routes = (0..self.routes.routes.len()).map(|route| self.slots.has_room(route));
         let mut room: String = routes.map(|free| if free { '1' } else { '0' }).collect();

@@ -1,22 +1,25 @@
-//! Runs jobs: hears what is due, claims it, calls its handler, settles.
+//! The worker: finds due jobs, claims them, calls their handlers, and settles the results.
+//! [`Worker`] is the public builder; an [`engine`] runs the parts below on one thread, and the
+//! handlers run on the caller's runtime.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
-//! | [`rerouting`] | replaces its routes while it runs, each set of them with an engine of its own |
-//! | [`engine`] | starts and stops all of them, on a thread of their own |
-//! | [`listener`] | hears `expired` events and wake-ups, and passes them on |
-//! | [`server_monitor`] | has what exists once for each server: events, heartbeat, adoption, search, checkup |
-//! | [`heartbeat`] | says that this instance lives, and asks who else does |
-//! | [`checkup`] | looks for what is wrong with a server, with each new connection |
-//! | [`conditions`] | knows what was said to be wrong with a server, so that it is said once |
-//! | [`finding`] | finds what is due: [`pacer`](finding::pacer) and [`reconciler`](finding::reconciler), [`events`](finding::events) that are to be heard, jobs that nobody takes |
-//! | [`adopting`] | makes jobs of plain keys |
-//! | [`claiming`] | claims what was found, as much as can be run |
-//! | [`running`] | calls the handlers, and keeps their leases |
-//! | [`served`] | knows which kinds are served |
-//! | [`description`] | says who this instance is, and which routes it has |
-//! | [`instances`] | knows which instance is to take a job, or to pace a ledger |
-//! | [`notice`] | tells the owner of the worker; [`readiness`] can be asked |
+//! | [`rerouting`] | replaces the routes of a running worker; each set of routes has an engine of its own |
+//! | [`engine`] | starts and stops all other parts, on a thread of their own |
+//! | [`listener`] | receives `expired` events and wake-ups, and passes them on |
+//! | [`server_monitor`] | groups the parts that exist once for each server: events, heartbeat, adoption, search, checkup |
+//! | [`heartbeat`] | publishes that this instance lives, and reads which other instances live |
+//! | [`checkup`] | checks a server after each new connection |
+//! | [`conditions`] | remembers the reported problems of a server, so that each is logged once |
+//! | [`finding`] | finds due jobs: [`pacer`](finding::pacer), [`reconciler`](finding::reconciler), the [`events`](finding::events) of Redis, and jobs without a route |
+//! | [`adopting`] | turns plain keys into jobs |
+//! | [`claiming`] | claims found jobs, as many as there are free slots |
+//! | [`running`] | calls the handlers, and renews the leases of their jobs |
+//! | [`served`] | lists the kinds that this worker serves, with their ledgers |
+//! | [`freshness`] | decides when the list of kinds is read again |
+//! | [`description`] | describes this instance and its routes to its peers |
+//! | [`instances`] | ranks the live instances: which one claims a job, which one paces a ledger |
+//! | [`notice`] | reports events to the owner of the worker; [`readiness`] answers probes |
 
 mod adopting;
 mod checkup;
@@ -90,21 +93,25 @@ pub struct Worker {
     orders: RerouteQueue,
 }
 
-/// While workers are replaced by others, nobody may have a route for a moment.
+/// Shortest accepted value of [`Worker::bury_unrouted_after`]. While a deployment replaces workers,
+/// there may be no route for a moment.
 const SHORTEST_UNROUTED: Duration = Duration::from_secs(1);
 
-/// How long a hook may take: as long as the job that it is told of has to wait.
+/// Accepted values of [`Worker::hook_timeout`]. The job that a hook is called for waits as long as
+/// the hook runs.
 const HOOK_TIMEOUTS: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(1)..=Duration::from_secs(3600);
 
-/// Stops the engine when the future that waits for it is dropped.
+/// Stops the engine at once when the future that waits for it is dropped.
 struct StopOnDrop {
     gently: CancellationToken,
     at_once: CancellationToken,
 }
 
 impl Worker {
-    /// A worker with the default settings.
+    /// Creates a worker with the default settings; it does nothing until [`run`](Worker::run) or
+    /// [`run_until`](Worker::run_until) is called. `router` is a [`Router`], or anything that turns
+    /// into one.
     pub fn new(client: Client, router: impl IntoRouter) -> Self {
         let (rerouter, orders) = Rerouter::new();
         Worker {
@@ -119,65 +126,73 @@ impl Worker {
         }
     }
 
-    /// How many jobs run at the same time, over all routes. Defaults to 256: handlers mostly
-    /// wait for something. One that computes wants a limit on its route.
+    /// Sets how many jobs run at the same time, over all routes. Defaults to 256, because most
+    /// handlers wait for I/O; 0 is refused when the worker starts. Give a route whose handler
+    /// computes a limit of its own.
     pub fn concurrency(mut self, jobs: usize) -> Self {
         self.settings.concurrency = jobs;
         self
     }
 
-    /// For how long a job is claimed; renewed three times in that time while it runs. When
-    /// a worker dies, its jobs are run again after this time. Defaults to 15 s; at least 1 s.
+    /// Sets the length of a claim. The worker renews the lease of a running job three times in that
+    /// time. When a worker dies, its jobs run again after this time. Defaults to 15 s; from 1 s to
+    /// 1 day.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = LeaseLength(lease);
         self
     }
 
-    /// How long a graceful stop waits for handlers to finish. Then their cancellation signal
-    /// is raised, and a moment later their jobs are given back, to be run by others, without
-    /// the attempt being counted. Defaults to 25 s.
+    /// Sets how long a graceful stop waits for handlers to finish. After it, the worker raises
+    /// their cancellation signal, and a moment later gives their jobs back. Other workers run these
+    /// jobs, and the interrupted attempt does not count. Defaults to 25 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.settings.grace = grace;
         self
     }
 
-    /// How long a run may take where its route does not say. Defaults to 5 minutes.
+    /// Sets how long a run may take, for routes without a timeout of their own. A run that takes
+    /// longer counts as a failed attempt. Defaults to 5 minutes; zero is refused when the worker
+    /// starts.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = timeout;
         self
     }
 
-    /// How many dead letters each kind keeps, and for how long. The oldest go first, and are
-    /// counted. Defaults to 10,000 for 90 days.
+    /// Sets how many dead letters each kind keeps, and for how long. The oldest are dropped first,
+    /// and the worker reports their number as [`Notice::Trimmed`]. Defaults to 10,000 letters for
+    /// 90 days; zero of either is refused when the worker starts.
     pub fn dead_letters(mut self, count: u64, age: Duration) -> Self {
         self.settings.dead_count = count;
         self.settings.dead_age = age;
         self
     }
 
-    /// Buries jobs that have been overdue for so long, and that no instance has had a route for
-    /// in all that time, as far as this worker has seen. Without it they wait until an instance
-    /// has one. See [`Client::unrouted`].
+    /// Buries jobs that have been overdue for this long, if this worker has seen no instance with a
+    /// route for them in all that time. At least 1 s. Without this setting such jobs wait until an
+    /// instance has a route. See [`Client::unrouted`].
     pub fn bury_unrouted_after(mut self, age: Duration) -> Self {
         self.settings.bury_unrouted = Some(age);
         self
     }
 
-    /// Whether routes may [adopt](crate::Handler::adopt) plain keys although Redis does not announce
-    /// what is done to them, or it cannot be found out. Defaults to no, and such a worker does not
-    /// start. With it keys are searched for every 15 s: those that expire before are lost.
+    /// Lets the worker start, and report that it is ready, although its routes
+    /// [adopt](crate::Handler::adopt) plain keys and Redis does not announce changes of keys, or
+    /// the setting cannot be verified. Defaults to `false`: such a worker does not start. With
+    /// `true` the worker searches for keys every 15 s; keys that expire between two searches are
+    /// lost.
     ///
-    /// `docs/managed-redis.md` in the repository says what to set at which provider.
+    /// `docs/managed-redis.md` in the repository lists the setting of each provider.
     pub fn allow_unannounced(mut self, allow: bool) -> Self {
         self.settings.allow_unannounced = allow;
         self
     }
 
-    /// Calls `hook` with whatever the owner of the worker should know, to count it. It runs on
-    /// the thread of the worker's engine, and must not block. All of it is logged, too.
+    /// Calls `hook` with each [`Notice`], for metrics or alerts. The worker also logs every notice.
+    /// The hook runs on the thread of the worker's engine, and must not block. The last hook that
+    /// was set counts.
     ///
-    /// It tells what has happened, once, or never if the worker ends just then. What must not be
-    /// missed when a job dies is for [`on_dead`](Worker::on_dead).
+    /// The hook is called at most once for each event, after the event; a worker that ends just
+    /// then skips the call. To react to every dead job, use [`on_dead`](Worker::on_dead).
     pub fn on_notice(mut self, hook: impl Fn(&Notice) + Send + Sync + 'static) -> Self {
         self.notices = Notices::to(hook);
         self
@@ -229,17 +244,18 @@ impl Worker {
 
     /// Calls `hook` for each job that starts later than its route allows: see
     /// [`Handler::late_after`](crate::Handler::late_after) and
-    /// [`Worker::late_after`](Worker::late_after). The last one that was set counts.
+    /// [`Worker::late_after`](Worker::late_after). The last hook that was set counts.
     ///
-    /// It runs beside the handler, and delays nothing. A graceful stop waits for it within the
-    /// [grace](Worker::grace). If the worker dies meanwhile, it is not told again. Up to 256 are
-    /// told at the same time; the rest [are counted](LateJob::untold).
+    /// The hook runs beside the handler, and delays nothing. A graceful stop waits for it within
+    /// the [grace](Worker::grace). If the worker dies meanwhile, the hook is not called again. Up
+    /// to 256 calls run at the same time; further late starts [are counted](LateJob::untold).
     ///
-    /// A start is late by the time since the job was due, and a retry is due when its policy says,
-    /// a requeued job when it was requeued. What waited because its kind was paused, or because
-    /// nobody had a route or room for it, is late. A job that was scheduled or moved to a time
-    /// that was over is due at once. Of several starts for the same due time the first
-    /// counts: a job that is taken over from a worker that died does not start late by that.
+    /// The lateness of a start counts from the time that the job was due: for a retry from the time
+    /// that its policy gives, for a requeued job from the time of the requeue, for a job that was
+    /// scheduled or moved to a time in the past from that call. Time that a job waited because its
+    /// kind was paused, or because there was no route or room for it, counts too. Of several starts
+    /// for the same due time only the first counts: a job that another worker takes over from a
+    /// dead one does not become late by that.
     pub fn on_late<F, Fut>(mut self, hook: F) -> Self
     where
         F: Fn(LateJob) -> Fut + Send + Sync + 'static,
@@ -249,35 +265,38 @@ impl Worker {
         self
     }
 
-    /// How late a job may start where its route does not say, before
-    /// [`on_late`](Worker::on_late) is told. Defaults to any time.
+    /// Sets how late a job may start before [`on_late`](Worker::on_late) is called, for routes
+    /// without a limit of their own. Without this setting there is no limit.
     pub fn late_after(mut self, limit: Duration) -> Self {
         self.settings.late_after = Some(limit);
         self
     }
 
-    /// How long [`on_dead`](Worker::on_dead) and [`on_late`](Worker::on_late) may take for one
+    /// Sets how long [`on_dead`](Worker::on_dead) and [`on_late`](Worker::on_late) may take for one
     /// job. Defaults to 10 s; from 1 ms to 1 hour.
     pub fn hook_timeout(mut self, timeout: Duration) -> Self {
         self.settings.hook_timeout = timeout;
         self
     }
 
-    /// What gives it other routes while it runs.
+    /// A handle that replaces the routes of this worker while it runs. Take it before
+    /// [`run`](Worker::run), which consumes the worker.
     pub fn rerouter(&self) -> Rerouter {
         self.rerouter.clone()
     }
 
-    /// What says whether it is at work.
+    /// A handle for readiness probes. Take it before [`run`](Worker::run), which consumes the
+    /// worker.
     pub fn readiness(&self) -> Readiness {
         self.readiness.clone()
     }
 
-    /// Runs until the process is asked to stop, by SIGTERM or Ctrl-C, and then stops
-    /// gracefully. A second signal stops hard: what still runs is given back at once.
+    /// Runs until the process receives SIGTERM or Ctrl-C, and then stops gracefully. A second
+    /// signal stops the worker without grace: it gives the jobs that still run back at once.
     ///
     /// # Errors
-    /// As [`run_until`](Worker::run_until).
+    /// As [`run_until`](Worker::run_until); [`ErrorKind::Unavailable`] also if the process cannot
+    /// install signal handlers.
     pub async fn run(self) -> Result<()> {
         let mut signals = Signals::new()?;
         let (gently, at_once) = (CancellationToken::new(), CancellationToken::new());
@@ -296,15 +315,16 @@ impl Worker {
         }
     }
 
-    /// Runs until `shutdown` is ready, and then stops gracefully: nothing more is claimed,
-    /// handlers may finish within the [grace period](Worker::grace), and the rest is given
-    /// back. Dropping the future stops hard.
+    /// Runs until `shutdown` is ready, and then stops gracefully: the worker claims nothing more,
+    /// handlers may finish within the [grace period](Worker::grace), and the worker gives the
+    /// remaining jobs back. Dropping the future stops the worker without grace.
     ///
-    /// A Redis that goes away while the worker runs does not end it.
+    /// A worker whose Redis goes away keeps running, and waits for it to come back.
     ///
     /// # Errors
-    /// If a setting is out of range, or the server cannot carry Keyfall; each with the
-    /// remedy. Nothing is claimed then.
+    /// [`ErrorKind::InvalidSetting`] if a setting is out of range, [`ErrorKind::InvalidRoute`] if
+    /// the router has no route, and other kinds if the server cannot carry Keyfall; each error
+    /// names the remedy. The worker has claimed nothing in these cases.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<()> {
         let (gently, at_once) = (CancellationToken::new(), CancellationToken::new());
         let run = self.run_with(gently.clone(), at_once);
@@ -318,6 +338,8 @@ impl Worker {
         }
     }
 
+    /// Runs until one of the tokens is raised: `gently` for a graceful stop, `at_once` to end the
+    /// grace.
     async fn run_with(self, gently: CancellationToken, at_once: CancellationToken) -> Result<()> {
         self.validate()?;
         let hooks = Hooks::new(self.hooks, self.settings.hook_timeout);
@@ -338,6 +360,7 @@ impl Worker {
         ended
     }
 
+    /// Checks the ranges of all settings.
     fn validate(&self) -> Result<()> {
         let settings = &self.settings;
         let fault = if settings.concurrency == 0 {
@@ -371,8 +394,10 @@ impl Worker {
     }
 }
 
+/// The checked routes of a router.
+///
 /// # Errors
-/// If there is none.
+/// If the router has no route and no fallback, or one of its routes is invalid.
 fn routes(router: Router) -> Result<Routes> {
     let routes = router.finish()?;
     if routes.routes.is_empty() {
@@ -392,16 +417,19 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Where the thread that starts a worker logs to, if that is another place than where all log.
+/// The log subscriber of the thread that starts a worker, if it differs from the global one. The
+/// engine's thread uses it too.
 struct Log(Option<Dispatch>);
 
 impl Log {
     fn of_this_thread() -> Self {
         let log = tracing::dispatcher::get_default(Dispatch::clone);
+        // A global subscriber that is set later applies to all threads.
         // Whoever sets up logging later sets it up for all threads.
         Log((!log.is::<NoSubscriber>()).then_some(log))
     }
 
+    /// Runs a closure with this subscriber.
     fn within<T>(&self, run: impl FnOnce() -> T) -> T {
         match &self.0 {
             Some(log) => tracing::dispatcher::with_default(log, run),
@@ -410,8 +438,8 @@ impl Log {
     }
 }
 
-/// The signals by which a process is asked to stop. Registered once, so that none is missed
-/// between two waits.
+/// The signals that stop the process: SIGINT and SIGTERM, or Ctrl-C outside of Unix. Registered
+/// once, so that no signal is missed between two waits.
 struct Signals {
     #[cfg(unix)]
     interrupt: tokio::signal::unix::Signal,
@@ -434,6 +462,7 @@ impl Signals {
         })
     }
 
+    /// Returns when one of the signals arrives.
     #[cfg(unix)]
     async fn next(&mut self) {
         tokio::select! {

@@ -1,4 +1,5 @@
-//! What the owner of a worker should know: logged, and told to whoever asked to be told.
+//! Notices: events that the owner of a worker should know. The worker logs each of them, and calls
+//! the hook that [`Worker::on_notice`](crate::Worker::on_notice) has set.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,70 +8,74 @@ use std::time::Duration;
 use crate::key::{JobKey, Kind};
 use crate::store::{Health, HealthReport};
 
-/// Something that the owner of a worker should know; see
-/// [`Worker::on_notice`](crate::Worker::on_notice).
+/// An event that the owner of a worker should know; see
+/// [`Worker::on_notice`](crate::Worker::on_notice). More variants may be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Jobs of this kind wait, and no live instance has a route for them. Told by one of the
-    /// instances, once.
+    /// Jobs of this kind wait, and no live instance has a route for them. One of the instances
+    /// sends this notice, once for each such period.
     Unrouted {
-        /// Their kind.
+        /// Kind of the jobs.
         kind: Kind,
-        /// How many of them wait.
+        /// Number of waiting jobs, over all shards of the kind.
         jobs: u64,
     },
-    /// An instance has a route again for the jobs of a kind that was told as
+    /// An instance has a route again for the jobs of a kind that was reported as
     /// [`Unrouted`](Self::Unrouted), or none of them waits any more.
     Routed {
-        /// Their kind.
+        /// Kind of the jobs.
         kind: Kind,
     },
     /// A job ended as a dead letter.
     Buried {
-        /// Its name.
+        /// Key of the job.
         key: JobKey,
-        /// The number of the letter.
+        /// Number of the dead letter within its kind.
         letter: u64,
-        /// Why.
+        /// Reason: the error of the last attempt, or why there was none.
         reason: String,
     },
-    /// Dead letters of this kind fell to the limits of their number and age, and are lost.
+    /// Redis dropped dead letters of this kind, because they exceeded the limits of number and age
+    /// of [`Worker::dead_letters`](crate::Worker::dead_letters).
     Trimmed {
-        /// Their kind.
+        /// Kind of the letters.
         kind: Kind,
-        /// How many fell this time.
+        /// Number of letters that were dropped this time; at least 1.
         letters: u64,
     },
-    /// Redis does not serve: it cannot be reached, is loading, lets nobody in or takes no
-    /// writes. Each of these is told once at the most until it is [`Back`](Self::Back). The
-    /// worker goes on as soon as it can.
+    /// Redis does not serve: it is unreachable, loads its data, refuses the login or takes no
+    /// writes. Each of these is reported at most once until [`Back`](Self::Back). The worker
+    /// continues as soon as Redis serves again.
     Away {
-        /// What is wrong, and what can be done.
+        /// The error, with a remedy if there is one.
         error: String,
-        /// Which Redis it is, of several; without credentials.
+        /// Address of the server, without credentials.
         server: String,
     },
     /// Redis serves again.
     Back {
-        /// For how long it did not.
+        /// Length of the outage.
         after: Duration,
-        /// Which Redis it is, of several; without credentials.
+        /// Address of the server, without credentials.
         server: String,
     },
 }
 
+/// The function that [`Worker::on_notice`](crate::Worker::on_notice) takes.
 type Hook = dyn Fn(&Notice) + Send + Sync;
 
-/// Tells notices.
+/// Sends notices to the log, and to the hook if one is set. Cheap to clone; clones share the hook.
 #[derive(Clone, Default)]
 pub(crate) struct Notices(Option<Arc<Hook>>);
 
 impl Notices {
+    /// Sends notices to this hook, as well as to the log.
     pub(crate) fn to(hook: impl Fn(&Notice) + Send + Sync + 'static) -> Self {
         Notices(Some(Arc::new(hook)))
     }
 
+    /// Logs a notice, and calls the hook on the current thread.
     pub(crate) fn tell(&self, notice: &Notice) {
         match notice {
             Notice::Unrouted { kind, jobs } => tracing::warn!(
@@ -97,7 +102,7 @@ impl Notices {
         }
     }
 
-    /// What there is to tell about the Redis at this address.
+    /// The observer that turns outages of the server with this address into notices.
     pub(crate) fn health(self, server: String) -> Health {
         Health::new(move |report| {
             let server = server.clone();
@@ -108,7 +113,7 @@ impl Notices {
         })
     }
 
-    /// So many letters of a kind were trimmed, if any.
+    /// Reports that this many letters of a kind were trimmed; 0 is not reported.
     pub(crate) fn trimmed(&self, kind: &Kind, letters: u64) {
         if letters > 0 {
             let kind = kind.clone();

@@ -1,4 +1,6 @@
-//! The kinds that this worker serves.
+//! The kinds and ledgers that this worker serves. [`ServedLedgers`] starts with the kinds that
+//! routes name, and grows when kinds or shards become known; dropped kinds are forgotten. It also
+//! finds the ledger of a job by its key name.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -18,66 +20,76 @@ use crate::store::{Ledger, Server, Settlement, Store};
 use crate::worker::claiming::inbox::LedgerInbox;
 use crate::worker::freshness::Freshness;
 
-/// How many kinds are looked at together that may have been dropped.
+/// How many kinds are checked in parallel for having been dropped.
 const AT_ONCE: usize = 64;
 
-/// A ledger whose kind some route of this worker matches.
+/// A ledger whose kind at least one route of this worker matches.
 pub(crate) struct ServedLedger {
     pub(crate) ledger: Arc<Ledger>,
+    /// Which jobs of the kind have a route here: all on one route, or depending on their ids. A
+    /// fallback counts as depending on the id.
     pub(crate) coverage: Coverage,
-    /// Some of its jobs have a route here, the fallback aside.
+    /// Whether a route other than the fallback matches some of its jobs.
     pub(crate) is_routed: bool,
-    /// The routes that match it, a fallback included.
+    /// Indices of the routes that match the kind, a fallback included.
     pub(crate) routes: Vec<usize>,
-    /// Some of its jobs go to those who pull them.
+    /// Whether one of these routes hands jobs to clients that pull them.
     pub(crate) is_pulled: bool,
-    /// Plain keys become jobs of it.
+    /// Whether one of these routes turns plain keys into jobs.
     pub(crate) adopts: bool,
-    /// Its number among all that were ever served; those that come later have higher ones.
+    /// Serial number among all ledgers that were ever served; later ledgers have higher numbers.
+    /// Never reused.
     pub(crate) index: usize,
-    /// What waits to be claimed of it.
+    /// Its jobs that wait to be claimed.
     pub(crate) ledger_inbox: Mutex<LedgerInbox>,
+    /// Batches the settlements of its jobs.
     pub(crate) settles: Batcher<Settlement>,
-    /// For the routes that want it.
+    /// Batches the settlements of routes that ask for durability.
     pub(crate) durable_settles: Batcher<Durably<Settlement>>,
-    /// Since this was set nothing was heard of its kind.
+    /// Set while the lists of kinds are read; cleared when its kind is seen. See
+    /// [`ServedLedgers::doubt_all`].
     is_in_doubt: AtomicBool,
-    /// Its kind was dropped, and nobody looks into it any more.
+    /// Its kind was dropped, and the parts of the worker skip this ledger from now on.
     is_forgotten: AtomicBool,
 }
 
-/// The kinds that this worker serves: those that its routes name, and of those that exist
-/// the ones that its wildcards match. The ledgers of each only grow, until the kind is dropped.
+/// The kinds that this worker serves: the kinds that its routes name, and of the existing kinds
+/// those that its wildcards match. The number of ledgers of a kind only grows, until the kind is
+/// dropped.
 pub(crate) struct ServedLedgers {
     store: Arc<Store>,
     routes: Arc<Routes>,
-    /// The kinds that its routes name, which are served whether they exist or not.
+    /// Kinds that the routes name in full. They are served even if they do not exist yet, and never
+    /// forgotten.
     literal: BTreeSet<Kind>,
     terms: SettleTerms,
     known: RwLock<ServedIndex>,
     freshness: Freshness,
-    /// Routes may match kinds that nobody has used yet.
+    /// Whether routes can match kinds that do not exist yet.
     awaits_kinds: bool,
 }
 
+/// The list of served ledgers, and its index.
 #[derive(Default)]
 struct ServedIndex {
-    /// By their indices.
+    /// Sorted by [`ServedLedger::index`].
     list: Arc<[Arc<ServedLedger>]>,
-    /// How many there ever were.
+    /// Number of ledgers ever served: the next free index.
     count: usize,
-    /// The ledgers of each kind, by their numbers.
+    /// The ledgers of each kind, by shard number.
     by_kind: HashMap<Kind, Arc<[Arc<ServedLedger>]>>,
 }
 
-/// Whose job a name is.
+/// The ledgers and the id of the job that a key name belongs to.
 pub(crate) struct NameMatch<'a> {
-    /// The ledger that it belongs to; and the one that it may be in until it has been moved.
+    /// The ledger that the job belongs to; then the ledger that may still have it while the kind is
+    /// being resharded. `None` if that ledger is not served, or there is none.
     pub(crate) ledgers: [Option<Arc<ServedLedger>>; 2],
     pub(crate) id: &'a str,
 }
 
 impl ServedLedgers {
+    /// Serves the kinds that the routes name in full. `terms` apply to all settlements.
     pub(crate) fn new(store: Arc<Store>, routes: Arc<Routes>, terms: SettleTerms) -> Self {
         let served_ledgers = ServedLedgers {
             store,
@@ -99,8 +111,11 @@ impl ServedLedgers {
         &self.routes
     }
 
-    /// Reads the list of kinds of a server anew and serves those that are routed. Returns what ledgers
-    /// are new.
+    /// Reads the list of kinds from one server, and serves the kinds that a route matches. Returns
+    /// the new ledgers.
+    ///
+    /// # Errors
+    /// If the list cannot be read before `until`.
     pub(crate) async fn refresh(
         &self,
         from: &Server,
@@ -115,24 +130,24 @@ impl ServedLedgers {
         Ok(new)
     }
 
-    /// Something was heard of a kind.
+    /// Records that this kind exists.
     pub(crate) fn hear_of(&self, kind: &str) {
         for served in self.shards(kind).iter() {
             served.is_heard_of();
         }
     }
 
-    /// The lists of kinds of all servers are about to be read: what is not heard of from now on is on
-    /// none of them.
+    /// Starts a round of [`forget_dropped`](Self::forget_dropped), before the lists of kinds of all
+    /// servers are read: a kind that is not heard of from now on is in none of them.
     pub(crate) fn doubt_all(&self) {
         for served in self.all().iter() {
             served.is_in_doubt.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Forgets the kinds of which nothing was heard since all were doubted, and no ledger has ever
-    /// accepted a job: they were dropped. One whose entry in the lists was lost has a ledger.
-    /// Returns how many those were.
+    /// Forgets dropped kinds: those that were not heard of since [`doubt_all`](Self::doubt_all),
+    /// and that have no ledger that ever accepted a job. A kind whose entry in the lists was lost
+    /// still has such a ledger, and stays. Returns the number of forgotten kinds.
     pub(crate) async fn forget_dropped(&self, until: Instant) -> usize {
         let unheard = self.unheard();
         let mut gone = Vec::new();
@@ -144,7 +159,8 @@ impl ServedLedgers {
         self.forget(gone.into_iter().map(|(kind, _)| kind))
     }
 
-    /// The kinds of which nothing was heard since all were doubted, but for those that routes name.
+    /// The kinds that were not heard of since [`doubt_all`](Self::doubt_all), without the kinds
+    /// that routes name.
     fn unheard(&self) -> Vec<Kind> {
         let known = self.known.read().expect("no panic while held");
         let unheard = known.by_kind.iter().filter(|(kind, shards)| {
@@ -153,7 +169,7 @@ impl ServedLedgers {
         unheard.map(|(kind, _)| kind.clone()).collect()
     }
 
-    /// Forgets those of these kinds of which still nothing was heard. Returns how many those were.
+    /// Forgets those of the given kinds that were not heard of meanwhile. Returns their number.
     fn forget<'a>(&self, kinds: impl Iterator<Item = &'a Kind>) -> usize {
         let mut known = self.known.write().expect("no panic while held");
         let known = &mut *known;
@@ -177,12 +193,13 @@ impl ServedLedgers {
         forgotten
     }
 
-    /// Whether the list of kinds may be another one by now.
+    /// The trigger that has the list of kinds read again.
     pub(crate) fn freshness(&self) -> &Freshness {
         &self.freshness
     }
 
-    /// Serves what became known of the kinds that are served. Returns what ledgers are new.
+    /// Serves new shards of the served kinds, as far as the store knows their layouts. Returns the
+    /// new ledgers.
     pub(crate) fn grow(&self) -> Vec<Arc<ServedLedger>> {
         let known = self.known.read().expect("no panic while held");
         let kinds: Vec<Kind> = known.by_kind.keys().cloned().collect();
@@ -190,8 +207,8 @@ impl ServedLedgers {
         kinds.iter().flat_map(|kind| self.add(kind)).collect()
     }
 
-    /// A key that is recognised as nobody's has expired. If it looks like that of a job for which there
-    /// is a route, its kind may be new.
+    /// Takes in the name of an expired key that belongs to no served kind. If it has the form of a
+    /// job key and a route matches it, its kind may be new, and the list of kinds is read again.
     pub(crate) fn met(&self, name: &[u8]) {
         if self.freshness.is_doubted() || !self.awaits_kinds {
             return;
@@ -206,7 +223,8 @@ impl ServedLedgers {
         }
     }
 
-    /// Serves a kind if a route matches it. Returns what ledgers are new.
+    /// Serves all known shards of a kind, if a route matches it. Returns the new ledgers; none if
+    /// all are served already or no route matches.
     pub(crate) fn add(&self, kind: &Kind) -> Vec<Arc<ServedLedger>> {
         let wanted = usize::from(self.store.layout_of(kind.as_str()).ledgers());
         if self.shards(kind.as_str()).len() >= wanted {
@@ -218,6 +236,7 @@ impl ServedLedgers {
         if !matches!(coverage, Coverage::Whole(_))
             && let Some(fallback) = self.routes.fallback
         {
+            // The fallback takes a job only if no live instance has a route for it.
             // Which jobs are left to it depends on who else lives.
             coverage = Coverage::Mixed;
             routes.push(fallback);
@@ -241,6 +260,7 @@ impl ServedLedgers {
                 true => self.store.adopting_ledger(kind, place),
                 false => self.store.ledger(kind, place),
             };
+            // The lanes run on the engine's thread, not on the threads of the handlers.
             // The lanes run on the engine's thread and not on the handlers'.
             let settles = Batcher::new(ledger.clone(), self.terms.clone()).here();
             let durable_settles = Batcher::new(ledger.clone(), self.terms.clone()).here();
@@ -266,24 +286,24 @@ impl ServedLedgers {
         new
     }
 
-    /// All ledgers served, in the order in which they came.
+    /// All served ledgers, by index. Cheap: the list is shared.
     pub(crate) fn all(&self) -> Arc<[Arc<ServedLedger>]> {
         self.known.read().expect("no panic while held").list.clone()
     }
 
-    /// Those that came behind so many.
+    /// The served ledgers whose index is `count` or higher.
     pub(crate) fn all_behind(&self, count: usize) -> Vec<Arc<ServedLedger>> {
         let all = self.all();
         all[all.partition_point(|served| served.index < count)..].to_vec()
     }
 
-    /// The ledgers of a kind, by their numbers; none if it is not served.
+    /// The ledgers of a kind, by shard number; empty if the kind is not served.
     pub(crate) fn shards(&self, kind: &str) -> Arc<[Arc<ServedLedger>]> {
         let known = self.known.read().expect("no panic while held");
         known.by_kind.get(kind).cloned().unwrap_or_default()
     }
 
-    /// A ledger by what wake-ups call it.
+    /// The ledger with this subject, which is its name in wake-ups. `None` if it is not served.
     pub(crate) fn by_subject(&self, subject: &str) -> Option<Arc<ServedLedger>> {
         let (kind, shard) = shards::of_subject(subject)?;
         self.shards(kind).get(usize::from(shard)).cloned()
@@ -295,8 +315,8 @@ impl ServedLedgers {
         self.shards(kind).get(usize::from(place.shard)).cloned()
     }
 
-    /// Recognises the name of a job that may be ours. Foreign names, which may come by the
-    /// million, cost a scan for colons and one look-up, and no allocation.
+    /// Finds the job that a key name belongs to, if its kind is served. Foreign names may come by
+    /// the million: such a name costs a scan for colons and one look-up, and no allocation.
     pub(crate) fn recognise<'a>(&self, name: &'a [u8]) -> Option<NameMatch<'a>> {
         let mut colons = name.iter().enumerate().filter(|(_, byte)| **byte == b':');
         let third = colons.nth(2)?.0;
@@ -314,8 +334,8 @@ impl ServedLedgers {
         Some(NameMatch { ledgers, id })
     }
 
-    /// The ledger that a job belongs to, and the one that it may be in until it has been moved; if its
-    /// kind is served.
+    /// The ledger that a job belongs to, and the one that may still have it while the kind is being
+    /// resharded. `None` if the kind is not served.
     pub(crate) fn places_of(&self, kind: &str, id: &str) -> Option<[Option<Arc<ServedLedger>>; 2]> {
         let shards = self.shards(kind);
         if shards.is_empty() {
@@ -329,21 +349,22 @@ impl ServedLedgers {
 }
 
 impl ServedLedger {
-    /// Something was heard of its kind.
+    /// Records that its kind exists.
     pub(crate) fn is_heard_of(&self) {
         self.is_in_doubt.store(false, Ordering::Relaxed);
     }
 
+    /// Whether its kind was not heard of since [`ServedLedgers::doubt_all`].
     fn is_in_doubt(&self) -> bool {
         self.is_in_doubt.load(Ordering::Relaxed)
     }
 
-    /// Whether its kind was dropped, and is served no more.
+    /// Whether its kind was dropped, and is not served any more.
     pub(crate) fn is_forgotten(&self) -> bool {
         self.is_forgotten.load(Ordering::Relaxed)
     }
 
-    /// The key of a job of this kind. Ids that cannot be ours are nobody's.
+    /// The key of the job with this id. `None` if no job can have this id.
     pub(crate) fn key(&self, id: &str) -> Option<JobKey> {
         self.ledger.kind().key(id).ok()
     }
@@ -357,7 +378,7 @@ impl fmt::Debug for ServedLedger {
 
 #[cfg(test)]
 impl ServedLedger {
-    /// A kind that is served, on a Redis that is never asked.
+    /// A served ledger of this kind, on a Redis that is never called.
     pub(crate) fn sample(kind: &str) -> Arc<Self> {
         ServedLedgers::sample(&[&format!("{kind}:*")]).shards(kind)[0].clone()
     }
@@ -365,7 +386,7 @@ impl ServedLedger {
 
 #[cfg(test)]
 impl ServedLedgers {
-    /// With these routes, on a Redis that is never asked.
+    /// Serves these patterns, on a Redis that is never called.
     pub(crate) fn sample(patterns: &[&str]) -> Self {
         let names = crate::names::Names::new("keyfall");
         let store = Store::new("redis://127.0.0.1:1", names, &Default::default()).unwrap();
