@@ -1,5 +1,5 @@
-//! The doctor of a worker: looks at the server with each new connection, and says what is wrong
-//! with it when that is new.
+//! The checkup: runs the server checks of the doctor after each new connection, and logs the
+//! problems that are new and those that are over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::conditions::{Condition, Conditions};
 use crate::doctor::{EVICTION_POLICY, Finding, NOTIFY_FLAGS, SERVER_LOADING, Severity, of_server};
 use crate::store::Server;
 
-/// How often it looks at the most, however often the connection breaks.
+/// Shortest time between two checkups, however often the connection breaks.
 const AT_LEAST: Duration = Duration::from_secs(3);
 
-/// Looks at one server.
+/// Checks one server.
 pub(crate) struct Checkup {
     server: Arc<Server>,
     conditions: Arc<Conditions>,
@@ -30,12 +30,12 @@ impl Checkup {
         }
     }
 
-    /// The connection is new. Nobody waits for the look.
+    /// Requests a checkup, because the connection is new. Returns at once.
     pub(crate) fn ask(&self) {
         self.asked.notify_one();
     }
 
-    /// Looks whenever somebody asks for it, for ever.
+    /// Runs a checkup after each request, for ever.
     pub(crate) async fn run(&self) {
         let mut is_first = true;
         loop {
@@ -47,6 +47,7 @@ impl Checkup {
                     }
                     tell(findings, &self.conditions, &self.server.address());
                 }
+                // A server that is away is checked again when it is back.
                 // Whoever is away will be back, and is asked again then.
                 Err(error) => tracing::debug!(%error, "the server could not be looked at"),
             }
@@ -55,17 +56,19 @@ impl Checkup {
     }
 }
 
-/// The client said this when it connected.
+/// Records the findings that the client has logged already, when it connected.
 fn note_said_by_client(findings: &[Finding], conditions: &Conditions) {
     for finding in findings.iter().filter(|it| it.check == &EVICTION_POLICY) {
         conditions.set(Condition::Found(finding.check.id), finding.severity);
     }
 }
 
-/// Says what is new, and what is over.
+/// Logs the findings that are new or have changed, and those that are over.
 fn tell(findings: Vec<Finding>, conditions: &Conditions, server: &str) {
     for finding in findings {
         let (check, severity) = (finding.check, finding.severity);
+        // `Events` reports the flags, and the connection reports a loading server. A check that
+        // could not be made changes nothing.
         // Whoever looks after the flags speaks of them, and whoever asks a server that is loading;
         // what was not seen is as it was, for all that is known.
         if [&NOTIFY_FLAGS, &SERVER_LOADING].contains(&check) || !finding.is_seen {

@@ -1,4 +1,5 @@
-//! The description that a worker publishes of itself.
+//! The description that a worker publishes of itself: host, process, version, start time and
+//! routes. Peers rank by it, and clients list it.
 
 use std::time::SystemTime;
 
@@ -6,7 +7,8 @@ use crate::handler::MissingKey;
 use crate::instance::{CANCELS, Description, RUNS};
 use crate::router::{RouteEntry, Routes};
 
-/// The description of a worker in this process that starts now with these routes.
+/// The description of a worker in this process that starts now with these routes. Its circuit
+/// breakers are closed.
 pub(super) fn describe(routes: &Routes) -> Description {
     let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     Description {
@@ -25,7 +27,8 @@ pub(super) fn describe(routes: &Routes) -> Description {
     }
 }
 
-/// The pattern of a route that adopts plain keys, with what a missing key means.
+/// The pattern of a route that adopts plain keys, with the word for the meaning of a missing key:
+/// run or cancel. `None` if the route adopts none.
 fn adoption(route: &RouteEntry) -> Option<(String, String)> {
     let word = match route.adopts? {
         MissingKey::Run => RUNS,

@@ -1,5 +1,6 @@
-//! When the list of kinds is read anew: now and then, and at once when something is heard of that is
-//! not known here, because its announcement was not.
+//! Freshness: decides when the list of kinds is read again. That happens at intervals, and at once
+//! when a name suggests a kind that is unknown here, because the announcement of a new kind may be
+//! lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,11 +10,11 @@ use tokio::time::sleep;
 
 use crate::settings::LOOKOUT;
 
-/// How long it is left alone after it was read in doubt. It doubles as long as there was no cause:
-/// names of foreign keys may look like those of jobs.
+/// Shortest pause after a read that a doubt caused. The pause doubles while such reads find nothing
+/// new: names of foreign keys may look like job keys.
 const AT_LEAST: Duration = Duration::from_secs(1);
 
-/// Whether what is known of kinds may be old.
+/// Whether the known list of kinds may be outdated.
 #[derive(Default)]
 pub(crate) struct Freshness {
     is_doubted: AtomicBool,
@@ -21,19 +22,20 @@ pub(crate) struct Freshness {
 }
 
 impl Freshness {
-    /// Something was heard of that is not known here.
+    /// Reports the name of an unknown kind. The list is read again soon.
     pub(crate) fn doubt(&self) {
         if !self.is_doubted.swap(true, Ordering::Relaxed) {
             self.doubted.notify_one();
         }
     }
 
-    /// Whether that was said since the list was last read.
+    /// Whether there was such a report since the list was last read.
     pub(crate) fn is_doubted(&self) -> bool {
         self.is_doubted.load(Ordering::Relaxed)
     }
 
-    /// Has the list read, for ever. `read` returns whether there was something new.
+    /// Calls `read` at intervals and after doubts, for ever. `read` returns whether it found
+    /// something new.
     pub(crate) async fn run(&self, read: impl AsyncFn() -> bool) {
         let mut pause = AT_LEAST;
         loop {
@@ -61,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// When the list was read, in seconds from the start, until so many are over.
+    /// The times of all reads in this many seconds, in seconds from the start.
     async fn reads(seconds: u64, is_new: bool, doubt: impl AsyncFn(&Freshness)) -> Vec<u64> {
         let (began, freshness) = (Instant::now(), Freshness::default());
         let read = Mutex::new(Vec::new());

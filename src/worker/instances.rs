@@ -1,10 +1,10 @@
-//! Which instances live, and which of them is to take a job or to pace a ledger.
+//! The peer table: the live instances, and which of them claims a job or paces a ledger.
 //!
-//! Every instance hears of every job. That one of them claims it, and not all, is agreed
-//! without a word: each ranks all that live by a hash of instance and job (rendezvous
-//! hashing, <https://en.wikipedia.org/wiki/Rendezvous_hashing>), and claims what it comes
-//! first for. Where they disagree, because one has just come or gone, two ask or none does,
-//! and the ledger still gives the job to one: the ranking only spares work.
+//! Every instance hears of every job. The instances agree without messages on the one that claims
+//! it: each ranks all live instances by a hash of instance and job (rendezvous hashing,
+//! <https://en.wikipedia.org/wiki/Rendezvous_hashing>), and claims the jobs for which it comes
+//! first. When their views differ, because an instance has just come or gone, two instances claim
+//! or none does, and the ledger still gives the job to one: the ranking only saves work.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,61 +26,64 @@ pub(crate) struct PeerTable {
     id: String,
     /// This instance, for as long as it knows of no other.
     me: Arc<Peer>,
-    /// Of those who were seen on each server. One may be seen on one of them and not on another.
+    /// For each server, the instances that were seen there. An instance may be seen on one server
+    /// and not on another.
     views: RwLock<Vec<Arc<View>>>,
-    /// How many views there were.
+    /// Number of views so far.
     number: AtomicU64,
-    /// The instances that were seen lately, and when each was last.
+    /// The recently seen instances, with the time when each was seen last.
     lately: Mutex<Vec<(Arc<Peer>, Instant)>>,
-    /// Of each server: one of those that live says in a way not known here what it takes.
+    /// For each server: whether the description of a live peer has an unknown format.
     riddles: Vec<AtomicBool>,
 }
 
-/// Who is to claim a job that was heard of.
+/// The rank of this instance for claiming a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClaimRank {
-    /// This instance, at once, and nobody else.
+    /// No other instance can claim the job; this one claims it at once.
     Only,
-    /// This one, at once.
+    /// This instance claims the job at once.
     First,
-    /// This one, if the first has not done so after a while.
+    /// This instance claims the job if the first has not done so after a while.
     Second,
-    /// Another one.
+    /// Another instance claims the job.
     Other,
 }
 
-/// An instance as the others know it.
+/// An instance as the others see it.
 pub(crate) struct Peer {
     id: String,
     seed: u64,
     takes: Arc<Takes>,
-    /// Of its routes, in order: whether it can run another job.
+    /// For each of its routes, in order: whether it can run another job.
     room: Vec<bool>,
     hears: bool,
 }
 
-/// The instances that lived at one time.
+/// The instances that were alive at one time on one server.
 struct View {
     at: Instant,
     peers: Vec<Arc<Peer>>,
-    /// By the place of the kind in the served ledgers. Filled as they are asked for.
+    /// Rankings by the index of the served ledger; computed on first use.
     standings: Mutex<HashMap<usize, Arc<KindRanking>>>,
 }
 
-/// How the instances stand to one kind.
+/// The ranking of the instances for one ledger.
 struct KindRanking {
-    /// How many come before this instance to see to its ledger. The first one paces it.
+    /// How many instances come before this one in pacing and sweeping the ledger. 0 paces it;
+    /// `usize::MAX` if this instance takes none of its jobs.
     turn: usize,
-    /// Those that take its jobs, unless the id decides.
+    /// The instances that take its jobs; `None` if that depends on the job's id.
     contenders: Option<Vec<Contender>>,
 }
 
+/// An instance that can take jobs of a kind.
 #[derive(Clone)]
 struct Contender {
     is_me: bool,
     /// It hears events and can run another job.
     ready: bool,
-    /// Of instance and kind.
+    /// Hash of instance and kind; the seed of the hash of each id.
     seed: u64,
 }
 
@@ -96,7 +99,7 @@ impl ClaimRank {
     }
 }
 
-/// What changed between two views.
+/// The difference between two views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PeerChange {
     pub(crate) came: bool,
@@ -104,7 +107,11 @@ pub(crate) struct PeerChange {
 }
 
 impl PeerTable {
-    /// `servers` is how many there are.
+    /// A table that knows only this instance, under a new random id. `servers` is the number of
+    /// servers.
+    ///
+    /// # Errors
+    /// If a pattern of the description is invalid.
     pub(crate) fn new(description: &Description, servers: usize) -> crate::error::Result<Self> {
         let id = unique_id();
         let takes = Arc::new(description.takes()?);
@@ -123,28 +130,32 @@ impl PeerTable {
         })
     }
 
+    /// The id of this instance.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// The number of the view that answers are given by.
+    /// The number of the current views. It grows with each [`meet`](Self::meet), so that callers
+    /// can cache answers.
     pub(crate) fn number(&self) -> u64 {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Whether no other instance is known that might take jobs of this ledger.
+    /// Whether no other instance is known on the server of this ledger.
     pub(crate) fn is_alone(&self, served: &ServedLedger) -> bool {
         self.view(served.ledger.server()).peers.len() == 1
     }
 
-    /// What the instance with this id takes, if it is known.
+    /// The jobs that the instance with this id takes, if it is known.
     pub(crate) fn known(&self, id: &str) -> Option<Arc<Takes>> {
         let views = self.views();
         let mut peers = views.iter().flat_map(|view| &view.peers);
         Some(peers.find(|peer| peer.id == id)?.takes.clone())
     }
 
-    /// Takes in who lives, as this server knows. `takes` says what each takes; who is not in it is not ranked.
+    /// Takes in the live instances, as this server lists them. `takes` has the jobs that each
+    /// takes; an instance that is missing there is not ranked. Returns whether instances came or
+    /// went.
     pub(crate) fn meet(
         &self,
         server: usize,
@@ -175,13 +186,14 @@ impl PeerTable {
         change
     }
 
-    /// Who is to claim the job of this kind with this id.
+    /// The rank of this instance for claiming the job with this id.
     pub(crate) fn rank(&self, served: &ServedLedger, id: &str) -> ClaimRank {
         self.rank_by(served, id, |contender| contender.ready)
     }
 
-    /// Who is to look at the key of that job. It takes no room; and about what changes from beat to
-    /// beat two may differ for a moment, and leave it to each other.
+    /// The rank of this instance for looking at the plain key of the job with this id. It ignores
+    /// room: a look needs none, and room changes with every beat, so that two instances could leave
+    /// a key to each other.
     pub(crate) fn rank_to_look(&self, served: &ServedLedger, id: &str) -> ClaimRank {
         self.rank_by(served, id, |_| true)
     }
@@ -212,8 +224,8 @@ impl PeerTable {
         view.standing(served, &self.id).turn == 0
     }
 
-    /// How many instances look before this one for what nobody announced. None does where each
-    /// may take other jobs.
+    /// How many instances sweep this ledger before this one does. 0 if the instance depends on the
+    /// job's id, since each may take other jobs.
     pub(crate) fn turn(&self, served: &ServedLedger) -> usize {
         let view = self.view(served.ledger.server());
         let standing = view.standing(served, &self.id);
@@ -221,8 +233,8 @@ impl PeerTable {
         if is_by_kind { standing.turn } else { 0 }
     }
 
-    /// The route of this instance that takes a job; its fallback only if no instance has another
-    /// one.
+    /// The index of the route of this instance that takes a job. The fallback takes it only if no
+    /// instance has another route for it.
     pub(crate) fn route_of(&self, key: &JobKey, routes: &Routes) -> Option<usize> {
         let by_fallback = || {
             let fallback = routes.fallback?;
@@ -231,19 +243,21 @@ impl PeerTable {
         routes.table.find(key).or_else(by_fallback)
     }
 
-    /// Whether an instance has a route for this job, or had one lately, fallbacks aside. As long
-    /// as nobody knows it is as if one had: before the first look, and while one of them cannot
-    /// be understood.
+    /// Whether an instance has a route for this job now, or had one recently, fallbacks aside.
+    /// `true` also while this is unknown: before the first beat, and while the description of a
+    /// peer cannot be read.
     pub(crate) fn route(&self, key: &JobKey) -> bool {
         self.some_lately(|peer| peer.takes.route_of(key).is_some())
     }
 
-    /// The same of any job of this kind.
+    /// Whether an instance has, or recently had, a route for any job of this kind, as
+    /// [`route`](Self::route).
     pub(crate) fn route_kind(&self, kind: &str) -> bool {
         self.some_lately(|peer| peer.takes.coverage(kind) != Coverage::None)
     }
 
-    /// Whether one of them has a route for all jobs of this kind.
+    /// Whether an instance has, or recently had, one route for all jobs of this kind, as
+    /// [`route`](Self::route).
     pub(crate) fn route_whole(&self, kind: &str) -> bool {
         self.some_lately(|peer| matches!(peer.takes.coverage(kind), Coverage::Whole(_)))
     }
@@ -254,13 +268,14 @@ impl PeerTable {
         is_unknown || lately.iter().any(|(peer, _)| routes(peer))
     }
 
+    /// Whether the description of a live peer cannot be read.
     fn has_riddles(&self) -> bool {
         let mut riddles = self.riddles.iter();
         riddles.any(|riddle| riddle.load(Ordering::Relaxed))
     }
 
-    /// An instance that is gone may be one that is replaced, or one that was held up together
-    /// with Redis: what it has a route for is not up for others to grab at once.
+    /// Updates the recently seen instances. An instance that is gone may be replaced soon, or was
+    /// held up together with Redis: its jobs do not fall to fallbacks or burials at once.
     fn remember(&self, peers: &[Arc<Peer>]) {
         let now = Instant::now();
         let mut lately = self.lately.lock().expect("no panic while held");
@@ -270,10 +285,11 @@ impl PeerTable {
         lately.extend(peers.iter().map(|peer| (peer.clone(), now)));
     }
 
-    /// Whether it falls to this instance to report about a kind that nobody has a route for.
+    /// Whether this instance is the one that reports a kind without a route.
     pub(crate) fn reports(&self, kind: &str) -> bool {
         let hash = |peer: &&Arc<Peer>| xxh3_64_with_seed(kind.as_bytes(), peer.seed);
         let views = self.views();
+        // The view of a server that is away is old.
         // One that is away knows only who lived when it was there.
         let newest = views.iter().map(|view| view.at).max();
         let is_new = |view: &&Arc<View>| newest.is_some_and(|newest| newest - view.at < LATELY);
@@ -293,7 +309,7 @@ impl PeerTable {
 }
 
 impl Peer {
-    /// `room` as it is published: `1` or `0` for each route, `h` or `d` for hearing or deaf.
+    /// `room` is in its published form: `1` or `0` for each route, then `h` (hears) or `d` (deaf).
     fn new(id: String, takes: Arc<Takes>, room: &str) -> Self {
         Peer {
             seed: xxh3_64_with_seed(id.as_bytes(), 0),
@@ -323,11 +339,12 @@ impl View {
         }
     }
 
-    /// As long as nobody has looked.
+    /// The view before the first beat: this instance alone.
     fn first(me: Arc<Peer>) -> Self {
         View::of(vec![me])
     }
 
+    /// The ranking for a ledger, cached for the life of the view.
     fn standing(&self, served: &ServedLedger, me: &str) -> Arc<KindRanking> {
         let mut standings = self.standings.lock().expect("no panic while held");
         let standing = standings
@@ -336,6 +353,7 @@ impl View {
         standing.clone()
     }
 
+    /// Computes the ranking for a ledger. `me` is the id of this instance.
     fn stand(&self, ledger: &Ledger, me: &str) -> KindRanking {
         let kind = ledger.kind().as_str();
         let coverages: Vec<(&Peer, Coverage)> = self
@@ -355,6 +373,7 @@ impl View {
         let contenders: Vec<Contender> = coverages.iter().filter_map(contender).collect();
         let takes_some = |peer: &&(&Peer, Coverage)| contender(peer).is_some();
         let standing = coverages.iter().filter(takes_some).map(|(peer, _)| {
+            // The hash is by ledger, so that several instances share the shards of a kind.
             // By ledger, so that the shards of a kind are paced by several.
             let seed = xxh3_64_with_seed(ledger.subject().as_bytes(), peer.seed);
             let place = (peer.hears, xxh3_64_with_seed(b"pacer", seed));
@@ -372,7 +391,8 @@ impl View {
         }
     }
 
-    /// Those that take one job: who has a route for it; if nobody has, who has a fallback.
+    /// The instances that take one job: those with a route for it; if there are none, those with a
+    /// fallback.
     fn contenders_for(&self, key: &JobKey, me: &str) -> Vec<Contender> {
         let by_route = |peer: &Arc<Peer>| {
             let route = peer.takes.route_of(key)?;
@@ -390,7 +410,7 @@ impl View {
     }
 }
 
-/// The highest hash comes first; who cannot run a job now comes behind all who can.
+/// Ranks by hash, highest first; contenders that are not ready come after all that are.
 fn rank<'a>(
     contenders: impl Iterator<Item = &'a Contender>,
     id: &str,

@@ -1,4 +1,5 @@
-//! Turns what Redis announces into job keys.
+//! The listener: receives the `expired` events and wake-ups of all servers, and passes each on to
+//! the part that it concerns. It also keeps the list of served kinds and their shards up to date.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,10 +23,10 @@ use crate::source::Source;
 use crate::store::{Server, Signal, Store, follow_events};
 use crate::time::UnixMs;
 
-/// How long the questions may take that are asked whenever the connection is new.
+/// Time limit of reading the list of kinds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Hears events and wake-ups, and passes each on to whom it concerns.
+/// Receives events and wake-ups from all servers.
 pub(crate) struct Listener {
     pub(crate) store: Arc<Store>,
     pub(crate) served_ledgers: Arc<ServedLedgers>,
@@ -34,13 +35,13 @@ pub(crate) struct Listener {
     pub(crate) finders: Finders,
     pub(crate) inbox: Arc<ClaimInbox>,
     pub(crate) leases: Arc<Leases>,
-    /// Told when events flow for the first time, or cannot.
+    /// Raised when events flow for the first time, or when the connection for them fails.
     pub(crate) ready: CancellationToken,
 }
 
 impl Listener {
-    /// Listens until the shutdown. A server that is away or slow keeps nobody from hearing the
-    /// others.
+    /// Listens until the shutdown. Each server has a connection of its own, so that a slow or
+    /// absent server does not delay the others.
     pub(crate) async fn run(&self, settings: &LinkSettings, shutdown: &CancellationToken) {
         let servers = self.monitors.iter();
         tokio::select! {
@@ -51,6 +52,7 @@ impl Listener {
         }
     }
 
+    /// Listens to one server, for ever.
     async fn listen_to(&self, monitor: &ServerMonitor, settings: &LinkSettings) {
         let id = self.instances.id();
         let server = &monitor.server;
@@ -78,7 +80,8 @@ impl Listener {
         .await;
     }
 
-    /// Events flow. Whatever happened before may have gone unheard.
+    /// Takes in a new connection. Events from before it may have been missed, so all ledgers of the
+    /// server are swept.
     async fn up(&self, monitor: &ServerMonitor) {
         self.finders.reconciler.sweep_all(monitor.server.place());
         if monitor.events.were_never_tried() {
@@ -89,8 +92,8 @@ impl Listener {
         self.refresh_from(&monitor.server).await;
     }
 
-    /// Serves shards as soon as it is known that there are more, however that was learned: a ledger
-    /// that refuses somebody of this process says so, too. For ever.
+    /// Serves new shards as soon as their layout is known, whatever the source: a wake-up, or a
+    /// ledger that refused a call of this process. Runs for ever.
     async fn follow_layouts(&self) {
         let mut changed = self.store.layouts_changed();
         loop {
@@ -106,18 +109,21 @@ impl Listener {
         }
     }
 
-    /// Reads the list of kinds anew, now and then and in doubt, for ever: announcements may be lost.
+    /// Reads the list of kinds at intervals, and at once when a name suggests a new kind, because
+    /// announcements may be lost. Runs for ever.
     async fn keep_fresh(&self) {
         let freshness = self.served_ledgers.freshness();
         freshness.run(async || self.refresh().await).await;
     }
 
-    /// Returns whether there was something new, or something is there no more.
+    /// Reads the list of kinds from all servers. Returns whether a ledger is new or a kind was
+    /// dropped.
     async fn refresh(&self) -> bool {
         self.served_ledgers.doubt_all();
         let servers = self.monitors.iter().map(|monitor| &monitor.server);
         let read = join_all(servers.map(|server| self.refresh_from(server))).await;
         let mut forgotten = 0;
+        // A server that is away may list kinds that the others do not.
         // A server that is away may list what the others do not.
         if !read.contains(&None) {
             let until = Instant::now() + PATIENCE;
@@ -132,8 +138,8 @@ impl Listener {
         forgotten > 0 || read.contains(&Some(true))
     }
 
-    /// Returns whether there was something new; nothing if the list could not be read. Then it is read
-    /// again before long.
+    /// Reads the list of kinds from one server. Returns whether a ledger is new; `None` if the list
+    /// could not be read: it is read again before long.
     async fn refresh_from(&self, server: &Server) -> Option<bool> {
         let refreshed = self
             .served_ledgers
@@ -148,7 +154,7 @@ impl Listener {
         Some(!new.is_empty())
     }
 
-    /// A key expired; most likely not one of ours.
+    /// Takes in the name of an expired key. Most of these names are foreign.
     fn expired(&self, name: &[u8], place: usize) {
         if Names::is_probe(name) {
             return;
@@ -159,6 +165,7 @@ impl Listener {
         };
         counters::event_is_heard();
         self.monitors.at(place).events.hear();
+        // An expired key on the wrong server says nothing of the job with that name.
         // What expires under the name of a job on another server than its own says nothing of the job.
         let is_here = |served: &&Arc<ServedLedger>| served.ledger.server() == place;
         for served in ledgers.iter().flatten().filter(is_here) {
@@ -167,14 +174,15 @@ impl Listener {
         }
     }
 
-    /// A job is due. All instances hear it, and one claims.
+    /// Takes in a due job. All instances hear of it, and the first in rank claims it.
     fn announced(&self, served: &ServedLedger, id: &str) {
         if self.instances.rank(served, id).claims() {
             self.inbox.hear(served, id.to_owned(), Source::Event);
         }
     }
 
-    /// A message on the wake channel; [`Names::wake`](crate::names::Names::wake) lists them.
+    /// Takes in a message of the wake channel; [`Names::wake`](crate::names::Names::wake) lists the
+    /// messages. An unknown message is logged and ignored.
     fn woken(&self, message: &[u8], place: usize) {
         let understood = std::str::from_utf8(message).ok().and_then(|message| {
             let (word, rest) = message.split_once(' ').unwrap_or((message, ""));
@@ -210,6 +218,7 @@ impl Listener {
                         self.inbox.fall_behind(&served);
                     }
                 }
+                // The kind may exist again by now: the lists say so.
                 // Others may have made it known again since: the lists say so.
                 "gone" => self.served_ledgers.freshness().doubt(),
                 "kind" => {
@@ -271,7 +280,8 @@ impl Listener {
         }
     }
 
-    /// The ledger that a message begins with, if it is served here, and the rest of it.
+    /// The ledger whose subject the message starts with, and the rest of the message. The ledger is
+    /// `None` if it is not served here; the result is `None` if there is no subject.
     fn served<'a>(&self, message: &'a str) -> Option<(Option<Arc<ServedLedger>>, &'a str)> {
         let (subject, rest) = message.split_once(' ').unwrap_or((message, ""));
         subject

@@ -61,12 +61,13 @@ use crate::hooks::{DeadJob, HookFunctions, Hooks, IntoTold, LateJob};
 use crate::router::{IntoRouter, Router, Routes};
 use crate::settings::{LEASES, LeaseLength, WorkerSettings};
 
-/// Runs the jobs of a router's kinds.
+/// Runs the jobs that the routes of a [`Router`] match.
 ///
 /// Handlers run on the tokio runtime that [`run`](Worker::run) or
-/// [`run_until`](Worker::run_until) is called on. Everything else, the renewal of leases
-/// above all, runs on a thread of its own, so that a handler that blocks its thread costs
-/// no lease.
+/// [`run_until`](Worker::run_until) is called on. Everything else, above all the renewal of
+/// leases, runs on a thread of its own, so that a handler that blocks its thread loses no lease.
+///
+/// Each setting has a default. The worker checks all settings when it starts.
 ///
 /// ```no_run
 /// use keyfall::{Client, Job, Router, Worker};
@@ -198,23 +199,23 @@ impl Worker {
         self
     }
 
-    /// Calls `hook` for each job that is about to become a dead letter, to raise an alarm, or to
-    /// do what must be done for a job that failed. The last one that was set counts.
+    /// Calls `hook` for each job that is about to become a dead letter, to raise an alarm or to
+    /// compensate for the failed job. The last hook that was set counts.
     ///
-    /// It is told at least once: the job is buried when the hook has returned. If the worker dies
-    /// in between, or is told to stop and has no time left, the lease lapses, the job is taken
-    /// again, and the hook is told again, as a rule with the same
-    /// [idempotency key](DeadJob::idempotency_key). What it is told may yet not come true: if
-    /// somebody cancels the job meanwhile, or schedules it anew, or takes it over.
+    /// The hook is called at least once for each dead job: the worker buries the job after the hook
+    /// has returned. If the worker dies in between, or has no time left in a stop, the lease
+    /// lapses, another worker takes the job, and the hook is called again, as a rule with the same
+    /// [idempotency key](DeadJob::idempotency_key). The job may still escape its burial after the
+    /// call: if somebody cancels it, schedules it again or takes it over meanwhile.
     ///
     /// A hook that fails, panics or takes longer than [`hook_timeout`](Worker::hook_timeout) is
-    /// logged, and the job is buried nevertheless. A graceful stop waits for it within the
+    /// logged, and the job is buried nevertheless. A graceful stop waits for the hook within the
     /// [grace](Worker::grace).
     ///
-    /// It hears of whatever this worker buries, and of jobs that are ended by
-    /// [`Client::settle`] on a clone of the worker's client. Whoever settles by a client of a
-    /// process without the worker is answered
-    /// [`Settled::Buried`](crate::Settled::Buried) there, and no hook is told.
+    /// The hook is called for every job that this worker buries, and for jobs that
+    /// [`Client::settle`] ends on a clone of the worker's client. A client in a process without the
+    /// worker gets [`Settled::Buried`](crate::Settled::Buried) as its answer, and no hook is
+    /// called.
     ///
     /// ```no_run
     /// use keyfall::{Client, DeadJob, Router, Worker};

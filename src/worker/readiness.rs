@@ -1,17 +1,19 @@
-//! What a readiness probe asks.
+//! Readiness: the answer to readiness probes. [`Readiness`] is the public handle;
+//! [`ReadinessByServer`] computes its state from the state of each server.
 
 use std::sync::{Arc, Mutex};
 
-/// Whether a [`Worker`](crate::Worker) is at work: it is connected to Redis, and hears what that
-/// announces; of several servers, one suffices. One whose routes adopt plain keys also has to hear
-/// what is done to those, on each server that it is connected to, unless
-/// [that is accepted](crate::Worker::allow_unannounced). What a readiness probe asks. Clones say the
-/// same.
+/// Whether a [`Worker`](crate::Worker) is ready: it is connected to Redis, and hears its events. Of
+/// several servers, one suffices. A worker whose routes adopt plain keys also has to hear changes
+/// of these keys, on each server that it is connected to, unless [unannounced changes are
+/// accepted](crate::Worker::allow_unannounced). For readiness probes; all clones show the same
+/// state.
 ///
-/// While it is not ready, a worker that can reach Redis still finds what is due, later.
+/// A worker that is not ready, but can reach Redis, still finds due jobs, only later.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness(Arc<Mutex<ReadinessState>>);
 
+/// The current answers.
 #[derive(Debug, Default)]
 struct ReadinessState {
     is_ready: bool,
@@ -19,19 +21,20 @@ struct ReadinessState {
 }
 
 impl Readiness {
-    /// Whether it is, now. It is not before it has started, while Redis is away, nor after it has
-    /// ended.
+    /// Whether the worker is ready now. `false` before it has started, while Redis is away, and
+    /// after it has ended.
     pub fn is_ready(&self) -> bool {
         self.0.lock().expect("no panic while held").is_ready
     }
 
-    /// Why plain keys that routes adopt may be lost now, and what to set: Redis does not announce
-    /// what is done to them. `None` if it does, or no route adopts keys.
+    /// The reason why adopted plain keys may be lost now, with the setting that prevents it: Redis
+    /// does not announce changes of keys. `None` if it does, or if no route adopts keys.
     pub fn unannounced(&self) -> Option<String> {
         let state = self.0.lock().expect("no panic while held");
         state.unannounced.clone()
     }
 
+    /// Records that the worker has ended.
     pub(super) fn end(&self) {
         self.set(ReadinessState::default());
     }
@@ -41,24 +44,25 @@ impl Readiness {
     }
 }
 
-/// The same, made of what is known of each server.
+/// The state of each server, from which the state of the [`Readiness`] handle follows.
 pub(crate) struct ReadinessByServer {
     readiness: Readiness,
-    /// Whether keys may be adopted that are not announced.
+    /// Whether keys may be adopted although their changes are not announced.
     allow_unannounced: bool,
     servers: Mutex<Vec<ServerReadiness>>,
 }
 
-/// What is heard of one server.
+/// The state of one server.
 #[derive(Clone, Default)]
 struct ServerReadiness {
-    /// Whether events are; nothing until it was tried.
+    /// Whether its events are heard; `None` until the first attempt to listen.
     events: Option<bool>,
-    /// Why it is not heard what is done to keys that are adopted.
+    /// Why changes of adopted keys are not heard; `None` if they are.
     unannounced: Option<String>,
 }
 
 impl ReadinessByServer {
+    /// `servers` is the number of servers. Nothing is known of them yet.
     pub(crate) fn new(readiness: Readiness, servers: usize, allow_unannounced: bool) -> Self {
         ReadinessByServer {
             readiness,
@@ -67,17 +71,19 @@ impl ReadinessByServer {
         }
     }
 
-    /// Whether the events of this server are heard from now on.
+    /// Records whether the events of this server are heard from now on.
     pub(crate) fn set(&self, server: usize, heard: bool) {
         self.change(server, |it| it.events = Some(heard));
     }
 
-    /// Why this server does not announce from now on what is done to keys that are adopted; nothing
-    /// if it does.
+    /// Records why this server does not announce changes of adopted keys from now on; `None` if it
+    /// does.
     pub(crate) fn set_unannounced(&self, server: usize, why: Option<String>) {
         self.change(server, |it| it.unannounced = why);
     }
 
+    /// Changes the state of one server, and updates the handle. Ready means: each server was tried,
+    /// one is heard, and unannounced changes do not occur or are accepted.
     fn change(&self, server: usize, change: impl FnOnce(&mut ServerReadiness)) {
         let mut all = self.servers.lock().expect("no panic while held");
         change(&mut all[server]);
@@ -91,12 +97,12 @@ impl ReadinessByServer {
         });
     }
 
-    /// Whether it was tried to hear those of this one.
+    /// Whether there was an attempt to hear the events of this server.
     pub(crate) fn is_known(&self, server: usize) -> bool {
         self.events(server).is_some()
     }
 
-    /// Whether those of this one are heard.
+    /// Whether the events of this server are heard.
     pub(crate) fn is_heard(&self, server: usize) -> bool {
         self.events(server) == Some(true)
     }

@@ -1,5 +1,6 @@
-//! Other routes for a worker that runs: an engine for them is started, and when it is ready, the
-//! one before it is retired. So nobody has to change routes under those who use them.
+//! Rerouting: replaces the routes of a running worker. The worker starts an engine for the new
+//! routes, and retires the old engine when the new one is ready. So an engine never changes its
+//! routes.
 
 use std::sync::Arc;
 
@@ -46,17 +47,17 @@ use crate::settings::WorkerSettings;
 #[derive(Debug, Clone)]
 pub struct Rerouter(mpsc::UnboundedSender<RerouteRequest>);
 
-/// What a worker is asked for by its [`Rerouter`]s.
+/// The requests of all [`Rerouter`]s of one worker, in order.
 pub(super) type RerouteQueue = mpsc::UnboundedReceiver<RerouteRequest>;
 
-/// Other routes, and who waits for them.
+/// New routes, and the channel for the result.
 #[derive(Debug)]
 pub(super) struct RerouteRequest {
     pub(super) router: Router,
     pub(super) replaced: oneshot::Sender<Result<()>>,
 }
 
-/// What all engines of a worker are made of, whatever their routes are.
+/// The parts that all engines of a worker share.
 pub(super) struct EngineParts {
     pub(super) client: Client,
     pub(super) settings: WorkerSettings,
@@ -75,33 +76,36 @@ struct Running {
     ready: CancellationToken,
     retired: CancellationToken,
     end: oneshot::Receiver<Result<()>>,
-    /// They end when this is dropped.
+    /// The tasks of its routes; aborted when this is dropped.
     _tasks: JoinSet<()>,
 }
 
 impl Rerouter {
+    /// A rerouter, and the queue of its requests.
     pub(super) fn new() -> (Self, RerouteQueue) {
         let (sender, orders) = mpsc::unbounded_channel();
         (Rerouter(sender), orders)
     }
 
-    /// Runs jobs on these routes, and no more on those so far. Returns when that is so.
+    /// Replaces the routes of the worker. Returns when jobs run on the new routes, and no new job
+    /// starts on the old ones.
     ///
-    /// What has begun ends on the route that it began on, however long that takes; what was
-    /// claimed and has not begun goes back, without the attempt being counted. A route that has
-    /// the same pattern and priority as one before counts in its limits what this still runs, and
-    /// what is [pulled](crate::target::Pull) is pulled as before. To others, the worker is a new
-    /// [instance](crate::Client::instances).
+    /// Jobs that have begun end on their old route, however long that takes. Jobs that are claimed
+    /// and have not begun go back, without the attempt being counted. A new route with the same
+    /// pattern and priority as an old one counts the jobs that still run there in its limits, and
+    /// its [pulled](crate::target::Pull) jobs are pulled as before. To its peers, the worker is a
+    /// new [instance](crate::Client::instances).
     ///
-    /// While Redis is away this waits, and the routes stay what they are. Dropping the future
-    /// leaves open whether they are replaced.
+    /// While Redis is away the call waits, and the old routes stay. If the future is dropped, the
+    /// routes may or may not be replaced.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidRoute`] if there is no route, [`ErrorKind::Denied`] if Redis does not
-    /// let this user run one of them, [`ErrorKind::Unavailable`] if the worker has ended. The
-    /// routes stay what they were.
+    /// let this user run one of them, [`ErrorKind::Unavailable`] if the worker has ended. The old
+    /// routes stay in force.
     pub async fn replace(&self, router: Router) -> Result<()> {
         let (replaced, answer) = oneshot::channel();
+        // If the worker has ended, `answer` fails.
         // If nobody takes it, nobody answers.
         let _ = self.0.send(RerouteRequest { router, replaced });
         answer.await.unwrap_or_else(|_| Err(has_ended()))
@@ -109,13 +113,18 @@ impl Rerouter {
 }
 
 impl EngineParts {
-    /// Runs jobs on the routes of this router, and on others when it is ordered to.
+    /// Runs an engine for the routes of this router, and replaces it on request. Returns when the
+    /// current engine has ended.
+    ///
+    /// # Errors
+    /// If the first engine cannot start, or the current one fails.
     pub(super) async fn run(self, router: Router, mut orders: RerouteQueue) -> Result<()> {
         let mut current = self.start(router)?;
         let mut retired = FuturesUnordered::new();
         loop {
             tokio::select! {
                 ended = current.end() => {
+                    // The engines before it have been asked to end, too.
                     // Those before it have been asked to end, too.
                     while retired.next().await.is_some() {}
                     return ended;
@@ -130,6 +139,7 @@ impl EngineParts {
                         before.retired.cancel();
                         retired.push(before.end);
                     });
+                    // The caller may have dropped its future.
                     // Whoever wanted it may be gone.
                     let _ = order.replaced.send(replaced);
                 }
@@ -138,7 +148,10 @@ impl EngineParts {
         }
     }
 
-    /// Starts an engine for these routes.
+    /// Starts an engine for these routes, on a new thread.
+    ///
+    /// # Errors
+    /// If there is no route, a hook does not fit a route, or the thread cannot be started.
     fn start(&self, router: Router) -> Result<Running> {
         let (ready, retired) = (CancellationToken::new(), self.gently.child_token());
         let routes = Arc::new(routes(router)?);
@@ -169,6 +182,7 @@ impl EngineParts {
         std::thread::Builder::new()
             .name("keyfall".into())
             .spawn(move || {
+                // The receiver is gone if the worker's future was dropped.
                 // Nobody waits any more if the future was dropped.
                 let _ = ended.send(log.within(|| engine::run(plan)));
             })
@@ -183,7 +197,7 @@ impl EngineParts {
         })
     }
 
-    /// Starts what runs beside the handlers of these routes.
+    /// Starts the background tasks of these routes, on the caller's runtime.
     fn start_tasks(&self, routes: &Arc<Routes>) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for route in &routes.routes {
@@ -201,10 +215,10 @@ impl EngineParts {
 }
 
 impl Running {
-    /// Returns when it is at work.
+    /// Returns when the engine is ready.
     ///
     /// # Errors
-    /// If it never will be.
+    /// If the engine ends before it is ready.
     async fn ready(&mut self) -> Result<()> {
         tokio::select! {
             biased;
@@ -213,6 +227,7 @@ impl Running {
         }
     }
 
+    /// Returns the result of the engine when it has ended; an error if it panicked.
     async fn end(&mut self) -> Result<()> {
         (&mut self.end).await.unwrap_or_else(|_| {
             Err(Error::new(
@@ -223,6 +238,7 @@ impl Running {
     }
 }
 
+/// The error for a worker that cannot take other routes any more.
 fn has_ended() -> Error {
     Error::new(
         ErrorKind::Unavailable,

@@ -1,5 +1,5 @@
-//! Everything that a worker has for one server: its events, its heartbeat, the adoption of its
-//! keys, the search for them, and the checkup.
+//! The server monitor: all parts of a worker that exist once for each server. They are its events,
+//! its heartbeat, the adoption of its plain keys, the search for such keys, and the checkup.
 
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ use crate::router::Routes;
 use crate::settings::LinkSettings;
 use crate::store::{Server, Store};
 
-/// What the monitors of all servers share.
+/// The state that the monitors of all servers share.
 pub(crate) struct MonitorContext {
-    /// All servers.
+    /// The store with all servers.
     pub(crate) store: Arc<Store>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) served_ledgers: Arc<ServedLedgers>,
@@ -32,11 +32,11 @@ pub(crate) struct MonitorContext {
     pub(crate) description: Description,
     pub(crate) slots: Arc<Slots>,
     pub(crate) heard_at: Arc<ReadinessByServer>,
-    /// How many bytes a payload may have that is adopted.
+    /// Largest payload that is adopted, in bytes, for routes without a limit of their own.
     pub(crate) payload_limit: usize,
 }
 
-/// The monitors of all servers.
+/// The monitors of all servers, by server number.
 pub(crate) struct ServerMonitors(Vec<ServerMonitor>);
 
 /// The monitor of one server.
@@ -51,6 +51,7 @@ pub(crate) struct ServerMonitor {
 }
 
 impl ServerMonitors {
+    /// One monitor for each server of the store. None of them runs yet.
     pub(crate) fn new(context: &MonitorContext) -> Arc<Self> {
         let servers = context.store.servers().iter().cloned();
         let monitors = servers.map(|server| ServerMonitor::new(server, context));
@@ -58,6 +59,9 @@ impl ServerMonitors {
     }
 
     /// The monitor of the server with this number.
+    ///
+    /// # Panics
+    /// If there is no such server.
     pub(crate) fn at(&self, server: usize) -> &ServerMonitor {
         &self.0[server]
     }
@@ -67,12 +71,14 @@ impl ServerMonitors {
         self.at(served.ledger.server())
     }
 
+    /// All monitors, by server number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ServerMonitor> {
         self.0.iter()
     }
 }
 
 impl ServerMonitor {
+    /// Builds the parts of one monitor, and connects them.
     fn new(server: Arc<Server>, context: &MonitorContext) -> Self {
         let conditions = Arc::new(Conditions::default());
         let adopter = Adopter::new(
@@ -106,7 +112,7 @@ impl ServerMonitor {
         }
     }
 
-    /// Runs all of it until the shutdown. Then the other instances are told that this one is gone.
+    /// Runs all parts until the shutdown. Then it tells the other instances that this one is gone.
     pub(crate) async fn run(
         &self,
         finders: &Finders,

@@ -1,4 +1,4 @@
-//! Who comes first: one of all that live, the same one in everybody's eyes.
+//! Tests of the ranking: all live instances agree on the first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
