@@ -151,7 +151,7 @@ impl EngineParts {
     /// Starts an engine for these routes, on a new thread.
     ///
     /// # Errors
-    /// If there is no route, a hook does not fit a route, or the thread cannot be started.
+    /// If there is no route, a route needs a hook that is not set, or the thread cannot start.
     fn start(&self, router: Router) -> Result<Running> {
         let (ready, retired) = (CancellationToken::new(), self.gently.child_token());
         let routes = Arc::new(routes(router)?);

@@ -1,22 +1,24 @@
-//! The leases that are in the hands of others: who pulled, or was given the job by a target. As
-//! far as a limit needs to know.
+//! The leases that others hold: clients that pulled a job, and receivers that a target passed it
+//! to. Only as far as the limit of a route needs them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::lease::Lease;
 
-/// Those of one route that has a limit.
+/// The leases of one route that others hold, and their limit.
 #[derive(Debug)]
 pub(super) struct ExternalLeases {
     limit: usize,
-    /// How many more were claimed, or are being claimed.
+    /// Number of slots that are reserved for claims, or whose job is not settled or handed over
+    /// yet.
     reserved: usize,
-    /// Until when each lease runs; then somebody else may have it, or nobody.
+    /// End of each lease. After it, the job may have another owner or none.
     until: HashMap<Lease, Instant>,
 }
 
 impl ExternalLeases {
+    /// No leases, with this limit.
     pub(super) fn new(limit: usize) -> Self {
         ExternalLeases {
             limit,
@@ -25,11 +27,12 @@ impl ExternalLeases {
         }
     }
 
+    /// Changes the limit. Leases beyond a lower one stay.
     pub(super) fn limit_to(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// How many more jobs may be handed out.
+    /// How many more jobs may be handed out. Drops lapsed leases first if there is no room.
     pub(super) fn room(&mut self, now: Instant) -> usize {
         if self.is_full() {
             self.until.retain(|_, until| *until > now);
@@ -41,41 +44,41 @@ impl ExternalLeases {
         self.until.len() + self.reserved >= self.limit
     }
 
-    /// So many jobs are to be claimed.
+    /// Reserves room for `count` jobs.
     pub(super) fn reserve(&mut self, count: usize) {
         self.reserved += count;
     }
 
-    /// One of them was handed out, or was not.
+    /// Ends one reservation: its job was handed out, or was not.
     pub(super) fn give_back(&mut self) {
         self.reserved -= 1;
     }
 
-    /// A job was handed out, or its lease extended.
+    /// Counts a lease, until this time.
     pub(super) fn hold(&mut self, lease: Lease, until: Instant) {
         self.until.insert(lease, until);
     }
 
-    /// Extends one that was handed out here.
+    /// Extends a known lease to this length from now. Never shortens it.
     pub(super) fn extend(&mut self, lease: &Lease, length: Duration) {
         if let Some(until) = self.until.get_mut(lease) {
             *until = (*until).max(Instant::now() + length);
         }
     }
 
-    /// One that was handed out here, and has not ended, runs until then.
+    /// Sets the end of a known lease.
     pub(super) fn run_out(&mut self, lease: &Lease, until: Instant) {
         if let Some(known) = self.until.get_mut(lease) {
             *known = until;
         }
     }
 
-    /// A lease has ended.
+    /// Drops a lease that has ended.
     pub(super) fn release(&mut self, lease: &Lease) {
         self.until.remove(lease);
     }
 
-    /// When there will be room again, if there is none.
+    /// The end of the first lease to lapse, if there is no room.
     pub(super) fn next(&self) -> Option<Instant> {
         self.is_full().then(|| self.until.values().min().copied())?
     }

@@ -1,7 +1,7 @@
-//! The leases that this worker holds: renewed while their jobs run, given up in time.
+//! The leases that this worker holds. They are renewed while their jobs run, and given up in time.
 //!
-//! A lease is counted from before its last successful claim or renewal was sent, by a clock that
-//! goes on while the machine sleeps, so that it ends here before it ends in Redis.
+//! The age of a lease counts from before its last successful claim or renewal was sent, by a clock
+//! that continues while the machine sleeps. So a lease ends here before it ends in Redis.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -20,41 +20,41 @@ use crate::moment::Moment;
 use crate::settings::{BATCH, LeaseLength};
 use crate::store::{Answered, Extent, Ledger, Word};
 
-/// How often the leases are looked at, at the least: soon after the machine has slept, however long
-/// they are. Timers do not count the sleep.
+/// Longest time between two looks at the leases, however long these are, so that the worker acts
+/// soon after the machine has slept. Timers do not count the sleep.
 const AWAKE: Duration = Duration::from_millis(100);
 
-/// Why a run has to end before its handler does.
+/// The reason why a run has to end before its handler does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The lease is over, or somebody else holds it.
+    /// The lease is over, or another worker holds it.
     Lost,
-    /// The worker stops: give the job back.
+    /// The worker stops, and gives the job back.
     HandBack,
 }
 
-/// Whose a lease is, as far as is known here.
+/// The owner of a lease, as far as this process knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LeaseStatus {
     Ours,
-    /// It was not renewed for so long that somebody else may have the job.
+    /// The last renewal is so old that another worker may have the job.
     Doubtful,
     Lost,
 }
 
-/// All leases held.
+/// All leases that the worker holds.
 pub(crate) struct Leases {
     held: Mutex<HashMap<u64, HeldLease>>,
     numbers: AtomicU64,
-    /// Told of the first one, and of one that is to run out.
+    /// Notified when the first lease is added, and when a lease has to be renewed or is to run out.
     changed: Notify,
-    /// Told of each answer to a renewal.
+    /// Notified of each answer to a renewal.
     answered: Notify,
-    /// The shortest length of a lease on any route.
+    /// Shortest lease of any route.
     shortest: LeaseLength,
 }
 
-/// One lease, by the job and the token that Redis knows it by.
+/// One lease, with the job and the token by which Redis knows it.
 struct HeldLease {
     ledger: Arc<Ledger>,
     id: String,
@@ -69,7 +69,7 @@ struct HeldLease {
     last: Option<Last>,
 }
 
-/// The renewal after which a lease runs out: its job is somebody else's.
+/// The last renewal of a lease: another owner has its job from then on.
 struct Last {
     length: LeaseLength,
     is_sent: bool,
@@ -77,28 +77,28 @@ struct Last {
     _told: oneshot::Sender<Infallible>,
 }
 
-/// A lease is kept for as long as this is.
+/// Keeps a lease: the worker renews it until the guard is dropped.
 pub(crate) struct LeaseGuard {
     leases: Arc<Leases>,
     number: u64,
-    /// Says when the run has to end early.
+    /// Receives the reason if the run has to end early.
     pub(crate) stop: oneshot::Receiver<Stop>,
 }
 
-/// The leases of one ledger, and of one length, that are to be renewed.
+/// The leases of one ledger and one length that have to be renewed.
 struct Stale {
     ledger: Arc<Ledger>,
     length: LeaseLength,
     numbers: Vec<u64>,
-    /// Id and token of each.
+    /// Id and token of each lease.
     pairs: Vec<(String, String)>,
 }
 
-/// The answer to one call that renewed some leases.
+/// The answer to one renewal call, with the numbers of its leases.
 type Renewal = (Vec<u64>, Result<(Vec<Answered>, Moment)>);
 
 impl Leases {
-    /// `shortest` is the shortest that a lease on any route can be.
+    /// `shortest` is the shortest lease of any route; it sets how often leases are looked at.
     pub(crate) fn new(shortest: LeaseLength) -> Arc<Self> {
         Arc::new(Leases {
             held: Mutex::default(),
@@ -109,7 +109,8 @@ impl Leases {
         })
     }
 
-    /// Keeps a lease that was claimed by a call sent at `since`.
+    /// Keeps a lease whose claim was sent at `since`. `signal` is the cancellation signal of the
+    /// job.
     pub(crate) fn hold(
         self: &Arc<Self>,
         ledger: Arc<Ledger>,
@@ -154,14 +155,14 @@ impl Leases {
         }
     }
 
-    /// Ends all runs: their jobs are to be given back.
+    /// Ends all runs, so that their jobs are given back.
     pub(crate) fn hand_back_all(&self) {
         for lease in self.lock().values_mut() {
             lease.end(Stop::HandBack);
         }
     }
 
-    /// Renews, warns and ends, for ever.
+    /// Renews leases, warns runs and ends them, for ever.
     pub(crate) async fn run(&self) {
         let tick = self.shortest.renewal() / 10;
         let tick = tick.clamp(Duration::from_millis(10), AWAKE);
@@ -184,7 +185,7 @@ impl Leases {
         }
     }
 
-    /// Warns the runs whose lease is about to end, and ends those whose lease has.
+    /// Warns the runs whose lease is about to end, and ends those whose lease has ended.
     fn end_overdue(&self, now: &Moment) {
         for lease in self.lock().values_mut() {
             let safe = lease.length.safe();
@@ -198,11 +199,12 @@ impl Leases {
         }
     }
 
-    /// The calls that renew what is to be renewed now.
+    /// The renewal calls that are due now.
     fn step(&self, now: &Moment) -> Vec<BoxFuture<'static, Renewal>> {
         let mut due: HashMap<(String, Duration), Stale> = HashMap::new();
         for (number, lease) in self.lock().iter_mut() {
             let is_due = lease.is_doubtful(now) || lease.last.is_some();
+            // A lost lease is not renewed: other workers take its job when it lapses.
             // One that is lost is for others, as soon as it lapses.
             if lease.renewing || lease.is_lost || !is_due {
                 continue;
@@ -238,6 +240,7 @@ impl Leases {
         calls
     }
 
+    /// Takes in the answer to a renewal call.
     fn renewed(&self, numbers: &[u64], answer: Result<(Vec<Answered>, Moment)>) {
         let mut held = self.lock();
         let (answers, sent) = match answer {
@@ -254,6 +257,7 @@ impl Leases {
             }
         };
         for (number, answered) in numbers.iter().zip(answers) {
+            // As a rule the job was settled meanwhile, and the answer does not matter.
             // Settled in the meantime, as a rule: then whatever was answered is right.
             let Some(lease) = held.get_mut(number) else {
                 continue;
@@ -274,6 +278,7 @@ impl Leases {
         }
     }
 
+    /// The status of the lease with this number.
     fn standing(&self, number: u64) -> LeaseStatus {
         let now = Moment::now();
         match self.lock().get(&number) {
@@ -290,16 +295,17 @@ impl Leases {
 }
 
 impl HeldLease {
-    /// Whether it is over, by the clock of this process.
+    /// Whether the lease is over, by the clock of this process.
     fn is_over(&self, now: &Moment) -> bool {
         self.is_lost || now.since(&self.since) >= self.length.safe()
     }
 
-    /// Whether it has to be renewed: it is old, or a clock says that it may be.
+    /// Whether the lease has to be renewed: it is old, or one of the clocks says that it may be.
     fn is_doubtful(&self, now: &Moment) -> bool {
         now.longest_since(&self.since) >= self.length.renewal()
     }
 
+    /// Ends the run of this lease.
     fn end(&mut self, why: Stop) {
         if let Some(stop) = self.stop.take() {
             // The run may have ended by itself.
@@ -314,11 +320,12 @@ impl HeldLease {
 }
 
 impl LeaseGuard {
-    /// Lets the lease run for so long from now, and renews it no more. Returns when Redis has been
-    /// told, or cannot be any more.
+    /// Lets the lease run for this length from now, and renews it no more. Returns when Redis has
+    /// been told, or cannot be told any more.
     pub(crate) async fn run_out(&self, length: LeaseLength) {
         let (told, known) = oneshot::channel();
         if let Some(lease) = self.leases.lock().get_mut(&self.number) {
+            // A lost lease is not renewed, so nothing would drop `told`.
             // It is renewed no more, so nobody would tell.
             if lease.is_lost {
                 return;
@@ -330,13 +337,18 @@ impl LeaseGuard {
             });
             self.leases.changed.notify_one();
         }
+        // Always an error: the sender is dropped.
         // Never a value: it is told by being dropped.
         let _ = known.await;
     }
 
-    /// Waits until it is certain that the lease is ours. It may be over before the run has begun:
-    /// the reply to the claim was long on its way, this process was stopped, or the machine slept.
-    /// One that is in doubt is renewed. One that is to be handed back is ours until that is done.
+    /// Waits until the lease certainly belongs to this worker, and renews it if it is in doubt. It
+    /// may be over before the run has begun: because the reply to the claim was slow, this process
+    /// was stopped, or the machine slept. A lease that is to be handed back still belongs to this
+    /// worker.
+    ///
+    /// # Errors
+    /// The reason to end the run instead.
     pub(crate) async fn ascertain(&mut self) -> Result<(), Stop> {
         let mut is_asked = false;
         loop {
@@ -355,7 +367,8 @@ impl LeaseGuard {
         }
     }
 
-    /// Tells whether the lease is certainly ours, as long as it is kept here.
+    /// A function that tells whether the lease certainly belongs to this worker. `false` after the
+    /// guard is dropped.
     pub(crate) fn proof(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let (leases, number) = (self.leases.clone(), self.number);
         move || leases.standing(number) == LeaseStatus::Ours

@@ -1,4 +1,5 @@
-//! How many jobs of one route may run at the same time, and may start in a time.
+//! The limiter of one route: how many of its jobs may run at the same time, how many may start in a
+//! time, and how many may be leased to others.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -8,21 +9,23 @@ use super::rate::Bucket;
 use crate::lease::Lease;
 use crate::router::RouteEntry;
 
-/// What every job of a route passes.
+/// The limits of one route, and the current counts. Shared between the engines that serve the same
+/// route.
 pub(super) struct RouteLimiter(Mutex<Count>);
 
-/// How many have passed, and how many may.
+/// The counts of one route, and their limits.
 pub(super) struct Count {
+    /// How many jobs may run at the same time.
     limit: usize,
     running: usize,
-    /// How many may start in a time, if there is a limit.
+    /// The limit of starts in a time, if there is one.
     rate: Option<Bucket>,
-    /// What is in the hands of others, if that is limited.
+    /// The leases that others hold, if their number is limited.
     external: Option<ExternalLeases>,
 }
 
 impl RouteLimiter {
-    /// A route without a limit has that of the worker, which is `all`.
+    /// The limiter of this route. `all` is the limit of the worker, for a route without its own.
     pub(super) fn new(all: usize, route: &RouteEntry) -> Self {
         RouteLimiter(Mutex::new(Count {
             limit: limit_of_runs(all, route),
@@ -32,7 +35,8 @@ impl RouteLimiter {
         }))
     }
 
-    /// Takes over the limits of this route, unless it counts something else.
+    /// Takes over the limits of this route, and keeps the counts. Returns `false`, and changes
+    /// nothing, if only one of the two routes limits the leases of others.
     pub(super) fn suit(&self, all: usize, route: &RouteEntry) -> bool {
         let mut count = self.lock();
         match (&mut count.external, limit_of_hands(route)) {
@@ -52,7 +56,7 @@ impl RouteLimiter {
     }
 }
 
-/// What is pulled runs elsewhere.
+/// The limit of running jobs. Pulled jobs run elsewhere, so their routes have none.
 fn limit_of_runs(all: usize, route: &RouteEntry) -> usize {
     match route.pull {
         None => route.concurrency.unwrap_or(all),
@@ -60,17 +64,19 @@ fn limit_of_runs(all: usize, route: &RouteEntry) -> usize {
     }
 }
 
+/// The limit of leases that others hold, on a route that hands its jobs to others.
 fn limit_of_hands(route: &RouteEntry) -> Option<usize> {
     let leaves = route.pull.is_some() || route.hands_over;
     route.concurrency.filter(|_| leaves)
 }
 
 impl Count {
+    /// How many jobs of the route may run at the same time.
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// How many of so many could start now.
+    /// How many of `wanted` jobs can start now, by all limits of the route.
     pub(super) fn room(&mut self, wanted: usize) -> usize {
         let now = Instant::now();
         let room = wanted.min(self.limit.saturating_sub(self.running));
@@ -82,6 +88,7 @@ impl Count {
             .fold(room, usize::min)
     }
 
+    /// Counts `count` more jobs. Call it with at most [`room`](Self::room).
     pub(super) fn take(&mut self, count: usize) {
         self.running += count;
         if let Some(rate) = &mut self.rate {
@@ -92,7 +99,7 @@ impl Count {
         }
     }
 
-    /// One that was taken is free again.
+    /// Counts one job less: it ended, or never started.
     pub(super) fn give_back(&mut self) {
         self.running -= 1;
         if let Some(external) = &mut self.external {
@@ -100,42 +107,43 @@ impl Count {
         }
     }
 
-    /// One that was taken has started nothing.
+    /// Returns a token of the rate, for a taken slot that started no job.
     pub(super) fn give_back_token(&mut self) {
         if let Some(rate) = &mut self.rate {
             rate.give_back();
         }
     }
 
-    /// A job was handed out.
+    /// Counts a lease that was handed out, until this time.
     pub(super) fn hold(&mut self, lease: Lease, until: Instant) {
         if let Some(external) = &mut self.external {
             external.hold(lease, until);
         }
     }
 
-    /// The lease of one that was handed out here runs for so long from now.
+    /// Extends the lease of a job that was handed out here to this length from now. Unknown leases
+    /// are ignored.
     pub(super) fn extend(&mut self, lease: &Lease, length: Duration) {
         if let Some(external) = &mut self.external {
             external.extend(lease, length);
         }
     }
 
-    /// The lease of one that was handed out here runs until then.
+    /// Sets the end of the lease of a job that was handed out here. Unknown leases are ignored.
     pub(super) fn run_out(&mut self, lease: &Lease, until: Instant) {
         if let Some(external) = &mut self.external {
             external.run_out(lease, until);
         }
     }
 
-    /// The lease of one that was handed out here has ended.
+    /// Stops counting a lease that has ended.
     pub(super) fn release(&mut self, lease: &Lease) {
         if let Some(external) = &mut self.external {
             external.release(lease);
         }
     }
 
-    /// When there will be room again, if its rate or what is in other hands leaves none.
+    /// When there is room again, if the rate or the leases of others leave none now.
     pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         let rate = self.rate.as_mut().and_then(|rate| {
             rate.tokens(now);

@@ -1,5 +1,5 @@
-//! How many jobs a worker may run at the same time: over all, and on each route. These counts
-//! outlive the routes: those that replace them begin with what still runs.
+//! The job limits of a worker: over all routes, and for each route. The counts outlive a set of
+//! routes: its successor starts with the jobs that still run.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -9,32 +9,32 @@ use tokio::sync::Notify;
 use super::limiter::RouteLimiter;
 use crate::router::{RouteEntry, Routes};
 
-/// How many jobs may wait to be settled without a slot, or as many as there are slots. Enough for
-/// several calls to be filled while others travel.
+/// How many jobs may wait to be settled without a slot; or as many as there are slots, if that is
+/// more. Enough to fill several calls while others travel.
 pub(super) const UNSETTLED: usize = 1024;
 
-/// The limits of a worker, whatever its routes are.
+/// The job limits of a worker, shared by all its engines.
 pub(crate) struct Limits {
     total: usize,
     all: Mutex<LimitCounts>,
     gates: Mutex<HashMap<Name, Weak<RouteLimiter>>>,
-    /// Told whenever a slot became free, or a job was settled.
+    /// Notified whenever a slot becomes free or a job is settled.
     freed: Notify,
 }
 
-/// What tells a route from others: its pattern, its priority, and whether it is the fallback.
+/// The identity of a route: its pattern, its priority, and whether it is the fallback.
 type Name = (String, i32, bool);
 
-/// The jobs of all routes that hold a slot, or a place among those that are to be settled.
+/// The jobs of all routes that hold a slot or wait to be settled.
 pub(super) struct LimitCounts {
     total: usize,
     pub(super) running: usize,
-    /// Jobs whose handler has ended and whose settlement has not, and that hold no slot.
+    /// Jobs without a slot whose handler has ended, and whose settlement has not.
     pub(super) unsettled: usize,
 }
 
 impl Limits {
-    /// For so many jobs over all routes.
+    /// Limits for `total` jobs over all routes.
     pub(crate) fn new(total: usize) -> Arc<Self> {
         Arc::new(Limits {
             total,
@@ -48,8 +48,8 @@ impl Limits {
         })
     }
 
-    /// The gate of each route: that of the route before it, if it was the same, with the limits
-    /// of this one.
+    /// The limiter of each route. A route that existed before keeps its limiter and counts, with
+    /// the limits of the new route.
     pub(super) fn gates(&self, routes: &Routes) -> Vec<Arc<RouteLimiter>> {
         let mut known = self.gates.lock().expect("no panic while held");
         known.retain(|_, gate| gate.strong_count() > 0);
@@ -67,29 +67,34 @@ impl Limits {
         routes.routes.iter().enumerate().map(&mut gate).collect()
     }
 
+    /// How many jobs may run at the same time.
     pub(super) fn total(&self) -> usize {
         self.total
     }
 
+    /// Locks the counts. Lock these before the counts of a route.
     pub(super) fn lock(&self) -> MutexGuard<'_, LimitCounts> {
         self.all.lock().expect("no panic while held")
     }
 
+    /// Reports that a slot became free.
     pub(super) fn tell_freed(&self) {
         self.freed.notify_one();
     }
 
+    /// Returns when a slot became free since the last call.
     pub(super) async fn freed(&self) {
         self.freed.notified().await;
     }
 }
 
 impl LimitCounts {
-    /// How many more may run.
+    /// How many more jobs may run.
     pub(super) fn free(&self) -> usize {
         self.total - self.running
     }
 
+    /// Whether one more job may wait to be settled without a slot.
     pub(super) fn may_leave_unsettled(&self) -> bool {
         self.unsettled < self.total.max(UNSETTLED)
     }

@@ -1,13 +1,13 @@
-//! Runs what was claimed, for as long as its lease lasts.
+//! Runs claimed jobs, and keeps their leases while they run.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
-//! | [`slots`] | the right to run a job, of those that one set of routes has |
-//! | [`limits`] | how many jobs may run at the same time, over all |
-//! | [`limiter`] | how many on each route; with [`rate`] and [`external`], how many in a time, and how many in the hands of those who pull |
-//! | [`runner`] | calls the handler, and settles |
-//! | [`span`] | the span of a run, for the log and for traces |
-//! | [`leases`] | renews the leases of what runs |
+//! | [`slots`] | hands out slots: the right to run one job, for one set of routes |
+//! | [`limits`] | counts the running jobs over all routes |
+//! | [`limiter`] | limits each route; with [`rate`] the starts in a time, with [`external`] the leases that others hold |
+//! | [`runner`] | calls the handler, and settles the job |
+//! | [`span`] | the tracing span of a run, for the log and for traces |
+//! | [`leases`] | renews the leases of running jobs |
 
 mod external;
 pub(super) mod leases;

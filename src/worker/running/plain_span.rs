@@ -1,4 +1,5 @@
-//! The span of a run without the feature `traces`: for the log alone.
+//! The span of a run, for builds without the feature `traces`: for the log alone. The same
+//! functions as in `span.rs`.
 
 use tracing::Span;
 
@@ -7,7 +8,7 @@ use crate::key::JobKey;
 use crate::record::Header;
 use crate::store::Verb;
 
-/// The span of a run, for the log.
+/// The span of a run, with the key and attempt of its job.
 pub(super) fn run(key: &JobKey, attempt: u32, _: Option<&Header>) -> Span {
     tracing::error_span!(target: "keyfall::worker", "run", %key, attempt)
 }

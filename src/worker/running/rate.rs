@@ -1,7 +1,7 @@
-//! How many jobs may start in a time: a bucket of tokens, one for each job.
+//! The rate limit of a route: a token bucket, with one token for each job.
 //!
-//! Whoever claims takes tokens beforehand and gives back those for which no job was found, which
-//! is what the rate limiters of other crates do not offer.
+//! The claimer takes tokens before a claim, and returns those for which it found no job. The rate
+//! limiters of other crates cannot take tokens back.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,17 @@ use crate::handler::Rate;
 #[derive(Debug)]
 pub(super) struct Bucket {
     rate: Rate,
+    /// Largest number of tokens.
     size: f64,
-    /// How long it takes for a token to come.
+    /// Time in which one token is added.
     each: Duration,
+    /// Number of tokens at `at`.
     tokens: f64,
     at: Instant,
 }
 
 impl Bucket {
-    /// Full.
+    /// A full bucket.
     pub(super) fn new(rate: Rate, now: Instant) -> Self {
         let size = f64::from(rate.jobs);
         Bucket {
@@ -31,11 +33,12 @@ impl Bucket {
         }
     }
 
+    /// The rate that the bucket was made for.
     pub(super) fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// How many there are.
+    /// The number of whole tokens at `now`.
     pub(super) fn tokens(&mut self, now: Instant) -> usize {
         let came = now
             .saturating_duration_since(self.at)
@@ -45,16 +48,17 @@ impl Bucket {
         self.tokens as usize
     }
 
-    /// Takes some of those that there are.
+    /// Takes `count` tokens. Call it with at most [`tokens`](Self::tokens).
     pub(super) fn take(&mut self, count: usize) {
         self.tokens -= count as f64;
     }
 
+    /// Returns one token.
     pub(super) fn give_back(&mut self) {
         self.tokens = (self.tokens + 1.0).min(self.size);
     }
 
-    /// When there will be one, if there is none.
+    /// When the next whole token is there, if there is none.
     pub(super) fn next(&self) -> Option<Instant> {
         (self.tokens < 1.0).then(|| self.at + self.each.mul_f64(1.0 - self.tokens))
     }

@@ -1,4 +1,6 @@
-//! Runs one job: from the claim to the settlement.
+//! The runner: runs one job, from the claim to the settlement. For each claimed job it keeps the
+//! lease, looks at the plain key if there is one, calls the handler or hands the job to a client
+//! that pulls, and settles the outcome.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,27 +36,28 @@ use crate::worker::notice::{Notice, Notices};
 use crate::worker::served::ServedLedger;
 use crate::worker::server_monitor::ServerMonitors;
 
-/// For how long a record of a newer version is left to those who know it.
+/// How long a job whose record a newer version wrote is left to workers of that version.
 const NOT_FOR_US: Duration = Duration::from_secs(30);
 
-/// Runs what was claimed, on the runtime of the worker's owner.
+/// Runs claimed jobs, on the runtime of the worker's owner.
 pub(crate) struct Runner {
+    /// The runtime that handlers run on.
     pub(crate) handle: Handle,
     pub(crate) routes: Arc<Routes>,
     pub(crate) leases: Arc<Leases>,
-    /// Told of leases that will run out.
+    /// Told when a lease that a client took over will run out.
     pub(crate) reconciler: Arc<Reconciler>,
-    /// Asked before a job of a plain key is run.
+    /// Confirm jobs of plain keys before they run.
     pub(crate) monitors: Arc<ServerMonitors>,
     pub(crate) settings: WorkerSettings,
     pub(crate) default_policy: RetryPolicy,
     pub(crate) notices: Notices,
     pub(crate) hooks: Arc<Hooks>,
-    /// Whatever is claimed goes back at once.
+    /// Set at a stop: jobs that are claimed from now on go back at once.
     pub(crate) stopping: AtomicBool,
 }
 
-/// When a claim was made, by both clocks.
+/// The times of a claim, by the clocks of this process and of the server.
 #[derive(Clone, Copy)]
 pub(crate) struct ClaimedAt {
     /// When the call was sent.
@@ -63,14 +66,15 @@ pub(crate) struct ClaimedAt {
     pub(crate) received: Instant,
     /// The server's time of the claim.
     pub(crate) server: UnixUs,
-    /// For how long it is.
+    /// Length of the leases.
     pub(crate) lease: LeaseLength,
 }
 
-/// A job that was claimed, with the slot that it takes.
+/// A claimed job, with its slot.
 pub(crate) struct Begun {
     pub(crate) job: Claimed,
     pub(crate) slot: Slot,
+    /// The part that found the job.
     pub(crate) source: Source,
 }
 
@@ -81,7 +85,7 @@ struct JobRun {
     key: JobKey,
     token: String,
     due: UnixMs,
-    /// Of its run, once that has begun.
+    /// How late the job started; `None` before it has.
     lag: Option<Duration>,
     claims: u32,
     fence: u64,
@@ -90,22 +94,23 @@ struct JobRun {
     held: LeaseGuard,
     slot: Slot,
     payload_bytes: usize,
-    /// It is not to run: somebody changed its key.
+    /// The job must not run, because its plain key has changed.
     is_stale: bool,
 }
 
 impl Runner {
-    /// For how long jobs are claimed whose routes do not say.
+    /// Length of the leases of routes without their own.
     pub(crate) fn lease(&self) -> LeaseLength {
         self.settings.lease
     }
 
-    /// From now on, whatever is claimed goes back at once.
+    /// Gives back all jobs that are claimed from now on.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// Starts jobs that one claim brought, each on the route of its slot.
+    /// Starts the jobs of one claim, each on the route of its slot. Jobs of kinds that adopt plain
+    /// keys are confirmed first.
     pub(crate) fn start(
         self: &Arc<Self>,
         served: &Arc<ServedLedger>,
@@ -117,6 +122,7 @@ impl Runner {
             .filter_map(|begun| self.hold(served, begun, at))
             .collect();
         if served.adopts && !runs.is_empty() {
+            // Not on the runtime of the handlers: a handler that blocks would delay calls to Redis.
             // Not where handlers run: one that blocks would hold up calls to Redis.
             tokio::spawn(confirm(self.clone(), runs, at));
         } else {
@@ -124,10 +130,12 @@ impl Runner {
         }
     }
 
+    /// Spawns these jobs on the runtime of the handlers.
     fn run_all(&self, mut runs: Vec<(JobRun, Vec<u8>)>, at: ClaimedAt) {
         match runs.len() {
             0 => {}
             1 => drop(self.handle.spawn(run(runs.remove(0), at))),
+            // A spawn from within the runtime takes half the time of a spawn from outside.
             // To spawn from within the runtime takes half of what it takes from outside.
             _ => drop(self.handle.spawn(async move {
                 for job in runs {
@@ -137,7 +145,7 @@ impl Runner {
         }
     }
 
-    /// Keeps the lease of a job from now on. Nothing if it is none that could be run.
+    /// Starts to keep the lease of a job. `None` if its id cannot be that of a job.
     fn hold(
         self: &Arc<Self>,
         served: &Arc<ServedLedger>,
@@ -146,6 +154,7 @@ impl Runner {
     ) -> Option<(JobRun, Vec<u8>)> {
         let Begun { job, slot, source } = begun;
         let Some(key) = served.key(&job.id) else {
+            // Only a person can have put it there. It stays leased, out of the way.
             // Only a hand could have put it there. It stays leased, out of the way.
             tracing::error!(ledger = ?served, id = job.id, "the ledger holds an id that no job key can have");
             return None;
@@ -182,7 +191,7 @@ impl Runner {
     }
 }
 
-/// Runs those of these jobs whose keys say so, and gives the others back.
+/// Runs those of these jobs whose plain keys confirm them, and gives the others back.
 async fn confirm(runner: Arc<Runner>, mut runs: Vec<(JobRun, Vec<u8>)>, at: ClaimedAt) {
     let mut round = ConfirmRound::AtOnce;
     while let Some((first, _)) = runs.first() {
@@ -221,6 +230,7 @@ fn run((run, record): (JobRun, Vec<u8>), at: ClaimedAt) -> impl Future<Output = 
 }
 
 impl JobRun {
+    /// Runs the job, and settles it unless its lease was lost.
     async fn run(mut self, record: Result<Record, RecordFault>, attempt: u32, at: ClaimedAt) {
         let verb = match &record {
             Ok(record) => self.attempt(record, attempt, at).await,
@@ -254,8 +264,9 @@ impl JobRun {
         }
     }
 
-    /// If the job is to be a dead letter, tells so whoever asked to be told, while the lease is
-    /// held. Not if there was no time to: then somebody else is to take the job, and to tell.
+    /// Calls the hook for dead jobs if the job is to be a dead letter, while the lease is held.
+    /// Returns `false` if there was no time for the hook: then another worker has to take the job
+    /// and call the hook, and this one must not settle it.
     async fn has_told(&mut self, verb: &Verb, record: Option<&Record>) -> bool {
         let hooks = self.runner.hooks.clone();
         let Verb::Bury { header } = verb else {
@@ -271,6 +282,7 @@ impl JobRun {
             lag: self.lag,
             record,
         };
+        // A run that was asked to stop before has used up its time.
         // Asked to stop before, the run has used up the time that there was.
         if !self.held.stop.is_terminated() {
             tokio::select! {
@@ -285,7 +297,8 @@ impl JobRun {
         false
     }
 
-    /// Runs the handler. `None` if the lease was lost, and nothing is left to settle.
+    /// Runs the handler. `None` if there is nothing to settle: the lease was lost, or a client that
+    /// pulls has accepted the job.
     async fn attempt(&mut self, record: &Record, attempt: u32, at: ClaimedAt) -> Option<Verb> {
         let runner = self.runner.clone();
         let route = &runner.routes.routes[self.slot.route()];
@@ -299,6 +312,7 @@ impl JobRun {
         if let Some(reason) = &record.header.unusable {
             return Some(ended.bury(reason.clone()));
         }
+        // Another worker may have the job by now, or it may be cancelled.
         // Somebody else may have had the job by now, and it may be cancelled.
         match self.held.ascertain().await {
             Ok(()) => {}
@@ -308,10 +322,12 @@ impl JobRun {
                 return None;
             }
         }
+        // Cancelled before it began: the settlement notices that.
         // Cancelled before it began, which the settlement will notice.
         if self.is_stale || self.signal.is_raised() || runner.stopping.load(Ordering::Acquire) {
             return Some(ended.give_back(self.due));
         }
+        // The previous attempts ended with the death of their worker or the loss of their lease.
         // The attempts before this one took their workers' lives, or their leases.
         if self.claims > 1 && attempt > policy.max_attempts() {
             let begun = Ended {
@@ -339,6 +355,7 @@ impl JobRun {
         let began = Instant::now();
         let lease = job.lease().clone();
         if route.hands_over {
+            // Before the handler passes the job on: its receiver may settle it quickly.
             // Before they have it: they may be quick to settle it.
             self.slot.hand_out(lease.clone(), at.lease.0);
         }
@@ -364,7 +381,8 @@ impl JobRun {
         }
     }
 
-    /// Of several starts for the same due time, the first.
+    /// Calls the hook for late jobs if this start is late. Of several starts for the same due time,
+    /// only the first counts.
     fn tell_late(&self, route: &RouteEntry, job: &Job) {
         let limit = route.late_after.or(self.runner.settings.late_after);
         if let Some(limit) = limit
@@ -375,6 +393,7 @@ impl JobRun {
         }
     }
 
+    /// The job as its handler sees it.
     fn job(
         &self,
         record: &Record,
@@ -403,10 +422,12 @@ impl JobRun {
         })
     }
 
-    /// Hands the job to one who pulls, and keeps its lease until they accept. Whether it is
-    /// theirs; or nobody's any more.
+    /// Hands the job to a client that pulls, and keeps its lease until the client accepts it.
+    /// Returns whether there is nothing left to settle: the client has the job, or the lease is
+    /// lost. `false` if nobody took it.
     async fn hand_over(&mut self, place: PullPermit, job: Job, length: LeaseLength) -> bool {
         let lease = job.lease().clone();
+        // Before the client has the job: it may settle it quickly.
         // Before they have it: they may be quick to settle it.
         self.slot.hand_out(lease.clone(), length.0);
         let (is_theirs, length) =
@@ -416,6 +437,7 @@ impl JobRun {
                     biased;
                     accepted = &mut accepted => (accepted.is_ok(), accepted.ok().flatten()),
                     stop = &mut self.held.stop => {
+                        // The client may have taken it just now; after this it cannot.
                         // They may have taken it just now, and nobody can after this.
                         accepted.close();
                         let accepted = accepted.try_recv();
@@ -436,7 +458,11 @@ impl JobRun {
         is_theirs
     }
 
-    /// Calls the handler; a panic is a failed attempt, and so is a run that takes too long.
+    /// Calls the handler. A panic is a failed attempt, and so is a run that takes longer than
+    /// `limit`. After that, or a stop, the handler gets `notice` to end.
+    ///
+    /// # Errors
+    /// If the run has no outcome: the lease was lost, or the job goes back.
     async fn call(
         &mut self,
         route: &RouteEntry,
@@ -456,6 +482,7 @@ impl JobRun {
         if why == Some(Stop::Lost) {
             return Err(Stop::Lost);
         }
+        // After a stop request, a handler may still return its outcome.
         // Asked to stop, a handler may still say how it ended.
         let lost = async {
             match why {
@@ -474,8 +501,8 @@ impl JobRun {
         }
     }
 
-    /// Hands the settlement over. The slot and the lease are kept until it is answered; nothing
-    /// else waits for that.
+    /// Posts the settlement to the batcher of the ledger. The slot and the lease are kept until the
+    /// answer; nothing else waits for it.
     async fn settle(self, verb: Verb) {
         let reason = match &verb {
             Verb::Bury { header } => Header::reason(header),
@@ -504,6 +531,7 @@ impl JobRun {
         }
     }
 
+    /// Takes in the answer to a durable settlement.
     fn settled_durably(self, answer: Result<(Answered, Result<Reached>)>, reason: Option<String>) {
         match &answer {
             Ok((_, Ok(reached))) => tracing::debug!(?reached),
@@ -513,6 +541,7 @@ impl JobRun {
         self.settled(answer.map(|(answered, _)| answered), reason);
     }
 
+    /// Takes in the answer to a settlement.
     fn settled(self, answer: Result<Answered>, reason: Option<String>) {
         match answer {
             Ok(answered) => match answered.answer {
@@ -529,7 +558,8 @@ impl JobRun {
         }
     }
 
-    /// Not on the thread that renews leases: whoever asked to be told may take their time.
+    /// Sends the notice of a dead job. On the runtime of the handlers, not on the thread that
+    /// renews leases, because a hook may be slow.
     fn tell_buried(self, letter: u64, reason: String) {
         let handle = self.runner.handle.clone();
         handle.spawn(

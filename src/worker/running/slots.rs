@@ -1,5 +1,5 @@
-//! The slots of one set of routes. Where jobs go to those who pull them, a place in their hands
-//! counts as a slot.
+//! The slots of one set of routes. The claimer reserves a slot for each job before it claims the
+//! job. On a route whose jobs are pulled, each job that a client asks for is a slot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,44 +15,45 @@ use crate::key::Kind;
 use crate::lease::Lease;
 use crate::router::Routes;
 
-/// So many slots are not halved: a smaller claim costs Redis more for each job.
+/// Claims of up to this many slots are not halved: a smaller claim costs Redis more for each job.
 const FEW: usize = 64;
 
-/// Counts free slots for one set of routes. Whoever claims reserves first, so that nothing is
-/// claimed that has to wait for a slot.
+/// The slots of one set of routes. The claimer reserves slots first, so that no claimed job has to
+/// wait for one.
 pub(crate) struct Slots {
-    /// Shared with the routes before these and after them.
+    /// Shared with the engines before and after this one.
     limits: Arc<Limits>,
-    /// By route.
+    /// The limiter of each route.
     gates: Vec<Arc<RouteLimiter>>,
-    /// By route: who hands out its places, if it has any.
+    /// For each route whose jobs are pulled: the source of its places.
     pulls: Vec<Option<Pull>>,
-    /// How many slots are taken, or hold what is to be settled.
+    /// Number of slots that are taken, or whose job is still to be settled.
     taken: AtomicUsize,
-    /// Told when none is any more.
+    /// Notified when `taken` drops to 0.
     all_free: Notify,
 }
 
-/// The right to run one job of a route; given back when it is dropped.
+/// The right to run one job of a route; dropping it gives it back.
 pub(crate) struct Slot {
     slots: Arc<Slots>,
     route: usize,
     holds: Holds,
-    /// A job has it.
+    /// Whether a job has taken the slot.
     begun: bool,
 }
 
+/// The place that a slot occupies.
 enum Holds {
-    /// A place among those that run.
+    /// A place among the running jobs.
     Run,
-    /// Nothing any more: it was given back before its job was settled.
+    /// None any more: it was given back before the job was settled.
     Nothing,
-    /// The hand of one who pulls, until it was filled.
+    /// The place of a client that pulls; `None` once a job was delivered to it.
     Place(Option<PullPermit>),
 }
 
 impl Slots {
-    /// `routes` are those of the worker; one without a limit has none of its own.
+    /// The slots of these routes. The counts of `limits` carry over from the routes before.
     pub(crate) fn new(limits: &Arc<Limits>, routes: &Routes) -> Arc<Self> {
         Arc::new(Slots {
             limits: limits.clone(),
@@ -67,13 +68,13 @@ impl Slots {
         })
     }
 
-    /// How many jobs of this route and kind could start now.
+    /// How many jobs of this route and kind can start now.
     pub(crate) fn free(&self, route: usize, kind: &Kind) -> usize {
         let wanted = self.pulls[route].as_ref().map(|pull| pull.places(kind));
         self.room(route, wanted)
     }
 
-    /// Whether a job of this route could start now.
+    /// Whether a job of this route, of any kind, can start now.
     pub(crate) fn has_room(&self, route: usize) -> bool {
         let wanted = self.pulls[route]
             .as_ref()
@@ -86,8 +87,8 @@ impl Slots {
         self.gates[route].lock().room(room)
     }
 
-    /// How many slots of this route one claim takes at the most: where there are many, half of
-    /// them, so that Redis carries out one claim while what another brought is run.
+    /// How many slots of this route one claim may take. Half of a large number, so that Redis
+    /// carries out one claim while the jobs of another run.
     pub(crate) fn at_once(&self, route: usize) -> usize {
         if self.pulls[route].is_some() {
             return usize::MAX;
@@ -96,7 +97,7 @@ impl Slots {
         (self.limits.total().min(limit) / 2).max(FEW)
     }
 
-    /// Takes up to `count` slots of this route, for jobs of this kind.
+    /// Takes up to `count` slots of this route, for jobs of this kind. May return fewer, or none.
     pub(crate) fn reserve(self: &Arc<Self>, route: usize, kind: &Kind, count: usize) -> Vec<Slot> {
         let slot = |holds| {
             self.taken.fetch_add(1, Ordering::AcqRel);
@@ -127,14 +128,14 @@ impl Slots {
         slots.collect()
     }
 
-    /// A lease that was handed out runs for so long from now.
+    /// Takes in that a handed-out lease was extended to this length from now.
     pub(crate) fn extended(&self, lease: &Lease, length: Duration) {
         for gate in &self.gates {
             gate.lock().extend(lease, length);
         }
     }
 
-    /// A lease that was handed out has ended.
+    /// Takes in that a handed-out lease has ended.
     pub(crate) fn ended(&self, lease: &Lease) {
         for gate in &self.gates {
             gate.lock().release(lease);
@@ -142,8 +143,8 @@ impl Slots {
         self.limits.tell_freed();
     }
 
-    /// Returns when a route that could start nothing more, because of its rate or because of
-    /// leases that were not ended, can again.
+    /// Returns when a route that its rate or the leases of others had stopped can start jobs again.
+    /// Pending for ever if there is none.
     pub(crate) async fn replenished(&self) {
         let now = Instant::now();
         let gates = self.gates.iter();
@@ -153,7 +154,7 @@ impl Slots {
         }
     }
 
-    /// Returns when no slot is taken, and nothing is to be settled.
+    /// Returns when no slot is taken, and no job is to be settled. For one waiter at a time.
     pub(crate) async fn all_free(&self) {
         while self.taken.load(Ordering::Acquire) > 0 {
             self.all_free.notified().await;
@@ -165,38 +166,42 @@ impl Slots {
         self.limits.freed().await;
     }
 
-    /// Nothing more is reserved here. What became free meanwhile is for the routes that follow.
+    /// Call it when these routes reserve nothing more: it wakes the engine of the routes that
+    /// follow, for slots that became free meanwhile.
     pub(crate) fn retire(&self) {
         self.limits.tell_freed();
     }
 }
 
 impl Slot {
+    /// The index of its route.
     pub(crate) fn route(&self) -> usize {
         self.route
     }
 
-    /// A job has it.
+    /// Marks the slot as taken by a job, so that its rate token is spent.
     pub(crate) fn begin(&mut self) {
         self.begun = true;
     }
 
-    /// Those who pulled are given the job, and its lease runs for so long from now.
+    /// Counts the job as leased to a client or target, for this length from now.
     pub(crate) fn hand_out(&self, lease: Lease, length: Duration) {
         self.gate().lock().hold(lease, Instant::now() + length);
     }
 
-    /// They took it, and its lease runs for so long from now, unless it has ended already.
+    /// Takes in that the receiver accepted the job: its lease runs for this length from now, unless
+    /// it has ended already.
     pub(crate) fn hand_on(&self, lease: &Lease, length: Duration) {
         self.gate().lock().run_out(lease, Instant::now() + length);
     }
 
-    /// They did not take it.
+    /// Takes in that the receiver did not accept the job.
     pub(crate) fn take_back(&self, lease: &Lease) {
         self.slots.ended(lease);
     }
 
-    /// The hand that the job goes to, if it goes to one who pulls.
+    /// The place of the client that pulls the job. `None` on other routes, and after the first
+    /// call.
     pub(crate) fn take_place(&mut self) -> Option<PullPermit> {
         match &mut self.holds {
             Holds::Place(place) => place.take(),
@@ -204,9 +209,9 @@ impl Slot {
         }
     }
 
-    /// Gives the slot back while its job is still to be settled, so that the next one need
-    /// not wait for that; unless too many jobs are to be settled already. Then Redis must be
-    /// away, and memory is bounded.
+    /// Frees the slot although its job is still to be settled, so that the next job need not wait
+    /// for that. Does nothing if too many jobs are to be settled already: then Redis must be away,
+    /// and memory stays bounded.
     pub(crate) fn handler_ended(&mut self) {
         if !matches!(self.holds, Holds::Run) {
             return;
@@ -229,6 +234,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        // The place first: the claimer looks for it as soon as it hears of a free slot.
         // The place first: whoever is told of a free slot looks for it at once.
         drop(self.take_place());
         let mut all = self.slots.limits.lock();

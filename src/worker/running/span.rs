@@ -1,5 +1,5 @@
-//! The span of a run, which belongs to the trace of whoever scheduled the job. What it says
-//! follows the [conventions for messaging](https://opentelemetry.io/docs/specs/semconv/messaging/).
+//! The span of a run. It belongs to the trace of the call that scheduled the job, and its fields
+//! follow the [conventions for messaging](https://opentelemetry.io/docs/specs/semconv/messaging/).
 
 use opentelemetry::Context;
 use opentelemetry::trace::{Status, TraceContextExt};
@@ -13,10 +13,12 @@ use crate::source::Source;
 use crate::store::Verb;
 use crate::traces::reading;
 
-/// The span of a run: in the trace of whoever scheduled the job, or in one of its own, and
-/// linked to the span in which the attempt before it ended. Where nothing traces, it is for the
-/// log alone.
+/// The span of a run: in the trace of the call that scheduled the job, or in a trace of its own,
+/// and linked to the span in which the previous attempt ended. Without a tracer, it serves the log
+/// alone.
 pub(super) fn run(key: &JobKey, attempt: u32, header: Option<&Header>) -> Span {
+    // At the highest level, so that even a lone error in the log names its job. The log does not
+    // show empty fields.
     // At the highest level, so that even a lone error says which job it is about. The log does
     // not show fields that stay empty.
     let span = tracing::error_span!(
@@ -54,7 +56,7 @@ pub(super) fn run(key: &JobKey, attempt: u32, header: Option<&Header>) -> Span {
     span
 }
 
-/// The current span runs this job.
+/// Adds the fields of this job to the current span.
 pub(super) fn begun(job: &Job) {
     let span = Span::current();
     let bytes = i64::try_from(job.payload().len()).unwrap_or(i64::MAX);
@@ -69,7 +71,8 @@ pub(super) fn begun(job: &Job) {
     span.set_attribute("keyfall.source", source);
 }
 
-/// The run in the current span ended, and this becomes of the job.
+/// Adds the outcome of the run to the current span. A failed or buried job marks the span as an
+/// error.
 pub(super) fn ended(verb: &Verb) {
     let span = Span::current();
     let (outcome, failure) = match verb {
@@ -79,6 +82,7 @@ pub(super) fn ended(verb: &Verb) {
         Verb::Bury { header } => ("buried", Some(header)),
     };
     span.set_attribute("keyfall.outcome", outcome);
+    // The header is read only if a tracer records the span.
     // The header is only read where somebody wants to know.
     if let Some(header) = failure
         && span.context().span().is_recording()
@@ -87,11 +91,12 @@ pub(super) fn ended(verb: &Verb) {
     }
 }
 
-/// The run in the current span lost its lease: whatever it did does not count.
+/// Marks the current span as an error: its run lost its lease, so its result does not count.
 pub(super) fn lost() {
     fail(&Span::current(), "lost", "the lease was lost".into());
 }
 
+/// Marks a span as an error.
 fn fail(span: &Span, sort: &'static str, why: String) {
     span.set_attribute("error.type", sort);
     span.set_status(Status::error(why));
