@@ -1,4 +1,4 @@
-//! Claims what is due, as far as there are free slots, and hands it to the runner.
+//! The claimer: claims due jobs as far as there are free slots, and passes them to the runner.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use crate::worker::running::slots::{Slot, Slots};
 use crate::worker::served::{ServedLedger, ServedLedgers};
 use crate::worker::server_monitor::ServerMonitors;
 
-/// How many claims on one ledger are in flight at the same time: one that is carried out
-/// while another travels.
+/// How many claims on one ledger are in flight at the same time: Redis carries one out while the
+/// other travels.
 const CLAIMS: usize = 2;
 
-/// How long a claim is tried where there are other servers than that of its ledger. What it may have
-/// claimed without saying so is found when the lease has lapsed.
+/// How long a claim is tried if its ledger's server is one of several. If such a claim succeeds and
+/// its answer is lost, its jobs are found when their leases have lapsed.
 const ELSEWHERE: Duration = Duration::from_secs(3);
 
-/// Takes up what lies in the inbox.
+/// Claims the jobs in the inboxes of all served ledgers.
 pub(crate) struct Claimer {
     served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
@@ -41,26 +41,30 @@ pub(crate) struct Claimer {
     monitors: Arc<ServerMonitors>,
     slots: Arc<Slots>,
     runner: Arc<Runner>,
+    /// Length of the leases of routes without their own.
     lease: LeaseLength,
-    /// Of jobs that are in other hands.
+    /// News of jobs that clients or targets hold.
     news: mpsc::UnboundedReceiver<LeaseEvent>,
-    /// By the indices of their ledgers.
+    /// The state of each ledger, by its index.
     counters: HashMap<usize, Counter>,
-    /// Which ledger is served first in the next round, so that none is always last.
+    /// Rotates the ledger that is served first, so that none is always last.
     turn: usize,
 }
 
-/// Where one ledger is served.
+/// The state of one ledger.
 #[derive(Default)]
 struct Counter {
     /// Lanes without a call.
     idle: Vec<Lane>,
+    /// Number of calls under way; at most [`CLAIMS`].
     in_flight: usize,
+    /// The search through due jobs, for a kind with several routes.
     search: RouteSearch,
 }
 
-/// The answer to a claim call, with what was reserved for it.
+/// The answer to a claim call, with the slots that were reserved for it.
 enum ClaimResult {
+    /// A claim or a takeover of lapsed jobs.
     Claim {
         named: Vec<ClaimItem>,
         fill: Vec<Slot>,
@@ -68,14 +72,18 @@ enum ClaimResult {
         said: u64,
         reply: Result<ClaimReply>,
     },
+    /// A page of due jobs.
     Look {
         found: Result<Sweep>,
     },
 }
 
+/// A call under way, with the ledger and the lane that it uses.
 type Flight = BoxFuture<'static, (Arc<ServedLedger>, Lane, ClaimResult)>;
 
 impl Claimer {
+    /// A claimer for these ledgers, which subscribes to news of leases. It does nothing until
+    /// [`run`](Self::run) is called.
     pub(crate) fn new(
         served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
@@ -104,7 +112,7 @@ impl Claimer {
         }
     }
 
-    /// Claims until told to stop; then waits for the claims that are under way.
+    /// Claims until `stop`; then waits for the claims under way, and starts their jobs.
     pub(crate) async fn run(&mut self, stop: &CancellationToken) {
         let mut flights: FuturesUnordered<Flight> = FuturesUnordered::new();
         while !stop.is_cancelled() {
@@ -120,6 +128,7 @@ impl Claimer {
                 }
             }
         }
+        // From now on other engines serve the clients that pull.
         // Those who pull are served by others from now on.
         self.news.close();
         self.slots.retire();
@@ -128,8 +137,11 @@ impl Claimer {
         }
     }
 
+    /// Takes in news of jobs that clients or targets hold.
     fn hear(&self, news: &LeaseEvent) {
         match news {
+            // A client waits for jobs of these kinds. They may be due already, without room until
+            // now.
             // What they want may be due, though nobody here had room for it so far.
             LeaseEvent::Waits(wanted) => {
                 for served in self.served_ledgers.all().iter() {
@@ -144,7 +156,7 @@ impl Claimer {
         }
     }
 
-    /// Sends whatever calls make sense now.
+    /// Sends all calls that have a reason and a slot now.
     fn step(&mut self, flights: &FuturesUnordered<Flight>) {
         let ledgers = self.served_ledgers.all();
         self.forget_counters(&ledgers);
@@ -154,6 +166,7 @@ impl Claimer {
             instances: &self.instances,
             lease: self.lease,
         };
+        // If slots are short, each ledger that waits for one gets its share.
         // Where slots are short, each ledger that waits for one gets its share.
         let waits = |served: &&Arc<ServedLedger>| {
             let has_room = served
@@ -184,7 +197,7 @@ impl Claimer {
         }
     }
 
-    /// Forgets ledgers that are served no more, when the last call on them has landed.
+    /// Drops the state of ledgers that are not served any more, once their last call has landed.
     fn forget_counters(&mut self, ledgers: &[Arc<ServedLedger>]) {
         if self.counters.len() > ledgers.len() {
             let served: HashSet<usize> = ledgers.iter().map(|served| served.index).collect();
@@ -210,6 +223,7 @@ impl Claimer {
                 Err(error) => {
                     served.ledger.note::<()>("claim", &Err(error));
                     self.give_up(served);
+                    // The reconciler does not find keys that expired too soon.
                     // The reconciler knows nothing of those that expired too soon.
                     let heard = named.iter().filter(|wanted| wanted.source == Source::Event);
                     let adopter = &self.monitors.of(served).adopter;
@@ -236,12 +250,13 @@ impl Claimer {
         }
     }
 
-    /// After a fault nothing is tried at once: the reconciler brings it back.
+    /// Stops claims on a ledger after a fault, until the reconciler asks for more.
     fn give_up(&self, served: &ServedLedger) {
         self.inbox
             .with(served, |ledger_inbox| ledger_inbox.behind = false);
     }
 
+    /// Takes in the answer to a claim: starts the jobs, and frees the slots that got none.
     fn claimed(
         &self,
         served: &Arc<ServedLedger>,
@@ -264,11 +279,13 @@ impl Claimer {
         let lost = reply.answers.iter().filter(is_lost).count();
         served.ledger.meter().lost(lost as u64);
         let mut answers = reply.answers.iter();
+        // Two parts may have found the same job. It needs one slot.
         // A job may have been named twice, by two who had found it. It needs one slot.
         let mut open: HashMap<String, ClaimItem> = HashMap::with_capacity(named.len());
         for wanted in named {
             match answers.next().map(|answered| answered.answer) {
                 Some(Word::Early(ms)) => self.wait_for(served, &wanted, ms),
+                // The job may belong to another ledger by now.
                 // It may belong to another ledger by now.
                 Some(Word::Absent) if wanted.source == Source::Event => {
                     self.served_ledgers.freshness().doubt();
@@ -289,6 +306,7 @@ impl Claimer {
                     slot.begin();
                     begun.push(Begun { job, slot, source });
                 }
+                // Without a slot the lease lapses, and the job is found again.
                 // Its lease will lapse, and it is found again.
                 None => tracing::error!(ledger = ?served, id = job.id, "claimed unasked"),
             }
@@ -302,8 +320,8 @@ impl Claimer {
         }
     }
 
-    /// A claim that comes too early waits as long as it was told. Where that is long, the
-    /// name was heard for another reason, and the pacer will come to it.
+    /// Repeats a claim that came too early, after the wait that the server gave. For a long wait it
+    /// does nothing: the name was heard for another reason, and the pacer finds the job in time.
     fn wait_for(&self, served: &Arc<ServedLedger>, wanted: &ClaimItem, ms: u64) {
         let wait = Duration::from_millis(ms + 1);
         if wanted.source == Source::Event {
@@ -321,9 +339,11 @@ impl Claimer {
     }
 }
 
+/// Sends one call to a ledger.
 fn send(served: Arc<ServedLedger>, mut lane: Lane, claim_call: ClaimCall) -> Flight {
     Box::pin(async move {
         let ledger = &served.ledger;
+        // A claim that waits holds slots that other ledgers could use.
         // What waits holds slots that others might use.
         let patience = match ledger.is_one_of_many() {
             true => ELSEWHERE,

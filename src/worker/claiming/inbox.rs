@@ -1,7 +1,7 @@
-//! What waits to be claimed.
+//! The claim inbox: found jobs that wait to be claimed.
 //!
-//! Listener, pacer and reconciler put down what they have found; the claimer takes it up.
-//! Bounded: what does not fit stays in the ledger and is found again, oldest first.
+//! The listener, the pacer and the reconciler add jobs; the claimer takes them. The inbox is
+//! bounded: a job that does not fit stays in the ledger and is found again, oldest first.
 
 use std::collections::VecDeque;
 
@@ -10,32 +10,35 @@ use tokio::sync::Notify;
 use crate::source::Source;
 use crate::worker::served::ServedLedger;
 
-/// How many names of one ledger are kept. More than a claim takes, so that it is full.
+/// How many names the inbox of one ledger keeps. More than one claim takes, so that claims are
+/// full.
 const NAMES: usize = 1024;
 
-/// Says when something was put down.
+/// Access to the inboxes of all ledgers. Notifies the claimer of changes.
 #[derive(Default)]
 pub(crate) struct ClaimInbox {
     changed: Notify,
 }
 
-/// What is known of one ledger, and goes with it.
+/// The inbox of one ledger; [`ServedLedger`] holds it.
 #[derive(Default)]
 pub(crate) struct LedgerInbox {
-    /// Jobs that are due, as far as is known.
+    /// Jobs that are probably due, with the part that found each. At most 1024.
     pub(crate) heard: VecDeque<(String, Source)>,
-    /// Jobs whose lease has lapsed, as far as is known.
+    /// Jobs whose lease has probably lapsed.
     pub(crate) lapsed: VecDeque<String>,
-    /// The kind is paused, as far as is known: there is nothing to ask for.
+    /// Whether the kind is probably paused; nothing is claimed then.
     paused: bool,
-    /// More jobs are due than were heard of: take the oldest.
+    /// Whether more jobs are due than `heard` names: the claimer takes the oldest.
     pub(crate) behind: bool,
-    /// How often `behind` was said. Who has looked since it was last said may unsay it.
+    /// How often `behind` was set. A look at the ledger may clear `behind` only if this number has
+    /// not changed since the look began.
     pub(crate) said: u64,
 }
 
 impl ClaimInbox {
-    /// A job is due.
+    /// Adds a due job. If the inbox is full, the job is only counted, and the claimer takes the
+    /// oldest.
     pub(crate) fn hear(&self, served: &ServedLedger, id: String, source: Source) {
         self.change(served, |ledger_inbox| {
             if ledger_inbox.heard.len() < NAMES {
@@ -47,17 +50,17 @@ impl ClaimInbox {
         });
     }
 
-    /// Jobs are due that nobody named.
+    /// Reports that unnamed jobs are due.
     pub(crate) fn fall_behind(&self, served: &ServedLedger) {
         self.change(served, LedgerInbox::fall_behind);
     }
 
-    /// Leases have lapsed.
+    /// Replaces the list of jobs whose leases have lapsed.
     pub(crate) fn lapse(&self, served: &ServedLedger, ids: Vec<String>) {
         self.change(served, |ledger_inbox| ledger_inbox.lapsed = ids.into());
     }
 
-    /// The kind is paused.
+    /// Stops claims, because the kind is paused.
     pub(crate) fn pause(&self, served: &ServedLedger) {
         let was = self.with(served, |ledger_inbox| {
             std::mem::replace(&mut ledger_inbox.paused, true)
@@ -67,7 +70,8 @@ impl ClaimInbox {
         }
     }
 
-    /// The kind is not paused. If it was, jobs may have fallen due unheard.
+    /// Continues claims, because the kind is not paused. After a pause, jobs may be due without
+    /// having been announced.
     pub(crate) fn resume(&self, served: &ServedLedger) {
         if self.is_paused(served) {
             tracing::info!(ledger = ?served, "the kind is resumed");
@@ -78,11 +82,13 @@ impl ClaimInbox {
         }
     }
 
+    /// Whether the kind is paused, as far as is known.
     pub(crate) fn is_paused(&self, served: &ServedLedger) -> bool {
         self.with(served, |ledger_inbox| ledger_inbox.paused)
     }
 
-    /// Looks at what is known of a ledger, takes from it, or corrects it.
+    /// Gives access to the inbox of a ledger. Does not notify the claimer. Keep `act` short: it
+    /// runs under a lock.
     pub(crate) fn with<T>(
         &self,
         served: &ServedLedger,
@@ -91,11 +97,12 @@ impl ClaimInbox {
         act(&mut served.ledger_inbox.lock().expect("no panic while held"))
     }
 
-    /// Returns when something was put down since the last call.
+    /// Returns when something was added since the last call.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
+    /// Changes the inbox of a ledger, and notifies the claimer.
     fn change(&self, served: &ServedLedger, change: impl FnOnce(&mut LedgerInbox)) {
         change(&mut served.ledger_inbox.lock().expect("no panic while held"));
         self.changed.notify_one();
@@ -103,23 +110,25 @@ impl ClaimInbox {
 }
 
 impl LedgerInbox {
-    /// Nothing waits to be claimed, or can be.
+    /// Whether there is nothing to claim, or the kind is paused.
     pub(crate) fn is_blank(&self) -> bool {
         self.paused || self.heard.is_empty() && self.lapsed.is_empty() && !self.behind
     }
 
-    /// Nothing of it is this worker's.
+    /// Drops the due jobs, because other workers take them.
     pub(crate) fn forget(&mut self) {
         self.heard.clear();
         self.behind = false;
     }
 
+    /// Sets `behind`, and counts that.
     fn fall_behind(&mut self) {
         self.behind = true;
         self.said += 1;
     }
 
-    /// A look at the ledger, begun when `said` was that, found nothing more that is due.
+    /// Clears `behind`, because a look at the ledger found nothing more that is due. `said` is the
+    /// value of [`said`](Self::said) when the look began.
     pub(crate) fn caught_up(&mut self, said: u64) {
         if self.said == said {
             self.behind = false;

@@ -1,10 +1,10 @@
-//! Claims what was found, as much as can be run.
+//! Claims found jobs, as many as there are free slots.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
-//! | [`inbox`] | holds what was found, for the claimer |
-//! | [`pick`] | says what is claimed next |
-//! | [`claimer`] | claims it |
+//! | [`inbox`] | keeps found jobs for the claimer |
+//! | [`pick`] | picks the next claim of a ledger |
+//! | [`claimer`] | sends the claims, and passes the jobs to the runner |
 
 pub(super) mod claimer;
 pub(super) mod inbox;

@@ -1,4 +1,4 @@
-//! What the claimer does next for one ledger: which jobs to claim, with a slot for each.
+//! Picks the next claim of one ledger: the jobs to claim, with a slot for each.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,32 +14,32 @@ use crate::worker::instances::PeerTable;
 use crate::worker::running::slots::{Slot, Slots};
 use crate::worker::served::ServedLedger;
 
-/// What jobs are picked by.
+/// The state of the worker that a pick depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct ClaimContext<'a> {
     pub(crate) slots: &'a Arc<Slots>,
     pub(crate) routes: &'a Routes,
     pub(crate) instances: &'a PeerTable,
-    /// The lease of a job whose route has none of its own.
+    /// Length of the leases of routes without their own.
     pub(crate) lease: LeaseLength,
 }
 
-/// A call to make.
+/// The next call to a ledger.
 pub(crate) enum ClaimCall {
-    /// Claim these, and as many of the oldest due beside as there are slots in `fill`.
+    /// Claim the named jobs, and also as many of the oldest due jobs as there are slots in `fill`.
     Due {
         named: Vec<ClaimItem>,
         fill: Vec<Slot>,
         lease: LeaseLength,
         said: u64,
     },
-    /// Take these over.
+    /// Take over these jobs, whose leases have lapsed.
     Lapsed {
         named: Vec<ClaimItem>,
         lease: LeaseLength,
         said: u64,
     },
-    /// Look which jobs are due, but for so many of the oldest.
+    /// Read a page of due jobs, without the `skip` oldest.
     Look { skip: usize },
 }
 
@@ -50,22 +50,23 @@ pub(crate) struct ClaimItem {
     pub(crate) slot: Slot,
 }
 
-/// Looking through the due jobs of a kind whose routes go by id, page by page, for those
-/// whose route has a free slot.
+/// A search through the due jobs of a kind whose route depends on the job's id, page by page, for
+/// jobs whose route has a free slot.
 #[derive(Default)]
 pub(crate) struct RouteSearch {
-    /// A page is being read.
+    /// Whether a page is being read.
     under_way: bool,
-    /// How far it goes; none between two searches.
+    /// How far the search goes; `None` between two searches.
     reach: Option<SearchRange>,
-    /// How many due jobs were passed over: their route has no slot, or they have no route.
+    /// How many due jobs the search has passed over, because their route has no slot or they have
+    /// no route.
     passed: usize,
-    /// The routes of those that had no slot. When one of them has, it is worth searching
-    /// again.
+    /// Routes whose jobs were passed over for want of a slot. When one of them has a slot, another
+    /// search is worth its cost.
     starved: Vec<usize>,
-    /// Such routes as this search has met.
+    /// Such routes that the current search has met so far.
     met: Vec<usize>,
-    /// When the last whole search began, and what [`LedgerInbox::said`] was then.
+    /// When the last whole search began, and the value of [`LedgerInbox::said`] at that time.
     began: Option<(Instant, u64)>,
 }
 
@@ -74,15 +75,16 @@ pub(crate) struct RouteSearch {
 enum SearchRange {
     /// To the end.
     Whole,
-    /// As far as a starved route has slots.
+    /// Until the starved routes have no more slots.
     Slots,
 }
 
-/// How often the due jobs of a kind are searched to the end at the most, while there are more
-/// than slots. In between, a route that has a slot again gets its oldest.
+/// Shortest time between two whole searches through a kind, while it has more due jobs than slots.
+/// In between, a route with a free slot gets its oldest job.
 const WHOLE_SEARCH: Duration = Duration::from_secs(1);
 
-/// The next claim call, if there is reason and room for one.
+/// The next call to a ledger, if there is a reason and a slot for one. Lapsed jobs come first.
+/// `waiting` is the number of ledgers that share the free slots.
 pub(crate) fn next(
     ledger_inbox: &mut LedgerInbox,
     search: &mut RouteSearch,
@@ -100,7 +102,7 @@ pub(crate) fn next(
     })
 }
 
-/// Lapsed jobs, as many as their routes have slots for. The rest waits for the next slot.
+/// A takeover of lapsed jobs, as many as their routes have slots for. The rest stays in the inbox.
 fn lapsed(
     ledger_inbox: &mut LedgerInbox,
     served: &ServedLedger,
@@ -108,6 +110,7 @@ fn lapsed(
 ) -> Option<ClaimCall> {
     let mut claim = Claim::default();
     for id in std::mem::take(&mut ledger_inbox.lapsed) {
+        // A job without a route here is left to a worker that has one.
         // Without a route here, it is left to a worker that has one.
         let Some(route) = means.route_of(&id, served) else {
             continue;
@@ -127,7 +130,7 @@ fn lapsed(
     })
 }
 
-/// Due jobs of a kind that belongs to one route: those heard of, or the oldest.
+/// A claim of due jobs of a kind with one route: the jobs heard of, or the oldest.
 fn whole(
     ledger_inbox: &mut LedgerInbox,
     route: usize,
@@ -175,8 +178,8 @@ fn whole(
     })
 }
 
-/// Due jobs of a kind whose routes go by id: those heard of whose route has a slot, or a
-/// look at what is due.
+/// A claim of due jobs of a kind whose route depends on the id: of the jobs heard of, those whose
+/// route has a slot; or else a look at the due jobs.
 fn mixed(
     ledger_inbox: &mut LedgerInbox,
     search: &mut RouteSearch,
@@ -184,6 +187,7 @@ fn mixed(
     means: ClaimContext<'_>,
 ) -> Option<ClaimCall> {
     if !served.is_routed && means.instances.route_whole(served.ledger.kind().as_str()) {
+        // Another instance has a route for the whole kind, so the fallback gets nothing.
         // Only the fallback is left here, and nothing for it.
         ledger_inbox.forget();
         return None;
@@ -193,6 +197,7 @@ fn mixed(
     while claim.named.len() < BATCH
         && let Some((id, source)) = ledger_inbox.heard.pop_front()
     {
+        // A job without a route here stays in the ledger for a worker that has one.
         // An id without a route stays in the ledger for a worker that has one.
         let Some(route) = means.route_of(&id, served) else {
             continue;
@@ -229,22 +234,27 @@ fn mixed(
     Some(ClaimCall::Look { skip })
 }
 
-/// Jobs that one call claims: as many as fit, all with a lease of one length.
+/// The jobs of one call: as many as fit, with leases of the same length.
 #[derive(Default)]
 struct Claim {
     named: Vec<ClaimItem>,
-    /// Of the first one.
+    /// Length of the lease of the first job.
     lease: Option<LeaseLength>,
 }
 
-/// Why a job is not in a claim.
+/// The reason why a job is not in a claim.
 enum Left {
     /// The call is full, or the job has a lease of another length.
     NextCall,
+    /// The job's route has no free slot.
     NoSlot,
 }
 
 impl Claim {
+    /// Adds a job, with a slot of its route.
+    ///
+    /// # Errors
+    /// The id, and the reason why the job is not in the claim.
     fn add(
         &mut self,
         id: String,
@@ -266,6 +276,7 @@ impl Claim {
     }
 }
 
+/// Adds a route to the list, unless it is there.
 fn note(routes: &mut Vec<usize>, route: usize) {
     if !routes.contains(&route) {
         routes.push(route);
@@ -273,28 +284,32 @@ fn note(routes: &mut Vec<usize>, route: usize) {
 }
 
 impl ClaimContext<'_> {
+    /// Length of the leases of a route.
     fn lease_of(self, route: usize) -> LeaseLength {
         let lease = self.routes.routes[route].lease;
         lease.map_or(self.lease, LeaseLength)
     }
 
+    /// The route of the job with this id, if it has one here.
     fn route_of(self, id: &str, served: &ServedLedger) -> Option<usize> {
         self.instances.route_of(&served.key(id)?, self.routes)
     }
 }
 
 impl RouteSearch {
+    /// Whether a page is being read. No other call is sent meanwhile.
     pub(crate) fn is_under_way(&self) -> bool {
         self.under_way
     }
 
+    /// Whether a starved route has a free slot.
     fn has_room(&self, slots: &Slots, kind: &Kind) -> bool {
         self.starved
             .iter()
             .any(|route| slots.free(*route, kind) > 0)
     }
 
-    /// Where to read on, if that makes sense now.
+    /// How many due jobs the next page skips; `None` if there is no reason to read one now.
     fn next_page(
         &mut self,
         ledger_inbox: &LedgerInbox,
@@ -309,6 +324,7 @@ impl RouteSearch {
             said != ledger_inbox.said && now.duration_since(at) >= WHOLE_SEARCH
         });
         if is_news {
+            // More jobs were found since: search again from the start to the end.
             // Somebody has found more than is known here: search anew, to the end.
             *self = RouteSearch {
                 reach: Some(SearchRange::Whole),
@@ -327,7 +343,7 @@ impl RouteSearch {
         Some(self.passed)
     }
 
-    /// Takes in a page of due jobs.
+    /// Takes in a page of due jobs: puts those with a slot into the inbox, and counts the rest.
     pub(crate) fn found(
         &mut self,
         ledger_inbox: &mut LedgerInbox,

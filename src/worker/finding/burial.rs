@@ -1,4 +1,4 @@
-//! Buries jobs that nobody has had a route for, for too long.
+//! Burial: turns jobs that have had no route for too long into dead letters.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,26 +16,29 @@ use crate::store::{Claimed, DeadLimits, Lane, Ledger, Settlement, Verb};
 use crate::worker::instances::PeerTable;
 use crate::worker::notice::Notices;
 
-/// How long one call may take.
+/// Time limit of one call.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// For how long a job is claimed to be buried.
+/// How long a job is claimed for its burial, in addition to the time limit of the hook.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// Makes dead letters of jobs without a route.
+/// Buries jobs without a route.
 pub(crate) struct Burial {
     pub(crate) instances: Arc<PeerTable>,
     pub(crate) notices: Notices,
     pub(crate) hooks: Arc<Hooks>,
     pub(crate) dead: DeadLimits,
-    /// For how long they have to be overdue, and without a route.
+    /// How long a job has to be overdue, and without a route.
     pub(crate) age: Duration,
 }
 
 impl Burial {
-    /// Buries the jobs of a ledger that it is time for. `since` is from when on it is known that
-    /// those without a route have been without one: a backlog that is older than a deployment
-    /// must not fall to the deployment.
+    /// Buries the jobs of a ledger that have been without a route for too long. `since` is the time
+    /// from which on the lack of a route is known, so that a deployment without routes does not
+    /// bury an old backlog at once.
+    ///
+    /// # Errors
+    /// If a call to the ledger fails; the rest is buried in the next round.
     pub(crate) async fn hold(&self, ledger: &Ledger, since: Instant) -> Result<()> {
         let kind = ledger.kind();
         if since.elapsed() < self.age || self.instances.route_whole(kind.as_str()) {
@@ -70,17 +73,20 @@ impl Burial {
         }
     }
 
+    /// The keys of those ids for which no instance has a route.
     fn without_route(&self, kind: &Kind, ids: &[String]) -> Vec<JobKey> {
         let keys = ids.iter().filter_map(|id| kind.key(id).ok());
         keys.filter(|key| !self.instances.route(key)).collect()
     }
 
+    /// Settles claimed jobs as dead letters.
     async fn bury(&self, ledger: &Ledger, lane: &mut Lane, claimed: Vec<Claimed>) -> Result<()> {
         let kind = ledger.kind();
         let claimed = claimed.into_iter();
         let letters = join_all(claimed.map(|job| self.letter(kind, job))).await;
         let letters: Vec<Settlement> = letters.into_iter().flatten().collect();
         let until = Instant::now() + PATIENCE;
+        // The jobs come from two calls, and one call settles only a batch.
         // Two calls brought them, and each call has its limit.
         for letters in letters.chunks(BATCH) {
             let (_, trimmed) = ledger.settle(lane, letters, self.dead, until).await?;
@@ -90,7 +96,8 @@ impl Burial {
         Ok(())
     }
 
-    /// The settlement that makes a job a dead letter for want of a route, when that is told.
+    /// The settlement that turns a job into a dead letter, after the hook for dead jobs has been
+    /// called. `None` if its id cannot be that of a job.
     async fn letter(&self, kind: &Kind, job: Claimed) -> Option<Settlement> {
         let key = kind.key(&job.id).ok()?;
         let payload_bytes = job.record.len();

@@ -1,20 +1,22 @@
-//! The leases of one ledger that have lapsed, as the log tells of them: each once.
+//! The lapsed leases of one ledger, for the log: each is logged once.
 
 use std::collections::HashMap;
 
 use crate::key::Kind;
 use crate::line_limit::LineLimit;
 
-/// Which jobs the log was told of, until their leases are taken over.
+/// The jobs whose lapsed leases were logged, until the leases are taken over.
 pub(super) struct Lapses {
-    /// With the round in which the lease was found last.
+    /// By job id: the round in which the lapsed lease was last found.
     told: HashMap<String, u64>,
-    /// How often all lapsed leases were looked through, page by page.
+    /// How many times all lapsed leases were read, page by page.
     round: u64,
+    /// Limits the number of lines in the log.
     lines: LineLimit,
 }
 
 impl Lapses {
+    /// Nothing logged yet.
     pub(super) fn new() -> Self {
         Lapses {
             told: HashMap::new(),
@@ -23,8 +25,8 @@ impl Lapses {
         }
     }
 
-    /// Takes in a page of lapsed leases, and tells of those that are new; of none that their owners
-    /// may still revive.
+    /// Takes in a page of lapsed leases, and logs the new ones. While `may_revive`, their owners
+    /// may still renew them, and new ones are not logged.
     pub(super) fn found(&mut self, kind: &Kind, page: &[String], may_revive: bool) {
         let beyond = "more leases have lapsed than are told one by one";
         for id in page {
@@ -34,6 +36,7 @@ impl Lapses {
         }
     }
 
+    /// Whether a lapsed lease has to be logged.
     fn is_new(&mut self, id: &str, may_revive: bool) -> bool {
         match self.told.get_mut(id) {
             Some(round) => *round = self.round,
@@ -46,8 +49,9 @@ impl Lapses {
         false
     }
 
-    /// All were looked through. Those that were found neither this time nor the time before are taken
-    /// over: one can be passed over once, when others that stood before it go.
+    /// Ends a round in which all lapsed leases were read. A lease that was found neither in this
+    /// round nor in the one before was taken over. One missing round is no proof: a page can skip a
+    /// lease when others before it go.
     pub(super) fn end_round(&mut self) {
         self.told.retain(|_, round| *round + 1 >= self.round);
         self.round += 1;

@@ -1,13 +1,13 @@
-//! Finds what is due: by time, by what Redis announces, and by looking.
+//! Finds due jobs: by time, by the events of Redis, and by sweeps.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
-//! | [`pacer`] | touches triggers at their due instant, when the [`timer`] goes off |
-//! | [`reconciler`] | finds what no event announced, and has the log told of [lapsed leases](lapses) |
-//! | [`tracks`] | where these two stand in each ledger |
-//! | [`events`] | sees to it that Redis announces what expires |
-//! | [`Finders`] | has the actors that others have news for |
-//! | [`kinds`] | looks for jobs that nobody has a route for, and has them [buried](burial) |
+//! | [`pacer`] | touches triggers at their due time, woken by the [`timer`] |
+//! | [`reconciler`] | sweeps the ledgers for jobs that no event announced, and has [lapsed leases](lapses) logged |
+//! | [`tracks`] | keeps the state of these two for each ledger |
+//! | [`events`] | makes Redis announce the events that the worker needs |
+//! | [`Finders`] | groups the actors, for the parts that notify them |
+//! | [`kinds`] | looks for jobs without a route, and has them [buried](burial) |
 
 mod burial;
 pub(super) mod events;
@@ -25,7 +25,7 @@ use self::pacer::Pacer;
 use self::reconciler::Reconciler;
 use super::served::ServedLedger;
 
-/// The actors that find what is due, for those who have news for them.
+/// The actors that find due jobs, for the parts that notify them. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Finders {
     pub(crate) pacer: Arc<Pacer>,
@@ -34,7 +34,7 @@ pub(crate) struct Finders {
 }
 
 impl Finders {
-    /// These ledgers are served from now on.
+    /// Starts to look for jobs in these new ledgers, at once.
     pub(crate) fn serve(&self, new: &[Arc<ServedLedger>]) {
         if new.is_empty() {
             return;

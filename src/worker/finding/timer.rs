@@ -1,7 +1,7 @@
-//! Wakes an actor at an instant, to within some ten microseconds.
+//! The precise timer: wakes an actor at an instant, with an error of about ten microseconds.
 //!
-//! The timers of the runtime count whole milliseconds and round up, which would be a third of
-//! all lateness.
+//! The timers of the runtime count whole milliseconds and round up, which would be a third of all
+//! lateness.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -9,24 +9,34 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-/// A thread that sleeps for one actor.
+/// A timer for one actor, with a thread of its own. Dropping it ends the thread.
 pub(crate) struct PreciseTimer {
     clockwork: Arc<TimerThread>,
 }
 
+/// The state that the timer shares with its thread.
 struct TimerThread {
     setting: Mutex<Setting>,
+    /// Wakes the thread: the time has moved forward, or the timer was dropped.
     changed: Condvar,
+    /// Notified when the time has come.
     rung: Notify,
 }
 
+/// The request to the thread.
 #[derive(Default)]
 struct Setting {
+    /// The time to ring; `None` if there is none.
     at: Option<Instant>,
+    /// Whether the thread has to end.
     is_over: bool,
 }
 
 impl PreciseTimer {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the system refuses another thread.
     pub(crate) fn new() -> io::Result<Self> {
         let clockwork = Arc::new(TimerThread {
             setting: Mutex::default(),
@@ -40,9 +50,10 @@ impl PreciseTimer {
         Ok(PreciseTimer { clockwork })
     }
 
-    /// Returns at this instant. Only one can be waited for at a time.
+    /// Returns at this instant. One call at a time: a second one replaces the time of the first.
     pub(crate) async fn at(&self, at: Instant) {
         self.clockwork.set(at);
+        // The ring of an earlier call, which was dropped, may come first.
         // One that nobody waits for any more may ring first.
         while Instant::now() < at {
             self.clockwork.rung.notified().await;
@@ -58,14 +69,17 @@ impl Drop for PreciseTimer {
 }
 
 impl TimerThread {
+    /// Sets the time to ring.
     fn set(&self, at: Instant) {
         let before = self.lock().at.replace(at);
+        // A thread that wakes too early goes back to sleep by itself.
         // The thread that wakes too early sees for itself that it can sleep on.
         if before.is_none_or(|before| at < before) {
             self.changed.notify_one();
         }
     }
 
+    /// The loop of the thread.
     fn run(&self) {
         let mut setting = self.lock();
         while !setting.is_over {

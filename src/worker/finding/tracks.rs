@@ -1,19 +1,21 @@
-//! Where pacer and reconciler stand in each ledger that is served.
+//! Tracks: the state that the pacer and the reconciler keep for each served ledger.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::worker::served::{ServedLedger, ServedLedgers};
 
-/// What is known of one ledger.
+/// The state of an actor for one ledger.
 pub(super) trait OfLedger {
+    /// The ledger.
     fn served(&self) -> &ServedLedger;
 }
 
-/// What is known of each, by its index. Those that are absent are being stepped.
+/// The states of all served ledgers, by ledger index. A state that is `None` is taken out for a
+/// step, and comes back with [`put_back`](Self::put_back).
 pub(super) struct Tracks<T> {
     by_index: BTreeMap<usize, Option<T>>,
-    /// How many ledgers were ever met.
+    /// How many ledgers were ever met: the next unknown index.
     met: usize,
 }
 
@@ -27,7 +29,7 @@ impl<T> Default for Tracks<T> {
 }
 
 impl<T: OfLedger> Tracks<T> {
-    /// Takes in new ledgers, and forgets those that are served no more.
+    /// Adds new ledgers, with the state that `new` gives, and drops forgotten ones.
     pub(super) fn meet(
         &mut self,
         served_ledgers: &ServedLedgers,
@@ -42,17 +44,17 @@ impl<T: OfLedger> Tracks<T> {
         }
     }
 
-    /// Those that are not being stepped.
+    /// The states that are not taken out.
     pub(super) fn at_rest(&mut self) -> impl Iterator<Item = &mut T> {
         self.by_index.values_mut().flatten()
     }
 
-    /// All places, from which one can be taken to be stepped.
+    /// All places; a state can be taken from each.
     pub(super) fn places(&mut self) -> impl Iterator<Item = &mut Option<T>> {
         self.by_index.values_mut()
     }
 
-    /// One has been stepped.
+    /// Puts a state back after its step, unless its ledger was forgotten meanwhile.
     pub(super) fn put_back(&mut self, track: T) {
         let index = track.served().index;
         match track.served().is_forgotten() {
