@@ -48,7 +48,6 @@ impl Checkup {
                     tell(findings, &self.conditions, &self.server.address());
                 }
                 // A server that is away is checked again when it is back.
-                // Whoever is away will be back, and is asked again then.
                 Err(error) => tracing::debug!(%error, "the server could not be looked at"),
             }
             sleep(AT_LEAST).await;
@@ -69,8 +68,6 @@ fn tell(findings: Vec<Finding>, conditions: &Conditions, server: &str) {
         let (check, severity) = (finding.check, finding.severity);
         // `Events` reports the flags, and the connection reports a loading server. A check that
         // could not be made changes nothing.
-        // Whoever looks after the flags speaks of them, and whoever asks a server that is loading;
-        // what was not seen is as it was, for all that is known.
         if [&NOTIFY_FLAGS, &SERVER_LOADING].contains(&check) || !finding.is_seen {
             continue;
         }

@@ -148,7 +148,6 @@ impl Engine {
         let inbox = Arc::new(ClaimInbox::default());
         let alarm = PreciseTimer::new().map_err(cannot_start)?;
         // From here on nothing fails, and the limits can be set to those of these routes.
-        // From here on nothing fails, and the limits can be those of these routes.
         let slots = Slots::new(&plan.limits, &routes);
         let (shortest, longest) = lease_lengths(&settings, &routes);
         let leases = Leases::new(shortest);
@@ -291,13 +290,10 @@ impl Engine {
                 tracing::info!("stopping: nothing more is claimed");
             }
             // Jobs that are claimed from now on go back.
-            // What is claimed by then goes back.
             runner.stop();
         };
         // While Redis is away, a claim does not end. Even without grace, a claim gets the time that
         // giving jobs back takes: otherwise these jobs wait until their leases lapse.
-        // While Redis is away, claims have no end. Also without grace they have as long as it takes
-        // to give jobs back: nobody else does that before their leases lapse.
         let claiming = async {
             tokio::select! {
                 () = claimer.run(retired) => {}
@@ -449,7 +445,6 @@ async fn check(
         match check().await {
             Ok(()) => return Ok(()),
             // `OutcomeUnknown`: the server went away in the middle of a call.
-            // The second, if it went away in the middle of a question.
             Err(error)
                 if matches!(
                     error.kind(),

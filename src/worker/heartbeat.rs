@@ -115,13 +115,11 @@ impl Heartbeat {
         }
         if change.went {
             // The jobs and ledgers of the gone instance are looked for at once.
-            // What it was about to claim, or to pace, is looked for at once.
             finders.reconciler.sweep_all(self.server.place());
             finders.kind_monitor.somebody_went();
             self.adopter.somebody_went();
         }
         // An instance that is late is checked again at the time when it counts as gone.
-        // Whoever is late is looked at again when it would count as gone.
         let others = seen.iter().filter(|one| one.id != beat.id);
         let late = others.filter(|one| one.age > BEAT);
         let gone = late.map(|one| SILENCE.saturating_sub(one.age));

@@ -290,7 +290,6 @@ impl PeerTable {
         let hash = |peer: &&Arc<Peer>| xxh3_64_with_seed(kind.as_bytes(), peer.seed);
         let views = self.views();
         // The view of a server that is away is old.
-        // One that is away knows only who lived when it was there.
         let newest = views.iter().map(|view| view.at).max();
         let is_new = |view: &&Arc<View>| newest.is_some_and(|newest| newest - view.at < LATELY);
         let peers = views.iter().filter(is_new).flat_map(|view| &view.peers);
@@ -374,7 +373,6 @@ impl View {
         let takes_some = |peer: &&(&Peer, Coverage)| contender(peer).is_some();
         let standing = coverages.iter().filter(takes_some).map(|(peer, _)| {
             // The hash is by ledger, so that several instances share the shards of a kind.
-            // By ledger, so that the shards of a kind are paced by several.
             let seed = xxh3_64_with_seed(ledger.subject().as_bytes(), peer.seed);
             let place = (peer.hears, xxh3_64_with_seed(b"pacer", seed));
             (place, peer.id == me)

@@ -124,7 +124,6 @@ impl Listener {
         let read = join_all(servers.map(|server| self.refresh_from(server))).await;
         let mut forgotten = 0;
         // A server that is away may list kinds that the others do not.
-        // A server that is away may list what the others do not.
         if !read.contains(&None) {
             let until = Instant::now() + PATIENCE;
             forgotten = self.served_ledgers.forget_dropped(until).await;
@@ -166,7 +165,6 @@ impl Listener {
         counters::event_is_heard();
         self.monitors.at(place).events.hear();
         // An expired key on the wrong server says nothing of the job with that name.
-        // What expires under the name of a job on another server than its own says nothing of the job.
         let is_here = |served: &&Arc<ServedLedger>| served.ledger.server() == place;
         for served in ledgers.iter().flatten().filter(is_here) {
             self.announced(served, id);
@@ -219,7 +217,6 @@ impl Listener {
                     }
                 }
                 // The kind may exist again by now: the lists say so.
-                // Others may have made it known again since: the lists say so.
                 "gone" => self.served_ledgers.freshness().doubt(),
                 "kind" => {
                     self.served_ledgers.hear_of(rest);

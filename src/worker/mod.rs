@@ -426,7 +426,6 @@ impl Log {
     fn of_this_thread() -> Self {
         let log = tracing::dispatcher::get_default(Dispatch::clone);
         // A global subscriber that is set later applies to all threads.
-        // Whoever sets up logging later sets it up for all threads.
         Log((!log.is::<NoSubscriber>()).then_some(log))
     }
 

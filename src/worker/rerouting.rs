@@ -106,7 +106,6 @@ impl Rerouter {
     pub async fn replace(&self, router: Router) -> Result<()> {
         let (replaced, answer) = oneshot::channel();
         // If the worker has ended, `answer` fails.
-        // If nobody takes it, nobody answers.
         let _ = self.0.send(RerouteRequest { router, replaced });
         answer.await.unwrap_or_else(|_| Err(has_ended()))
     }
@@ -125,7 +124,6 @@ impl EngineParts {
             tokio::select! {
                 ended = current.end() => {
                     // The engines before it have been asked to end, too.
-                    // Those before it have been asked to end, too.
                     while retired.next().await.is_some() {}
                     return ended;
                 }
@@ -140,7 +138,6 @@ impl EngineParts {
                         retired.push(before.end);
                     });
                     // The caller may have dropped its future.
-                    // Whoever wanted it may be gone.
                     let _ = order.replaced.send(replaced);
                 }
                 Some(_) = retired.next() => tracing::debug!("the routes before have run their last job"),
@@ -183,7 +180,6 @@ impl EngineParts {
             .name("keyfall".into())
             .spawn(move || {
                 // The receiver is gone if the worker's future was dropped.
-                // Nobody waits any more if the future was dropped.
                 let _ = ended.send(log.within(|| engine::run(plan)));
             })
             .map_err(|error| {

@@ -237,7 +237,6 @@ impl ServedLedgers {
             && let Some(fallback) = self.routes.fallback
         {
             // The fallback takes a job only if no live instance has a route for it.
-            // Which jobs are left to it depends on who else lives.
             coverage = Coverage::Mixed;
             routes.push(fallback);
         }
@@ -261,7 +260,6 @@ impl ServedLedgers {
                 false => self.store.ledger(kind, place),
             };
             // The lanes run on the engine's thread, not on the threads of the handlers.
-            // The lanes run on the engine's thread and not on the handlers'.
             let settles = Batcher::new(ledger.clone(), self.terms.clone()).here();
             let durable_settles = Batcher::new(ledger.clone(), self.terms.clone()).here();
             Arc::new(ServedLedger {

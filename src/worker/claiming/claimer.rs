@@ -129,7 +129,6 @@ impl Claimer {
             }
         }
         // From now on other engines serve the clients that pull.
-        // Those who pull are served by others from now on.
         self.news.close();
         self.slots.retire();
         while let Some((served, lane, landing)) = flights.next().await {
@@ -142,7 +141,6 @@ impl Claimer {
         match news {
             // A client waits for jobs of these kinds. They may be due already, without room until
             // now.
-            // What they want may be due, though nobody here had room for it so far.
             LeaseEvent::Waits(wanted) => {
                 for served in self.served_ledgers.all().iter() {
                     let covers = |prefix: &Prefix| prefix.covers(served.ledger.kind());
@@ -167,7 +165,6 @@ impl Claimer {
             lease: self.lease,
         };
         // If slots are short, each ledger that waits for one gets its share.
-        // Where slots are short, each ledger that waits for one gets its share.
         let waits = |served: &&Arc<ServedLedger>| {
             let has_room = served
                 .routes
@@ -224,7 +221,6 @@ impl Claimer {
                     served.ledger.note::<()>("claim", &Err(error));
                     self.give_up(served);
                     // The reconciler does not find keys that expired too soon.
-                    // The reconciler knows nothing of those that expired too soon.
                     let heard = named.iter().filter(|wanted| wanted.source == Source::Event);
                     let adopter = &self.monitors.of(served).adopter;
                     heard.for_each(|wanted| adopter.expired(served, &wanted.id));
@@ -280,13 +276,11 @@ impl Claimer {
         served.ledger.meter().lost(lost as u64);
         let mut answers = reply.answers.iter();
         // Two parts may have found the same job. It needs one slot.
-        // A job may have been named twice, by two who had found it. It needs one slot.
         let mut open: HashMap<String, ClaimItem> = HashMap::with_capacity(named.len());
         for wanted in named {
             match answers.next().map(|answered| answered.answer) {
                 Some(Word::Early(ms)) => self.wait_for(served, &wanted, ms),
                 // The job may belong to another ledger by now.
-                // It may belong to another ledger by now.
                 Some(Word::Absent) if wanted.source == Source::Event => {
                     self.served_ledgers.freshness().doubt();
                 }
@@ -307,7 +301,6 @@ impl Claimer {
                     begun.push(Begun { job, slot, source });
                 }
                 // Without a slot the lease lapses, and the job is found again.
-                // Its lease will lapse, and it is found again.
                 None => tracing::error!(ledger = ?served, id = job.id, "claimed unasked"),
             }
         }
@@ -344,7 +337,6 @@ fn send(served: Arc<ServedLedger>, mut lane: Lane, claim_call: ClaimCall) -> Fli
     Box::pin(async move {
         let ledger = &served.ledger;
         // A claim that waits holds slots that other ledgers could use.
-        // What waits holds slots that others might use.
         let patience = match ledger.is_one_of_many() {
             true => ELSEWHERE,
             false => FOREVER,

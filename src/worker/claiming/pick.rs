@@ -111,7 +111,6 @@ fn lapsed(
     let mut claim = Claim::default();
     for id in std::mem::take(&mut ledger_inbox.lapsed) {
         // A job without a route here is left to a worker that has one.
-        // Without a route here, it is left to a worker that has one.
         let Some(route) = means.route_of(&id, served) else {
             continue;
         };
@@ -188,7 +187,6 @@ fn mixed(
 ) -> Option<ClaimCall> {
     if !served.is_routed && means.instances.route_whole(served.ledger.kind().as_str()) {
         // Another instance has a route for the whole kind, so the fallback gets nothing.
-        // Only the fallback is left here, and nothing for it.
         ledger_inbox.forget();
         return None;
     }
@@ -198,7 +196,6 @@ fn mixed(
         && let Some((id, source)) = ledger_inbox.heard.pop_front()
     {
         // A job without a route here stays in the ledger for a worker that has one.
-        // An id without a route stays in the ledger for a worker that has one.
         let Some(route) = means.route_of(&id, served) else {
             continue;
         };
@@ -325,7 +322,6 @@ impl RouteSearch {
         });
         if is_news {
             // More jobs were found since: search again from the start to the end.
-            // Somebody has found more than is known here: search anew, to the end.
             *self = RouteSearch {
                 reach: Some(SearchRange::Whole),
                 began: Some((now, ledger_inbox.said)),

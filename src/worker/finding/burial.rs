@@ -87,7 +87,6 @@ impl Burial {
         let letters: Vec<Settlement> = letters.into_iter().flatten().collect();
         let until = Instant::now() + PATIENCE;
         // The jobs come from two calls, and one call settles only a batch.
-        // Two calls brought them, and each call has its limit.
         for letters in letters.chunks(BATCH) {
             let (_, trimmed) = ledger.settle(lane, letters, self.dead, until).await?;
             tracing::warn!(%kind, jobs = letters.len(), "jobs without a route were buried");

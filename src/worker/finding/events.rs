@@ -1,7 +1,9 @@
-//! Sees to it that Redis announces what is to be heard: the setting is looked up with each new
-//! connection, again after it was changed, and whenever jobs fall due and nothing is heard of
-//! them. That no change of a key is heard nobody can tell from silence, so who adopts keys looks
-//! now and then; and where the setting may not be read, it is [proved](Server::prove).
+//! Makes one server announce the events that the worker needs, and keeps track of whether it does.
+//!
+//! The setting `notify-keyspace-events` is looked up with each new connection, again after it was
+//! changed, and whenever jobs fall due without an event. Silence does not show that changes of keys
+//! go unannounced, so a worker that adopts keys also looks it up at intervals. Where the setting
+//! may not be read, the announcement is [proved](Server::prove) with a key of its own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,58 +20,61 @@ use crate::worker::adopting::search::KeySearch;
 use crate::worker::conditions::{Condition, Conditions};
 use crate::worker::readiness::ReadinessByServer;
 
-/// How often the setting is looked up at the most, whoever doubts it.
+/// Shortest time between two look-ups that doubts cause.
 const AT_LEAST: Duration = Duration::from_secs(3);
 
-/// After how long it is looked up whether flags that were set still are: somebody may have read
-/// them before, and set them after.
+/// How long after a change of the flags they are looked up again: another instance may have read
+/// the old flags before, and written them after.
 const ONCE_MORE: Duration = Duration::from_secs(1);
 
-/// How often who adopts keys looks. As long may changes go unheard, and one look costs Redis some
-/// microseconds.
+/// How often a worker that adopts keys looks the setting up. Changes may go unheard for this long;
+/// one look-up costs Redis some microseconds.
 const NOW_AND_THEN: Duration = Duration::from_secs(5);
 
-/// For how long a proof is believed; half as long again at random, since each instance makes its own.
-/// One costs Redis a connection and some ten messages.
+/// How long a proof is valid; up to half as long again at random, since each instance makes its
+/// own. A proof costs Redis a connection and about ten messages.
 const PROVEN_FOR: Duration = Duration::from_secs(10);
 
-/// How often keys are searched for while nobody announces what happens to them: then it is all
-/// that finds new ones.
+/// How often keys are searched for while changes go unannounced or unheard: then only the search
+/// finds new keys.
 const SEARCH_DEAF: Duration = Duration::from_secs(15);
 
-/// For how long there may be no connection for changes before that is said.
+/// How long the connection for changes may be down before that is logged.
 const DEAF: Duration = Duration::from_secs(3);
 
-/// How long a look may take.
+/// Time limit of one look-up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is known of the events of a server.
+/// The state of the events of one server.
 pub(crate) struct Events {
     server: Arc<Server>,
-    /// The id of this one.
+    /// The id of this instance.
     instance: String,
-    /// Is told when changes of keys are heard.
+    /// Told when changes of keys are heard.
     hearing: Arc<ChangeCoverage>,
     search: Arc<KeySearch>,
     wanted: WantedEvents,
-    /// What the keys look like that are adopted.
+    /// Patterns of the keys that are adopted.
     globs: Vec<String>,
-    /// Whether events and wake-ups are heard.
+    /// Records whether events and wake-ups are heard.
     heard_at: Arc<ReadinessByServer>,
-    /// What was said to be wrong.
+    /// The reported problems of the server.
     conditions: Arc<Conditions>,
-    /// Since when there is no connection on which changes of keys are heard.
+    /// When the connection for changes of keys went down; `None` while it is up.
     deaf_since: Mutex<Option<Instant>>,
-    /// How many were heard that concern this worker.
+    /// Number of heard events that concern this worker.
     heard: AtomicU64,
+    /// Requests a look-up, because events may be missing.
     doubted: Notify,
-    /// What was looked up may not last.
+    /// Requests another look-up, because the last result may not last.
     unsettled: Notify,
-    /// Until when it is taken for proved what is announced.
+    /// Until when the last proof is valid.
     proven_until: Mutex<Option<Instant>>,
 }
 
 impl Events {
+    /// Nothing is known yet. `globs` are the patterns of adopted keys; if there are none, only
+    /// expired keys have to be announced.
     pub(crate) fn new(
         server: Arc<Server>,
         instance: &str,
@@ -99,22 +104,22 @@ impl Events {
         }
     }
 
-    /// Whether events and wake-ups are heard from now on.
+    /// Records whether events and wake-ups are heard from now on.
     pub(crate) fn are_heard(&self, heard: bool) {
         self.heard_at.set(self.server.place(), heard);
     }
 
-    /// Whether neither events nor wake-ups are heard.
+    /// Whether neither events nor wake-ups are heard now.
     pub(crate) fn are_unheard(&self) -> bool {
         !self.heard_at.is_heard(self.server.place())
     }
 
-    /// Whether nobody has tried yet to hear them.
+    /// Whether there was no attempt to hear them yet.
     pub(crate) fn were_never_tried(&self) -> bool {
         !self.heard_at.is_known(self.server.place())
     }
 
-    /// An event was heard.
+    /// Counts a heard event.
     pub(crate) fn hear(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);
         if self.conditions.end(Condition::ExpiryUnannounced) {
@@ -122,18 +127,18 @@ impl Events {
         }
     }
 
-    /// How many events were heard so far.
+    /// Number of events heard so far.
     pub(crate) fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Triggers were touched when they were due, and no event followed: has somebody turned
-    /// them off? There may be a harmless reason, so it is only looked up.
+    /// Reports that triggers were touched when they were due, and no event followed. Somebody may
+    /// have turned events off, or there is a harmless reason, so this only causes a look-up.
     pub(crate) fn doubt(&self) {
         self.doubted.notify_one();
     }
 
-    /// The connection is new.
+    /// Takes in a new connection for events.
     pub(crate) async fn begin(&self) {
         self.are_heard(true);
         self.doubt_proof();
@@ -142,8 +147,7 @@ impl Events {
         }
     }
 
-    /// So is that on which changes of keys are heard. Whatever was done before may have gone
-    /// unheard.
+    /// Takes in a new connection for changes of keys. Earlier changes may have gone unheard.
     pub(crate) async fn begin_changes(&self) {
         let deaf_since = self.deaf_since.lock().expect("no panic while held").take();
         if self.conditions.end(Condition::ChangesUnheard)
@@ -156,7 +160,7 @@ impl Events {
         self.hear_changes();
     }
 
-    /// Changes of keys go unheard from now on, for this reason.
+    /// Takes in that changes of keys go unheard from now on, because of this error.
     pub(crate) fn end_changes(&self, error: &Error) {
         tracing::debug!(%error, "changes of keys are not heard");
         self.hearing.begin(false);
@@ -178,6 +182,7 @@ impl Events {
         self.conditions.holds(Condition::ChangesUnannounced)
     }
 
+    /// Whether the connection for changes of keys is up.
     fn hears_changes(&self) -> bool {
         self.deaf_since
             .lock()
@@ -185,7 +190,8 @@ impl Events {
             .is_none()
     }
 
-    /// Looks the setting up whenever somebody doubts it, for ever.
+    /// Looks the setting up after each doubt, and at intervals if the worker adopts keys. Starts
+    /// searches while changes are missed. Runs for ever.
     pub(crate) async fn run(&self) {
         let adopts = self.wanted == WantedEvents::Changes;
         let mut searched = Instant::now();
@@ -198,11 +204,11 @@ impl Events {
                 }
                 () = sleep(NOW_AND_THEN), if adopts => false,
             };
-            // Whether or not it can look: a recorder may forget a gauge that is not set again.
+            // Set even if the look-up fails: a recorder may forget a gauge that is not set again.
             if self.are_changes_unannounced() {
                 counters::changes_are_announced(&self.server.address(), false);
             }
-            // Whoever is deaf hears nothing whatever the setting is.
+            // Without a connection nothing is heard, whatever the setting is.
             if !self.are_unheard() {
                 let was_missed = self.look(in_doubt).await;
                 let is_missed = adopts && !self.hears_changes() || self.are_changes_unannounced();
@@ -217,14 +223,15 @@ impl Events {
         }
     }
 
-    /// Another instance found that changes of keys were not announced, and set the flags.
+    /// Takes in that another instance found changes of keys unannounced, and has set the flags.
     pub(crate) fn were_unheard(&self) {
         if self.wanted == WantedEvents::Changes {
             self.hear_changes();
         }
     }
 
-    /// Tells the others, who find nothing missing any more.
+    /// Tells the other instances that changes went unannounced: they see only the corrected
+    /// setting.
     async fn tell_of_gap(&self, until: Instant) {
         if self.wanted == WantedEvents::Changes {
             let word = format!("unheard {}", self.instance);
@@ -234,17 +241,17 @@ impl Events {
         }
     }
 
-    /// Changes may have gone unheard until now. What is done from now on is heard, unless nobody
-    /// announces it or the connection is gone.
+    /// Takes in that changes may have gone unheard until now, and starts a search. Later changes
+    /// are heard, unless they are unannounced or the connection is down.
     fn hear_changes(&self) {
         let is_missed = self.are_changes_unannounced();
         self.hearing.begin(self.hears_changes() && !is_missed);
         self.search.begin();
     }
 
-    /// Looks up what Redis announces, and sets what is missing. `in_doubt` if nothing is heard
-    /// although jobs fall due. Returns whether changes of keys were not announced until now, and
-    /// are from now on.
+    /// Looks up which events Redis announces, and sets missing flags. `in_doubt` means that jobs
+    /// fall due without an event. Returns whether changes of keys were unannounced until now, and
+    /// are announced from now on.
     async fn look(&self, in_doubt: bool) -> bool {
         let until = Instant::now() + PATIENCE;
         match self.server.announce(self.wanted, until).await {
@@ -299,7 +306,8 @@ impl Events {
         }
     }
 
-    /// What cannot be looked up is not believed but proved, now and then. Returns the same.
+    /// Proves that changes are announced, if the last proof is not valid any more and the setting
+    /// cannot be looked up. Returns the same as [`look`](Self::look).
     async fn prove(&self, refused: &Error, until: Instant) -> bool {
         let proven_until = *self.proven_until.lock().expect("no panic while held");
         if proven_until.is_some_and(|until| Instant::now() < until) {
@@ -310,7 +318,7 @@ impl Events {
                 None => return self.proved(refused),
                 Some(unheard) => format!("of a key that it let expire went unheard: {unheard}"),
             },
-            // That Redis is away, or a replica, is said elsewhere, and will be over.
+            // Absence and being a replica are reported elsewhere, and will be over.
             Err(error) if error.is_retryable() && error.kind() != ErrorKind::Full => {
                 tracing::debug!(%error, "what Redis announces could not be proved yet");
                 self.unsettled.notify_one();
@@ -322,6 +330,7 @@ impl Events {
         false
     }
 
+    /// Takes in a successful proof. Returns the same as [`look`](Self::look).
     fn proved(&self, refused: &Error) -> bool {
         let time = PROVEN_FOR.mul_f64(1.0 + rand::random::<f64>() / 2.0);
         let until = Instant::now() + time;
@@ -338,12 +347,13 @@ impl Events {
         self.announces_changes()
     }
 
-    /// What was proved may not hold any more.
+    /// Invalidates the last proof.
     fn doubt_proof(&self) {
         *self.proven_until.lock().expect("no panic while held") = None;
     }
 
-    /// Changes of keys are announced. Returns whether it was said that they are not.
+    /// Takes in that changes of keys are announced. Returns whether the opposite was reported
+    /// before.
     fn announces_changes(&self) -> bool {
         if self.wanted == WantedEvents::Changes {
             self.heard_at.set_unannounced(self.server.place(), None);
@@ -356,6 +366,7 @@ impl Events {
         was_missed
     }
 
+    /// Logs that expired keys are not announced, once.
     fn say(&self, error: &Error) {
         if self.conditions.begin(Condition::ExpiryUnannounced) {
             tracing::warn!(
@@ -368,6 +379,8 @@ impl Events {
         }
     }
 
+    /// Reports that changes of keys are not announced, once: in the log, the metrics and the
+    /// readiness.
     fn say_of_changes(&self, why: &str) {
         if self.conditions.begin(Condition::ChangesUnannounced) {
             self.hearing.begin(false);
@@ -381,7 +394,7 @@ impl Events {
 }
 
 impl Drop for Events {
-    /// Nobody adopts keys here any more, so none are lost.
+    /// Resets the metric: this worker adopts no keys any more, so none are lost.
     fn drop(&mut self) {
         if self.are_changes_unannounced() {
             counters::changes_are_announced(&self.server.address(), true);

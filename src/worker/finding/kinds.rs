@@ -1,5 +1,5 @@
-//! Looks out for what concerns no worker in particular: jobs that no live instance has a route
-//! for, and dead letters that have come of age.
+//! The kind monitor: looks through all existing kinds for jobs that no live instance has a route
+//! for, reports and buries them, and trims dead letters that are too old.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -20,36 +20,38 @@ use crate::worker::instances::PeerTable;
 use crate::worker::notice::{Notice, Notices};
 use crate::worker::served::ServedLedgers;
 
-/// The shortest time between two looks, whoever asks for one: a worker that is replaced by
-/// another should not be missed in between.
+/// Shortest time between two rounds, however often one is requested, so that a worker that replaces
+/// another is not missed in between.
 const AT_LEAST: Duration = Duration::from_secs(1);
 
-/// How long one call may take.
+/// Time limit of one call.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Looks at all kinds that exist.
+/// Looks through all kinds that exist.
 pub(crate) struct KindMonitor {
     store: Arc<Store>,
     served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
     notices: Notices,
     dead: DeadLimits,
+    /// Buries jobs without a route, if the worker is set to.
     burial: Option<Burial>,
-    /// When somebody last went, and may have taken routes along.
+    /// When an instance last went: it may have taken routes along.
     went: Mutex<Instant>,
+    /// Requests a round before its time.
     asked: Notify,
 }
 
-/// What the looks before have seen.
+/// The results of the rounds so far.
 #[derive(Default)]
 struct Memory {
-    /// The kinds that were told as unrouted.
+    /// Kinds that were reported as unrouted.
     told: HashSet<Kind>,
-    /// Since when nobody has had a route for any job of these kinds, as far as is known.
+    /// The time since when no instance is known to have had a route for any job of the kind.
     without: HashMap<Kind, Instant>,
 }
 
-/// Whether the server of this ledger is one of several and away.
+/// Adds the server of this ledger to `away`, if it is one of several and away.
 fn note_absence<T>(ledger: &Ledger, found: &Result<T>, away: &mut HashSet<usize>) {
     if ledger.is_one_of_many() && found.as_ref().is_err_and(is_of_absence) {
         away.insert(ledger.server());
@@ -58,7 +60,7 @@ fn note_absence<T>(ledger: &Ledger, found: &Result<T>, away: &mut HashSet<usize>
 
 impl KindMonitor {
     /// `bury_after` is how long jobs without a route are overdue before they are buried; `None`
-    /// for ever.
+    /// never buries them.
     pub(crate) fn new(
         store: Arc<Store>,
         served_ledgers: Arc<ServedLedgers>,
@@ -87,22 +89,23 @@ impl KindMonitor {
         })
     }
 
-    /// A kind came that has no route here.
+    /// Requests a round, because there is a kind without a route here.
     pub(crate) fn look(&self) {
         self.asked.notify_one();
     }
 
-    /// An instance went.
+    /// Takes in that an instance went, perhaps with the only route for some jobs.
     pub(crate) fn somebody_went(&self) {
         *self.went.lock().expect("no panic while held") = Instant::now();
         self.look();
     }
 
-    /// Looks out until the shutdown.
+    /// Runs rounds until the shutdown.
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         shutdown.run_until_cancelled(self.look_out()).await;
     }
 
+    /// Runs rounds for ever, and trims dead letters now and then.
     async fn look_out(&self) {
         let mut memory = Memory::default();
         let mut trimmed: Option<Instant> = None;
@@ -122,17 +125,17 @@ impl KindMonitor {
         }
     }
 
-    /// One look. What is wrong with one ledger does not keep it from the others.
+    /// One round over all kinds. An error in one ledger does not stop the round.
     async fn step(&self, memory: &mut Memory) {
         let kinds = match self.store.kinds(Instant::now() + PATIENCE).await {
             Ok(kinds) => kinds,
             Err(error) => return tracing::debug!(%error, "which kinds there are is not known"),
         };
-        // Of those that were dropped nothing is kept.
+        // Nothing is kept of dropped kinds.
         let there: HashSet<&Kind> = kinds.iter().collect();
         memory.told.retain(|kind| there.contains(kind));
         memory.without.retain(|kind, _| there.contains(kind));
-        // Of several servers: each is waited for once.
+        // Of several servers, each that is away costs one time limit.
         let mut away = HashSet::new();
         for kind in kinds {
             let since = if self.instances.route_kind(kind.as_str()) {
@@ -166,8 +169,8 @@ impl KindMonitor {
         }
     }
 
-    /// Sees to jobs on their way to another ledger, which nobody can claim there, in case whoever
-    /// took them along is gone.
+    /// Delivers jobs that are on their way to another ledger, where nobody can claim them yet, in
+    /// case the instance that moved them is gone.
     async fn push_on(&self, kind: &Kind, layout: Layout, away: &mut HashSet<usize>) {
         for shard in 0..layout.from.unwrap_or(0) {
             let ledger = self.store.ledger(kind, layout.old_place(shard));
@@ -179,8 +182,8 @@ impl KindMonitor {
         }
     }
 
-    /// How many jobs wait of a kind that nobody has a route for: pending ones, and those whose
-    /// worker is gone.
+    /// Number of waiting jobs of a kind that no instance has a route for: pending jobs, and jobs
+    /// whose worker is gone. 0 if there is a route. Of lapsed leases, one page counts.
     async fn jobs_without_route(&self, ledger: &Ledger) -> Result<u64> {
         if self.instances.route_kind(ledger.kind().as_str()) {
             return Ok(0);
@@ -194,6 +197,7 @@ impl KindMonitor {
         Ok(tally.pending + found.lapsed.len() as u64)
     }
 
+    /// Sends a notice if the kind has become unrouted or routed.
     fn report(&self, kind: &Kind, jobs: u64, memory: &mut Memory) {
         if jobs == 0 {
             if memory.told.remove(kind) {
@@ -206,8 +210,8 @@ impl KindMonitor {
         }
     }
 
-    /// Drops dead letters that have come of age, where no burial does: those of the kinds that
-    /// this worker has a route for, since others may keep theirs for longer.
+    /// Drops dead letters that are too old, in case no burial does. Only those of kinds that this
+    /// worker has a route for, since other workers may keep theirs for longer.
     async fn trim(&self) {
         for served in self.served_ledgers.all().iter() {
             let ledger = &served.ledger;

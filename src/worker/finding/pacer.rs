@@ -1,7 +1,7 @@
-//! Touches each trigger at its due instant, so that Redis expires it there and then.
+//! The pacer: touches each trigger at its due time, so that Redis expires it at once.
 //!
-//! Left alone, Redis finds expired keys by sampling, seconds late and worse the more keys
-//! have a TTL. Whoever reads a key that is past its time makes Redis expire it at once.
+//! Without a touch, Redis finds expired keys by sampling: seconds late, and later the more keys
+//! have a TTL. A read of a key that is past its time makes Redis expire it at once.
 
 mod track;
 
@@ -29,30 +29,31 @@ use track::PaceTrack;
 /// How long the pacer leaves a ledger alone after a fault.
 const AFTER_FAULT: Duration = Duration::from_millis(100);
 
-/// How long a touch may take. A pacer that hangs is no loss: the reconciler finds the jobs.
+/// Time limit of one touch. A pacer that hangs costs only time: the reconciler finds the jobs.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many jobs that are due already wait to be looked after. The rest is left to those who
-/// have heard of it.
+/// How many jobs that are due already wait for a check. The rest is left to the instances that have
+/// heard of them.
 const NAMES: usize = 4096;
 
-/// Paces the ledgers that fall to this instance.
+/// Paces the ledgers that this instance is responsible for.
 pub(crate) struct Pacer {
     served_ledgers: Arc<ServedLedgers>,
     instances: Arc<PeerTable>,
     monitors: Arc<ServerMonitors>,
     inbox: Arc<ClaimInbox>,
+    /// The news of each ledger, by its index.
     wakes: Mutex<HashMap<usize, Wake>>,
     woken: Notify,
     alarm: PreciseTimer,
 }
 
-/// What the pacer was told of one ledger.
+/// The news of one ledger since the last look.
 #[derive(Default)]
 struct Wake {
-    /// A job is due then, and maybe sooner than all that are known.
+    /// A job is due at this time, which may be sooner than all known jobs.
     due: Option<UnixMs>,
-    /// Jobs that are due already, and that were announced.
+    /// Jobs that were already due when they were stored, and that all instances have heard of.
     announced: Vec<String>,
 }
 
@@ -63,6 +64,7 @@ impl OfLedger for PaceTrack {
 }
 
 impl Pacer {
+    /// A pacer for these ledgers. It does nothing until [`run`](Self::run) is called.
     pub(crate) fn new(
         served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
@@ -81,15 +83,16 @@ impl Pacer {
         })
     }
 
-    /// A job of this ledger is due then, maybe sooner than the pacer knows.
+    /// Takes in that a job of this ledger is due at `due`, which may be sooner than the pacer
+    /// knows.
     pub(crate) fn wake(&self, served: &ServedLedger, due: UnixMs) {
         self.tell(served, |wake| {
             wake.due = Some(wake.due.map_or(due, |known| known.min(due)));
         });
     }
 
-    /// These jobs were due when they were stored, and were announced to all: see that somebody
-    /// takes them.
+    /// Checks later that these jobs were claimed. They were due when they were stored, and were
+    /// announced to all instances. Ignored unless this instance paces the ledger.
     pub(crate) fn look_after<'a>(&self, served: &ServedLedger, ids: impl Iterator<Item = &'a str>) {
         if self.instances.paces(served) {
             self.tell(served, |wake| {
@@ -99,18 +102,20 @@ impl Pacer {
         }
     }
 
-    /// Which ledgers fall to this instance may have changed.
+    /// Has the pacer look again which ledgers it is responsible for.
     pub(crate) fn look(&self) {
         self.woken.notify_one();
     }
 
+    /// Adds news of a ledger, and wakes the pacer.
     fn tell(&self, served: &ServedLedger, tell: impl FnOnce(&mut Wake)) {
         let mut wakes = self.wakes.lock().expect("no panic while held");
         tell(wakes.entry(served.index).or_default());
         self.woken.notify_one();
     }
 
-    /// Paces until the shutdown. A ledger that hangs is no hindrance to the others.
+    /// Paces until the shutdown. The ledgers are stepped in parallel: one that hangs does not delay
+    /// the others.
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         let mut tracks = Tracks::default();
         let mut steps = FuturesUnordered::new();
@@ -120,7 +125,7 @@ impl Pacer {
             for place in tracks.places() {
                 let Some(track) = place else { continue };
                 let Some(now) = track.served.ledger.clock().now() else {
-                    // Nothing was heard from Redis yet.
+                    // Redis has not answered yet, so its time is unknown.
                     wait = wait.min(AFTER_FAULT);
                     continue;
                 };
@@ -140,7 +145,7 @@ impl Pacer {
         }
     }
 
-    /// Takes in new ledgers, those that fall to this instance or no longer do, and wake-ups.
+    /// Takes in new ledgers, ledgers that this instance starts or stops to pace, and news.
     fn meet(&self, tracks: &mut Tracks<PaceTrack>) {
         tracks.meet(&self.served_ledgers, PaceTrack::new);
         let view = Some(self.instances.number());
@@ -155,7 +160,7 @@ impl Pacer {
             } else {
                 track.mine
             };
-            // The server's clock may have been set back: what was touched lies ahead again.
+            // The server's clock may have been set back: then touched jobs lie ahead again.
             if mine && (!track.mine || track.touched > now.floor_ms()) {
                 track.start_from(now);
                 track.checks.clear();
@@ -173,8 +178,8 @@ impl Pacer {
         }
     }
 
-    /// Touches what is due in one ledger, reads what comes next, and hands over what no
-    /// event announced: whatever of it there is to do now, in one round trip.
+    /// Does all that is due now in one ledger, in one round trip: touches due triggers, reads the
+    /// next ones, and hands over jobs that no event announced.
     async fn step(&self, mut track: PaceTrack, now: UnixUs) -> PaceTrack {
         let check = track.take_checks(now);
         let batch = track.take_due(now);
@@ -191,8 +196,8 @@ impl Pacer {
         let answer = track.served.ledger.pace(&round, until).await;
         track.served.ledger.note("pace", &answer);
         let Ok(paced) = answer else {
-            // Whether they were touched or not, they are looked after once more. Those that
-            // were to be looked after now are left to the reconciler.
+            // Touched or not, these jobs are checked once more. Jobs that were to be checked now
+            // are left to the reconciler.
             let ids = batch.jobs.into_iter().map(|(id, _)| id).collect();
             track.look_after(now, ids, None);
             track.read_at = Some(now.plus(AFTER_FAULT));
@@ -205,8 +210,8 @@ impl Pacer {
         }
         track.see_touched(batch, paced.alive, heard, now);
         if track.is_flooded(now) {
-            // More is due than can be touched in time. Touching on would starve the rest:
-            // whoever has a free slot takes the oldest, event or not.
+            // More jobs are due than can be touched in time, and touching on would starve the rest:
+            // each instance with a free slot takes the oldest, with or without an event.
             self.flood(&track.served).await;
             track.start_from(now);
         }
@@ -223,7 +228,7 @@ impl Pacer {
         track
     }
 
-    /// Everybody takes the oldest that are due, as many as they have room for.
+    /// Has all instances take the oldest due jobs of a ledger, as many as they have room for.
     async fn flood(&self, served: &ServedLedger) {
         self.inbox.fall_behind(served);
         if !self.instances.is_alone(served) {
@@ -232,6 +237,7 @@ impl Pacer {
         }
     }
 
+    /// Sends a wake-up to all instances. Best effort.
     async fn tell_all(&self, served: &ServedLedger, message: &str) {
         let until = Instant::now() + PATIENCE;
         if let Err(error) = served.ledger.tell(message, until).await {
@@ -239,9 +245,9 @@ impl Pacer {
         }
     }
 
-    /// Gives jobs that are still due some time after they were touched or announced each to the
-    /// second in its rank: the first has had its time. Their trigger was not there, or has no
-    /// TTL, or its event was lost; or whoever was to claim them is gone or has no room.
+    /// Gives each of these jobs to the second in its rank. They are still due some time after they
+    /// were touched or announced, so the first has had its time. Either the trigger was missing or
+    /// had no TTL, or its event was lost, or the first in rank is gone or has no room.
     async fn hand_over(&self, served: &ServedLedger, ids: Vec<String>) {
         let mut late = format!("late {}", served.ledger.subject());
         let told = late.len();

@@ -1,4 +1,5 @@
-//! Finds what no event announced: jobs that are overdue, and leases that ran out.
+//! The reconciler: sweeps the ledgers for jobs that no event announced. It finds overdue jobs and
+//! lapsed leases, and puts them into the claim inbox.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,25 +22,24 @@ use crate::worker::instances::PeerTable;
 use crate::worker::served::{ServedLedger, ServedLedgers};
 use crate::worker::server_monitor::{ServerMonitor, ServerMonitors};
 
-/// How long after a job was due the first instance looks whether it was left behind: a little
-/// later than it has to, since one look finds what fell due shortly after, too.
+/// How long after a due time the first instance sweeps for jobs left behind. Slightly later than
+/// necessary, so that one sweep also finds jobs that fell due shortly after.
 const FIRST: Duration = OVERDUE.saturating_add(Duration::from_millis(40));
 
-/// How much later than the one before each further instance looks. What one finds it claims, and
-/// then there is nothing left to look for: else so many would look as there are instances, at
-/// each shard.
+/// Delay of each further instance after the one before it. An instance claims the jobs that it
+/// finds, and the next one finds nothing. Without the delay, all instances would sweep every shard.
 const TURN: Duration = Duration::from_millis(100);
 
-/// The shortest pause between two sweeps of a ledger while jobs fall due in it.
+/// Shortest pause between two sweeps of a ledger while jobs fall due in it.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest pause between two sweeps of a ledger whose overdue jobs nobody takes.
+/// Longest pause between two sweeps of a ledger whose overdue jobs nobody takes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// How often a paused ledger is looked at, lest the news of its resumption was lost.
+/// How often a paused ledger is swept, in case the news of its resumption was lost.
 const SWEEP_PAUSED: Duration = Duration::from_secs(5);
 
-/// How long a sweep may take; then it is tried again.
+/// Time limit of one sweep; it is repeated after that.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sweeps all ledgers of this worker, each when there may be something to find.
@@ -49,43 +49,45 @@ pub(crate) struct Reconciler {
     inbox: Arc<ClaimInbox>,
     pacer: Arc<Pacer>,
     monitors: Arc<ServerMonitors>,
-    /// How long lapsed leases are left alone after Redis was away, so that their owners can
-    /// revive them.
+    /// How long lapsed leases are left alone after Redis was away, so that their owners can renew
+    /// them.
     renewal: Duration,
     asked: Mutex<SweepRequests>,
     told: Notify,
 }
 
+/// The sweeps that other parts have requested.
 struct SweepRequests {
-    /// Ledgers in which something is due then.
+    /// When something happens in a ledger, by its index.
     by_index: HashMap<usize, Instant>,
     of_servers: Vec<OfServer>,
 }
 
-/// What was asked for of all ledgers of a server.
+/// The requests for all ledgers of a server.
 struct OfServer {
-    /// The connection that was last seen. Another one means that the server was away.
+    /// Number of the last known connection. A new number means that the server was away.
     connection: u64,
-    /// How often all were to be swept, whatever is due by then: events were lost.
+    /// How often a sweep of all ledgers was requested, because events were lost.
     all: u64,
-    /// Until then lapsed leases are left alone.
+    /// Lapsed leases are left alone until then.
     hold: Instant,
 }
 
-/// Where the reconciler stands in one ledger.
+/// The reconciler's state of one ledger.
 struct SweepTrack {
     served: Arc<ServedLedger>,
+    /// When the next sweep is.
     sweep_at: Instant,
-    /// How long after a sweep that found the same as the one before it.
+    /// Pause after a sweep that found the same oldest job as the one before.
     pause: Duration,
-    /// The oldest that was found last time, on the last page.
+    /// The oldest job of the last page of the last sweep.
     last_found: Option<String>,
     lapses: Lapses,
-    /// How many lapsed leases are left to workers that have a route for them.
+    /// How many lapsed leases are passed over, for workers that have a route for them.
     skip_lapsed: usize,
-    /// The next sweep takes everything that is due, not only what is overdue.
+    /// Whether the next sweep takes all due jobs, not only the overdue ones.
     at_once: bool,
-    /// How often all were to be swept by then.
+    /// The value of [`OfServer::all`] that the state takes into account.
     all: u64,
 }
 
@@ -96,6 +98,7 @@ impl OfLedger for SweepTrack {
 }
 
 impl Reconciler {
+    /// `renewal` is the renewal interval of the longest lease.
     pub(crate) fn new(
         served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
@@ -125,8 +128,8 @@ impl Reconciler {
         })
     }
 
-    /// Something happened in this ledger, or will at `due`: see afterwards whether anything
-    /// was left behind.
+    /// Plans a sweep of this ledger for some time after `due`, or after now: it finds jobs that
+    /// were left behind.
     pub(crate) fn expect(&self, served: &ServedLedger, due: Option<UnixMs>) {
         self.expect_in(
             served,
@@ -134,7 +137,7 @@ impl Reconciler {
         );
     }
 
-    /// The same, of what will happen so long from now.
+    /// Plans a sweep for some time after `ahead` has passed, as [`expect`](Self::expect).
     pub(crate) fn expect_in(&self, served: &ServedLedger, ahead: Duration) {
         served.is_heard_of();
         let at = Instant::now() + ahead;
@@ -147,29 +150,30 @@ impl Reconciler {
         self.told.notify_one();
     }
 
-    /// Look at once for whatever is due on this server: what was announced may not have been heard,
-    /// or not been claimed.
+    /// Sweeps all ledgers of this server at once for due jobs: announcements may have been lost, or
+    /// claims have failed.
     pub(crate) fn sweep_all(&self, server: usize) {
         self.lock().of_servers[server].all += 1;
         self.told.notify_one();
     }
 
-    /// Notices that a server was away. Then leases could not be renewed, and all that have
-    /// lapsed are left alone for a while, so that their owners can revive them.
+    /// Notices that a server was away. Leases could not be renewed meanwhile, so lapsed ones are
+    /// left alone for a while, and their owners can still renew them.
     fn notice_absence(&self, place: usize) {
         let opened = self.monitors.at(place).server.connections_opened();
         let asked = &mut self.lock().of_servers[place];
         if std::mem::replace(&mut asked.connection, opened) != opened {
             let now = Instant::now();
             asked.all += 1;
-            // A pause that is not over yet began when the leases had lapsed no earlier.
+            // During a hold no lease lapsed before the hold began, so it is not extended.
             if asked.hold <= now {
                 asked.hold = now + self.renewal;
             }
         }
     }
 
-    /// Sweeps until the shutdown. A ledger that hangs is no hindrance to the others.
+    /// Sweeps until the shutdown. The ledgers are swept in parallel: one that hangs does not delay
+    /// the others.
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         let mut tracks = Tracks::default();
         let mut steps = FuturesUnordered::new();
@@ -195,7 +199,7 @@ impl Reconciler {
         }
     }
 
-    /// Takes in new ledgers and what was asked for.
+    /// Takes in new ledgers and requests.
     fn meet(&self, tracks: &mut Tracks<SweepTrack>) {
         let now = Instant::now();
         let mut asked = self.lock();
@@ -225,7 +229,7 @@ impl Reconciler {
         }
     }
 
-    /// Sweeps one ledger, puts what it finds in the inbox, and sets the time of the next.
+    /// Sweeps one ledger, puts the findings into the inbox, and plans the next sweep.
     async fn step(&self, mut track: SweepTrack) -> SweepTrack {
         let overdue = if track.at_once {
             Duration::ZERO
@@ -235,7 +239,7 @@ impl Reconciler {
         let until = Instant::now() + PATIENCE;
         let skip = (0, track.skip_lapsed);
         let sweep = track.served.ledger.sweep(overdue, skip, BATCH, until).await;
-        // Before its findings are used, and whoever else may have met the new connection.
+        // Before the findings are used: another part may have used the new connection first.
         self.notice_absence(track.served.ledger.server());
         track.served.ledger.note("sweep", &sweep);
         match sweep {
@@ -250,6 +254,7 @@ impl Reconciler {
         track
     }
 
+    /// Takes in the findings of a sweep.
     fn found(&self, track: &mut SweepTrack, found: Sweep) {
         if found.paused {
             self.inbox.pause(&track.served);
@@ -286,11 +291,11 @@ impl Reconciler {
         };
         let oldest = found.lapsed.first().or(found.overdue.first()).cloned();
         if track.skip_lapsed > skipped {
-            // There may be some for this worker behind those for others.
+            // Behind the leases for other workers there may be some for this one.
             next = next.min(now + OVERDUE);
         } else {
-            // What was found should be gone soon. If it stays, nobody can take it now: its route
-            // is saturated, or there is none.
+            // The findings should be gone soon. If they stay, nobody can take them now: their route
+            // has no slot, or there is none.
             if oldest.is_some() {
                 track.pause = if oldest == track.last_found {
                     (track.pause * 2).min(LONGEST_PAUSE)
@@ -302,7 +307,7 @@ impl Reconciler {
             track.last_found = oldest;
         }
         let may_revive = now < hold;
-        // One that is paused does not say what has lapsed.
+        // The sweep of a paused kind does not list lapsed leases.
         if !found.paused {
             let kind = track.served.ledger.kind();
             track.lapses.found(kind, &found.lapsed, may_revive);
@@ -327,12 +332,13 @@ impl Reconciler {
         track.sweep_at = next;
     }
 
-    /// How long after something was to happen in a ledger it is looked whether it did.
+    /// How long after an expected event in a ledger this instance sweeps it.
     fn patience(&self, served: &ServedLedger) -> Duration {
         let turn = u32::try_from(self.instances.turn(served)).unwrap_or(u32::MAX);
         FIRST + TURN.saturating_mul(turn).min(SWEEP_IDLE)
     }
 
+    /// How many of these jobs have no route here.
     fn without_route(&self, served: &ServedLedger, ids: &[String]) -> usize {
         let has_route = |id: &&String| {
             let key = served.key(id);

@@ -54,7 +54,6 @@ impl PreciseTimer {
     pub(crate) async fn at(&self, at: Instant) {
         self.clockwork.set(at);
         // The ring of an earlier call, which was dropped, may come first.
-        // One that nobody waits for any more may ring first.
         while Instant::now() < at {
             self.clockwork.rung.notified().await;
         }
@@ -73,7 +72,6 @@ impl TimerThread {
     fn set(&self, at: Instant) {
         let before = self.lock().at.replace(at);
         // A thread that wakes too early goes back to sleep by itself.
-        // The thread that wakes too early sees for itself that it can sleep on.
         if before.is_none_or(|before| at < before) {
             self.changed.notify_one();
         }

@@ -205,7 +205,6 @@ impl Leases {
         for (number, lease) in self.lock().iter_mut() {
             let is_due = lease.is_doubtful(now) || lease.last.is_some();
             // A lost lease is not renewed: other workers take its job when it lapses.
-            // One that is lost is for others, as soon as it lapses.
             if lease.renewing || lease.is_lost || !is_due {
                 continue;
             }
@@ -258,7 +257,6 @@ impl Leases {
         };
         for (number, answered) in numbers.iter().zip(answers) {
             // As a rule the job was settled meanwhile, and the answer does not matter.
-            // Settled in the meantime, as a rule: then whatever was answered is right.
             let Some(lease) = held.get_mut(number) else {
                 continue;
             };
@@ -326,7 +324,6 @@ impl LeaseGuard {
         let (told, known) = oneshot::channel();
         if let Some(lease) = self.leases.lock().get_mut(&self.number) {
             // A lost lease is not renewed, so nothing would drop `told`.
-            // It is renewed no more, so nobody would tell.
             if lease.is_lost {
                 return;
             }
@@ -338,7 +335,6 @@ impl LeaseGuard {
             self.leases.changed.notify_one();
         }
         // Always an error: the sender is dropped.
-        // Never a value: it is told by being dropped.
         let _ = known.await;
     }
 

@@ -123,7 +123,6 @@ impl Runner {
             .collect();
         if served.adopts && !runs.is_empty() {
             // Not on the runtime of the handlers: a handler that blocks would delay calls to Redis.
-            // Not where handlers run: one that blocks would hold up calls to Redis.
             tokio::spawn(confirm(self.clone(), runs, at));
         } else {
             self.run_all(runs, at);
@@ -136,7 +135,6 @@ impl Runner {
             0 => {}
             1 => drop(self.handle.spawn(run(runs.remove(0), at))),
             // A spawn from within the runtime takes half the time of a spawn from outside.
-            // To spawn from within the runtime takes half of what it takes from outside.
             _ => drop(self.handle.spawn(async move {
                 for job in runs {
                     tokio::spawn(run(job, at));
@@ -155,7 +153,6 @@ impl Runner {
         let Begun { job, slot, source } = begun;
         let Some(key) = served.key(&job.id) else {
             // Only a person can have put it there. It stays leased, out of the way.
-            // Only a hand could have put it there. It stays leased, out of the way.
             tracing::error!(ledger = ?served, id = job.id, "the ledger holds an id that no job key can have");
             return None;
         };
@@ -283,7 +280,6 @@ impl JobRun {
             record,
         };
         // A run that was asked to stop before has used up its time.
-        // Asked to stop before, the run has used up the time that there was.
         if !self.held.stop.is_terminated() {
             tokio::select! {
                 biased;
@@ -313,7 +309,6 @@ impl JobRun {
             return Some(ended.bury(reason.clone()));
         }
         // Another worker may have the job by now, or it may be cancelled.
-        // Somebody else may have had the job by now, and it may be cancelled.
         match self.held.ascertain().await {
             Ok(()) => {}
             Err(Stop::HandBack) => return Some(ended.give_back(self.due)),
@@ -323,12 +318,10 @@ impl JobRun {
             }
         }
         // Cancelled before it began: the settlement notices that.
-        // Cancelled before it began, which the settlement will notice.
         if self.is_stale || self.signal.is_raised() || runner.stopping.load(Ordering::Acquire) {
             return Some(ended.give_back(self.due));
         }
         // The previous attempts ended with the death of their worker or the loss of their lease.
-        // The attempts before this one took their workers' lives, or their leases.
         if self.claims > 1 && attempt > policy.max_attempts() {
             let begun = Ended {
                 attempt: attempt - 1,
@@ -356,7 +349,6 @@ impl JobRun {
         let lease = job.lease().clone();
         if route.hands_over {
             // Before the handler passes the job on: its receiver may settle it quickly.
-            // Before they have it: they may be quick to settle it.
             self.slot.hand_out(lease.clone(), at.lease.0);
         }
         let called = self.call(route, limit, at.lease.notice(), job).await;
@@ -428,7 +420,6 @@ impl JobRun {
     async fn hand_over(&mut self, place: PullPermit, job: Job, length: LeaseLength) -> bool {
         let lease = job.lease().clone();
         // Before the client has the job: it may settle it quickly.
-        // Before they have it: they may be quick to settle it.
         self.slot.hand_out(lease.clone(), length.0);
         let (is_theirs, length) =
             match place.deliver(job, lease.clone(), length.0, self.held.proof()) {
@@ -438,7 +429,6 @@ impl JobRun {
                     accepted = &mut accepted => (accepted.is_ok(), accepted.ok().flatten()),
                     stop = &mut self.held.stop => {
                         // The client may have taken it just now; after this it cannot.
-                        // They may have taken it just now, and nobody can after this.
                         accepted.close();
                         let accepted = accepted.try_recv();
                         let is_theirs = accepted.is_ok() || stop != Ok(Stop::HandBack);
@@ -483,7 +473,6 @@ impl JobRun {
             return Err(Stop::Lost);
         }
         // After a stop request, a handler may still return its outcome.
-        // Asked to stop, a handler may still say how it ended.
         let lost = async {
             match why {
                 None => (&mut self.held.stop).await.unwrap_or(Stop::Lost),

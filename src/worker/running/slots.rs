@@ -235,7 +235,6 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         // The place first: the claimer looks for it as soon as it hears of a free slot.
-        // The place first: whoever is told of a free slot looks for it at once.
         drop(self.take_place());
         let mut all = self.slots.limits.lock();
         let mut gate = self.gate().lock();

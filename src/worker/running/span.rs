@@ -19,8 +19,6 @@ use crate::traces::reading;
 pub(super) fn run(key: &JobKey, attempt: u32, header: Option<&Header>) -> Span {
     // At the highest level, so that even a lone error in the log names its job. The log does not
     // show empty fields.
-    // At the highest level, so that even a lone error says which job it is about. The log does
-    // not show fields that stay empty.
     let span = tracing::error_span!(
         target: "keyfall::worker",
         "run",
@@ -83,7 +81,6 @@ pub(super) fn ended(verb: &Verb) {
     };
     span.set_attribute("keyfall.outcome", outcome);
     // The header is read only if a tracer records the span.
-    // The header is only read where somebody wants to know.
     if let Some(header) = failure
         && span.context().span().is_recording()
     {

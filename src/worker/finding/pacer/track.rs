@@ -1,4 +1,5 @@
-//! Where the pacer stands in one ledger: what was touched, what comes, what is looked after.
+//! The pacer's state of one ledger: the jobs that were touched, the next ones, and the ones to
+//! check.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -8,78 +9,82 @@ use crate::settings::UNANNOUNCED;
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::served::ServedLedger;
 
-/// How many jobs are read ahead, and touched in one call, while there are few; it grows to
-/// [`MOST`] while the reads come back full.
+/// How many jobs are read ahead, and touched in one call, while there are few due jobs. The number
+/// grows to [`MOST`] while the reads come back full.
 const LEAST: usize = 64;
+/// The largest number of jobs that are read ahead, or touched in one call.
 const MOST: usize = 1024;
 
-/// How old what was read may be when something is touched. A job that is stored later is told of
-/// if it is due sooner than all others, or within `NEAR_MS` of `lua/lib/trigger.lua`: that is
-/// longer by what a read and a message may take.
+/// How old a read may be when the pacer touches something. The pacer is told of a job that is
+/// stored later if it is due sooner than all others, or within `NEAR_MS` of `lua/lib/trigger.lua`,
+/// which is longer than this by the time that a read and a message may take.
 const READ_AGAIN: Duration = Duration::from_millis(40);
 
-/// How long after a touch the next one follows at the soonest. Two milliseconds of jobs expire in
-/// one go, and are claimed in one call, which costs Redis hardly more than a single one.
+/// Shortest time between two touches. The jobs of two milliseconds expire in one go and are claimed
+/// in one call, which costs Redis hardly more than a single job.
 const STRIDE: Duration = Duration::from_millis(2);
 
-/// How far the server's clock may be behind what is known of it here. A touch that comes too
-/// early has to be repeated.
+/// How far the server's clock may be behind its estimate here. A touch that comes too early has to
+/// be repeated.
 const MARGIN: Duration = Duration::from_micros(100);
 
-/// A trigger that is still alive after its touch is touched again so much later. Redis
-/// expires a key only once its clock is past the time, and the clocks differ by a little.
+/// Time until a second touch of a trigger that is still alive after the first. Redis expires a key
+/// only when its clock is past the time, and the clocks differ a little.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// How long a look after jobs waits for more of them.
+/// How long a check waits for more jobs to check.
 const CHECK_GATHER: Duration = Duration::from_millis(8);
 
-/// Where the pacer stands in one ledger.
+/// The pacer's state of one ledger.
 pub(super) struct PaceTrack {
     pub(super) served: Arc<ServedLedger>,
-    /// The ledger falls to this instance.
+    /// Whether this instance paces the ledger.
     pub(super) mine: bool,
-    /// By which view of the instances that was decided.
+    /// The number of the view of instances that decided this.
     pub(super) view: Option<u64>,
-    /// Everything due before this was touched, or left to the reconciler.
+    /// All jobs due before this time were touched, or left to the reconciler.
     pub(super) touched: UnixMs,
-    /// What was touched of those that are due exactly then.
+    /// Of the jobs that are due exactly then: the ids of those that were touched.
     pub(super) touched_then: HashSet<String>,
-    /// What comes next, the soonest first.
+    /// The next jobs, the soonest first.
     pub(super) coming: VecDeque<(String, UnixMs)>,
-    /// Touched, and not known to have expired.
+    /// Touched jobs whose triggers may not have expired.
     pub(super) alive: Vec<(String, UnixMs)>,
+    /// When to touch `alive` again.
     pub(super) touch_again: Option<UnixUs>,
-    /// Touched or announced a while ago: which of them are still due?
+    /// Jobs that were touched or announced, with the time to check whether they are still due.
     pub(super) checks: VecDeque<TouchCheck>,
-    /// When to read what comes next, even if nothing is due.
+    /// When to read the next jobs, even if nothing is due.
     pub(super) read_at: Option<UnixUs>,
-    /// When that was last read.
+    /// When the next jobs were last read.
     read: UnixUs,
-    /// When something was last touched, or was to be.
+    /// The planned time of the last touch.
     touched_at: UnixUs,
-    /// There was no more to read.
+    /// Whether the last read reached the end of the ledger.
     complete: bool,
+    /// How many jobs the next read returns at most; from [`LEAST`] to [`MOST`].
     pub(super) limit: usize,
 }
 
-/// Jobs to be looked after.
+/// Jobs to check, and when.
 pub(super) struct TouchCheck {
     pub(super) at: UnixUs,
     pub(super) ids: Vec<String>,
-    /// How many events had been heard before their triggers were touched; `None` for those
-    /// that were announced by whoever stored them.
+    /// How many events had been heard before their triggers were touched; `None` for jobs that were
+    /// announced when they were stored.
     pub(super) heard: Option<u64>,
 }
 
-/// What is touched in one go.
+/// The jobs of one touch.
 #[derive(Default)]
 pub(super) struct TouchBatch {
     pub(super) jobs: Vec<(String, UnixMs)>,
-    /// How many of them, in front, were touched before.
+    /// How many of them, at the front, were touched before.
     pub(super) first: usize,
 }
 
 impl PaceTrack {
+    /// The state of a ledger that this instance does not pace yet.
     pub(super) fn new(served: Arc<ServedLedger>) -> Self {
         PaceTrack {
             served,
@@ -99,7 +104,7 @@ impl PaceTrack {
         }
     }
 
-    /// When there is something to do; far away if nothing is known.
+    /// When there is something to do; the end of time if nothing is known.
     pub(super) fn next_action(&self) -> UnixUs {
         let check = self.checks.front().map(|check| check.at.plus(CHECK_GATHER));
         let next = [self.next_touch(), check, self.touch_again, self.read_at]
@@ -109,19 +114,20 @@ impl PaceTrack {
         next.unwrap_or(UnixUs(u64::MAX))
     }
 
+    /// When to touch the next job.
     fn next_touch(&self) -> Option<UnixUs> {
         let (_, due) = self.coming.front()?;
         Some(expires_at(*due).max(self.touched_at.plus(STRIDE)))
     }
 
-    /// What to touch now: what was still alive after its last touch, and what is due for the
-    /// first time, behind it.
+    /// Takes the jobs to touch now: first those that were alive after their last touch, then those
+    /// that are due for the first time.
     pub(super) fn take_due(&mut self, now: UnixUs) -> TouchBatch {
         let is_time = |at: Option<UnixUs>| at.is_some_and(|at| at <= now);
         if !is_time(self.next_touch()) && !is_time(self.touch_again) {
             return TouchBatch::default();
         }
-        // Not by how late this one comes, or the strides would grow.
+        // Not the time of this call, which may be late: the strides would grow.
         self.touched_at = self.next_touch().map_or(now, |planned| planned.min(now));
         self.touch_again = None;
         let mut jobs = std::mem::take(&mut self.alive);
@@ -135,7 +141,8 @@ impl PaceTrack {
         TouchBatch { jobs, first }
     }
 
-    /// From which due time on to read what comes next, and how much of it, if it is time to.
+    /// The due time and the limit of a read of the next jobs, if it is time to read. `touching`
+    /// tells that the round trip is made anyway.
     pub(super) fn take_read(&mut self, now: UnixUs, touching: bool) -> Option<(UnixMs, usize)> {
         let is_short = !self.complete && self.coming.len() < LEAST / 2;
         let is_time = self.read_at.is_some_and(|at| at <= now)
@@ -144,14 +151,14 @@ impl PaceTrack {
         is_time.then_some((self.touched, limit))
     }
 
-    /// What comes next was not read with a touch: it will be soon.
+    /// Plans a read, because the touch came without one.
     pub(super) fn read_soon(&mut self) {
         let soon = self.read.plus(READ_AGAIN);
         self.read_at = Some(self.read_at.map_or(soon, |at| at.min(soon)));
     }
 
-    /// The jobs that it is time to look after, once some have gathered; and how many events had
-    /// been heard before the first of them was touched.
+    /// Takes the jobs that it is time to check, once some have gathered, with the number of events
+    /// that had been heard before the first of them was touched.
     pub(super) fn take_checks(&mut self, now: UnixUs) -> Option<TouchCheck> {
         if self.checks.front()?.at.plus(CHECK_GATHER) > now {
             return None;
@@ -167,7 +174,7 @@ impl PaceTrack {
         Some(all)
     }
 
-    /// See in a while which of these are still due.
+    /// Plans a check whether these jobs are still due.
     pub(super) fn look_after(&mut self, now: UnixUs, ids: Vec<String>, heard: Option<u64>) {
         if !ids.is_empty() {
             let at = now.plus(UNANNOUNCED);
@@ -175,14 +182,14 @@ impl PaceTrack {
         }
     }
 
-    /// What is due before now is left to others; read anew what comes.
+    /// Leaves the jobs that are due before now to others, and reads the next ones.
     pub(super) fn start_from(&mut self, now: UnixUs) {
         self.rest();
         self.touched = now.floor_ms();
         self.read_at = Some(now);
     }
 
-    /// Another instance paces from now on. What was touched here is still looked after.
+    /// Stops pacing, because another instance does. Jobs that were touched here are still checked.
     pub(super) fn rest(&mut self) {
         self.touched_then.clear();
         self.coming.clear();
@@ -191,7 +198,7 @@ impl PaceTrack {
         self.read_at = None;
     }
 
-    /// The batch is in order of its due times.
+    /// Records the jobs of a batch as touched. The batch is in order of due times.
     fn note_touched(&mut self, batch: &[(String, UnixMs)]) {
         for (id, due) in batch {
             if *due > self.touched {
@@ -202,7 +209,7 @@ impl PaceTrack {
         }
     }
 
-    /// Takes in what comes next, which was read with this limit at this time.
+    /// Takes in the next jobs, which were read with this limit at this time.
     pub(super) fn see_coming(
         &mut self,
         mut coming: Vec<(String, UnixMs)>,
@@ -224,13 +231,13 @@ impl PaceTrack {
         self.coming = coming.into();
     }
 
-    /// Takes in how many triggers of the batch are still there.
+    /// Takes in how many triggers of the batch are still alive.
     pub(super) fn see_touched(&mut self, batch: TouchBatch, alive: u64, heard: u64, now: UnixUs) {
         let TouchBatch { mut jobs, first } = batch;
         let touched = jobs[first..].iter().map(|(id, _)| id.clone()).collect();
         self.look_after(now, touched, Some(heard));
-        // Nobody says which of them are alive, so all are touched again, for as long as an
-        // event may be expected at all.
+        // Redis does not say which of them are alive, so all are touched again, until it is too
+        // late for an event.
         jobs.retain(|(_, due)| now.since(*due) < UNANNOUNCED);
         if alive > 0 && !jobs.is_empty() {
             self.alive = jobs;
@@ -238,11 +245,11 @@ impl PaceTrack {
         }
     }
 
-    /// A job is due then, maybe sooner than all that are known. A call may have scheduled others
-    /// beside it.
+    /// Takes in that a job is due at `due`, which may be sooner than all known ones. The same call
+    /// may have scheduled further jobs.
     pub(super) fn hear_of(&mut self, due: UnixMs, now: UnixUs) {
         let is_next = self.coming.front().is_none_or(|(_, next)| due < *next);
-        // One that is not the next is read before it is due.
+        // A job that is not the next is read before it is due.
         let by = if is_next {
             now
         } else {
@@ -251,7 +258,7 @@ impl PaceTrack {
         self.read_at = Some(self.read_at.map_or(by, |at| at.min(by)));
     }
 
-    /// Whether as many jobs as can be touched at once are due.
+    /// Whether as many jobs are due as one call can touch.
     pub(super) fn is_flooded(&self, now: UnixUs) -> bool {
         self.coming.len() >= MOST
             && self
@@ -261,7 +268,7 @@ impl PaceTrack {
     }
 }
 
-/// Redis expires a key only when its clock is past the time.
+/// The time at which Redis expires a trigger: when its clock is past the due time.
 fn expires_at(due: UnixMs) -> UnixUs {
     UnixUs(due.0.saturating_add(1).saturating_mul(1000)).plus(MARGIN)
 }
