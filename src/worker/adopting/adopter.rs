@@ -1,4 +1,5 @@
-//! Looks at the keys that something happened to.
+//! The adopter: looks at keys that have changed, in batches for each ledger, and so updates the
+//! ledgers to match the keys.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -24,58 +25,63 @@ use crate::worker::served::{ServedLedger, ServedLedgers};
 /// How many keys one call looks at.
 pub(super) const AT_ONCE: usize = 64;
 
-/// How long names of a ledger gather after a call that was not full, counted from its beginning.
-/// To look at a key alone costs Redis seven times as much as to look at it among others.
+/// How long names of a ledger gather after a call that was not full, counted from its start. A look
+/// at a single key costs Redis seven times as much as a look at a key among others.
 const GATHER: Duration = Duration::from_millis(10);
 
 /// How long a ledger is left alone after a fault.
 pub(super) const AFTER_FAULT: Duration = Duration::from_millis(200);
 
-/// How long a call may take.
+/// Time limit of one call.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Brings the ledgers of this worker that one server has into line with the keys there that it adopts.
+/// Updates the ledgers on one server to match the plain keys that the routes of this worker adopt
+/// there.
 pub(crate) struct Adopter {
-    /// Wherever jobs are.
+    /// The store with all servers: jobs may be on another one.
     pub(super) store: Arc<Store>,
-    /// The one whose keys it looks at: all of them, if there is one.
+    /// The server whose keys it looks at.
     pub(super) server: Arc<Server>,
     pub(super) served_ledgers: Arc<ServedLedgers>,
     pub(super) instances: Arc<PeerTable>,
-    /// How many bytes a payload may have, unless its route says so.
+    /// Largest payload in bytes, for routes without a limit of their own.
     payload_limit: usize,
-    /// By the index of the ledger in the served ledgers.
+    /// The keys to look at, by the index of their ledger.
     pub(super) names: Mutex<HashMap<usize, Noted>>,
     pub(super) peer_events: PeerEvents,
+    /// Notified of each new name.
     told: Notify,
-    /// Told after each call.
+    /// Notified after each call.
     landed: Notify,
+    /// Keys whose jobs belong to another server.
     pub(super) strays: Strays,
     pub(super) conditions: Arc<Conditions>,
+    /// Tracks how completely changes of the keys are heard.
     pub(super) hearing: Arc<ChangeCoverage>,
-    /// Of those whose jobs are cancelled if they are missing and did not expire.
+    /// Expired keys, of routes where a missing key cancels its job.
     pub(super) expired: ExpiredKeys,
 }
 
-/// What is to be looked at of one ledger.
+/// The keys of one ledger that are to be looked at.
 pub(super) struct Noted {
     served: Arc<ServedLedger>,
     pub(super) names: PendingIds,
 }
 
-/// Keys of one ledger that are looked at in one call.
+/// Keys of one ledger that one call looks at.
 pub(super) struct KeyBatch {
     pub(super) served: Arc<ServedLedger>,
     pub(super) items: Vec<(JobKey, Why)>,
 }
 
-/// What became of one call.
+/// The answer to one call; its batch comes back with it.
 pub(super) struct AdoptReply {
     pub(super) batch: KeyBatch,
     pub(super) answers: Result<Vec<Answered>>,
 }
 
 impl Adopter {
+    /// An adopter without names yet. `payload_limit` is in bytes.
     pub(crate) fn new(
         store: Arc<Store>,
         server: Arc<Server>,
@@ -101,17 +107,18 @@ impl Adopter {
         })
     }
 
+    /// Tracks how completely changes of the keys are heard.
     pub(crate) fn hearing(&self) -> &Arc<ChangeCoverage> {
         &self.hearing
     }
 
-    /// What the keys look like that something may happen to.
+    /// Redis patterns of the keys that the routes adopt; none if no route adopts keys.
     pub(crate) fn globs(&self) -> impl Iterator<Item = String> + use<> {
         self.served_ledgers.routes().adopted_keys().into_iter()
     }
 
-    /// Returns whether there is room for more names of this ledger, when there is, or after a
-    /// while.
+    /// Waits until there is room for more names of this ledger. Returns `false` if that takes
+    /// longer than [`PATIENCE`].
     pub(super) async fn has_room(&self, served: &ServedLedger) -> bool {
         let has_room = async {
             loop {
@@ -130,20 +137,20 @@ impl Adopter {
         timeout(PATIENCE, has_room).await.is_ok()
     }
 
-    /// Whether a missing key may mean that a job of this kind is cancelled.
+    /// Whether a missing key can cancel a job of this kind.
     pub(super) fn cancels_missing(&self, served: &ServedLedger) -> bool {
         let routes = &self.served_ledgers.routes().routes;
         let cancels = |route: &usize| routes[*route].adopts == Some(MissingKey::Cancel);
         served.routes.iter().any(cancels)
     }
 
-    /// What it means if the key is missing; nothing if it is not adopted here.
+    /// The meaning of a missing key for its job; `None` if no route here adopts the key.
     pub(super) fn missing(&self, key: &JobKey) -> Option<MissingKey> {
         let routes = self.served_ledgers.routes();
         routes.routes[routes.table.find(key)?].adopts
     }
 
-    /// How many bytes its payload may have.
+    /// Largest payload of this key, in bytes.
     pub(super) fn most(&self, key: &JobKey) -> usize {
         let routes = self.served_ledgers.routes();
         let route = routes.table.find(key);
@@ -151,7 +158,7 @@ impl Adopter {
         limit.unwrap_or(self.payload_limit)
     }
 
-    /// Serves this kind, in all the shards that it has as far as is known. Returns what is new.
+    /// Serves all known shards of this kind. Returns the new ledgers.
     pub(super) fn meet(&self, kind: &str) -> Vec<Arc<ServedLedger>> {
         let wanted = usize::from(self.store.layout_of(kind).ledgers());
         if self.served_ledgers.shards(kind).len() >= wanted {
@@ -160,10 +167,12 @@ impl Adopter {
         Kind::parse(kind).map_or_else(|_| Vec::new(), |kind| self.served_ledgers.add(&kind))
     }
 
+    /// Plans a look at a key, no sooner than `at`.
     pub(super) fn look_at(&self, served: &Arc<ServedLedger>, id: &str, why: Why, at: Instant) {
         self.note(served, |names| names.add(id, why, at));
     }
 
+    /// Adds a name. If there is no room, the search has to find it.
     fn note(&self, served: &Arc<ServedLedger>, add: impl FnOnce(&mut PendingIds) -> bool) {
         let mut names = self.names.lock().expect("no panic while held");
         let noted = names.entry(served.index).or_insert_with(|| Noted {
@@ -179,14 +188,15 @@ impl Adopter {
         }
     }
 
-    /// Looks, for ever.
+    /// Looks at keys, for ever.
     pub(crate) async fn run(&self) {
         tokio::join!(self.look_at_names(), self.look_after_strays());
     }
 
+    /// Sends the calls of all ledgers, one at a time for each.
     async fn look_at_names(&self) {
         let mut flights = FuturesUnordered::new();
-        // Those with a call under way, and those left alone.
+        // Ledgers with a call under way, or in the pause after one.
         let mut busy: HashSet<usize> = HashSet::new();
         let mut registered: HashMap<usize, Arc<ServedLedger>> = HashMap::new();
         loop {
@@ -218,10 +228,10 @@ impl Adopter {
         }
     }
 
-    /// What to look at now, of each ledger without a call.
+    /// The next batch of each ledger that is not busy.
     fn next(&self, now: Instant, busy: &HashSet<usize>) -> Vec<KeyBatch> {
         let mut names = self.names.lock().expect("no panic while held");
-        // What was heard of before a kind was dropped makes it known again.
+        // A name that was heard before its kind was dropped makes the kind known again.
         names.retain(|_, noted| !noted.served.is_forgotten() || noted.names.next().is_some());
         let idle = names.iter_mut().filter(|(index, _)| !busy.contains(index));
         let batches = idle.filter_map(|(_, Noted { served, names })| {
@@ -235,13 +245,14 @@ impl Adopter {
         batches.collect()
     }
 
+    /// The time of the first look in a ledger that is not busy.
     fn next_time(&self, busy: &HashSet<usize>) -> Option<Instant> {
         let names = self.names.lock().expect("no panic while held");
         let idle = names.iter().filter(|(index, _)| !busy.contains(index));
         idle.filter_map(|(_, noted)| noted.names.next()).min()
     }
 
-    /// One call. A kind is made known before its first job is stored.
+    /// Sends one call. If `is_new`, it makes the kind known first, before the first job is stored.
     pub(super) async fn call(&self, batch: KeyBatch, is_new: bool) -> AdoptReply {
         let KeyBatch { served, items } = &batch;
         let look = async {
@@ -265,15 +276,17 @@ impl Adopter {
         AdoptReply { batch, answers }
     }
 
-    /// It starts with one ledger: so whoever sets a key of it knows which of several servers that is for.
+    /// Adds the kind to the lists of all servers. A new kind starts with one ledger, so that a
+    /// client that sets its keys knows on which of several servers.
     async fn make_known(&self, served: &ServedLedger) -> Result<bool> {
-        // All servers are told, and for one that is away the others wait.
+        // All servers are told; one that is away delays the call.
         let until = Instant::now() + 2 * PATIENCE;
         self.store
             .register(served.ledger.kind(), Some(1), until)
             .await
     }
 
+    /// Sends one call, and pauses: after a fault, or so that names gather.
     async fn look(&self, batch: KeyBatch, is_new: bool) -> AdoptReply {
         let began = Instant::now();
         let landing = self.call(batch, is_new).await;
@@ -285,7 +298,7 @@ impl Adopter {
         landing
     }
 
-    /// What was not looked at is looked at again.
+    /// Takes in an answer. Keys that were not looked at are planned again.
     pub(super) fn land(&self, landing: AdoptReply) {
         let AdoptReply { batch, answers } = landing;
         let KeyBatch { served, items } = &batch;
@@ -296,7 +309,8 @@ impl Adopter {
                 None | Some(Word::Unread) => self.note(served, |names| {
                     let fits = names.put_back(key.id(), *why, Instant::now());
                     if is_replica {
-                        // It may have been the one that announced it.
+                        // The announcement may have come from this server while it was a replica
+                        // already.
                         names.doubt();
                     }
                     fits

@@ -1,4 +1,5 @@
-//! Hears what is done to keys, and decides who looks at each, why, and when.
+//! Hears changes of adopted keys, and decides for each which instance looks at the key, why, and
+//! when.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,14 +17,14 @@ use crate::worker::finding::Finders;
 use crate::worker::finding::events::Events;
 use crate::worker::served::ServedLedger;
 
-/// After how long the second in rank looks, in case that the first is gone. What happened to a
-/// key meanwhile needs one look.
+/// How long the second in rank waits before it looks at a key, in case the first is gone. All
+/// changes in that time need one look.
 const STAND_IN: Duration = Duration::from_millis(50);
 
-/// How long the first connection is waited for by whoever wants to say that all is ready.
+/// How long [`ChangeSubscriber::is_there`] waits for the first connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Hears what is done to keys of one server that are adopted, on a connection of its own.
+/// Hears changes of the adopted keys of one server, on a connection of its own.
 pub(crate) struct ChangeSubscriber {
     adopter: Arc<Adopter>,
     events: Arc<Events>,
@@ -31,6 +32,7 @@ pub(crate) struct ChangeSubscriber {
 }
 
 impl ChangeSubscriber {
+    /// A subscriber without a connection yet.
     pub(crate) fn new(adopter: Arc<Adopter>, events: Arc<Events>) -> Self {
         ChangeSubscriber {
             adopter,
@@ -39,7 +41,8 @@ impl ChangeSubscriber {
         }
     }
 
-    /// Hears, for ever. The finders are told of ledgers that are new here.
+    /// Listens for ever; does nothing if the worker adopts no keys. Tells the finders of new
+    /// ledgers.
     pub(crate) async fn run(&self, finders: &Finders, settings: &LinkSettings) {
         if self.adopter.globs().next().is_none() {
             return std::future::pending().await;
@@ -68,20 +71,21 @@ impl ChangeSubscriber {
             .await;
     }
 
-    /// Returns when it hears, or is not needed, or has had its time.
+    /// Returns when the connection is up, or not needed, or after [`PATIENCE`].
     pub(crate) async fn is_there(&self) {
         if self.adopter.globs().next().is_some() {
             let mut is_up = self.is_up.subscribe();
-            // Whoever is not there by then is deaf for another reason, and that is said.
+            // A connection that is not up by then has another fault, which is logged.
             let _ = timeout(PATIENCE, is_up.wait_for(|up| *up)).await;
         }
     }
 }
 
 impl Adopter {
-    /// This happened to a key that matches one of the globs. Returns what ledgers are new here.
+    /// Takes in a change of a key that matches one of the globs. `event` is the name of the event,
+    /// as Redis announces it. Returns the new ledgers.
     pub(crate) fn hear(&self, key: &str, event: &[u8]) -> Vec<Arc<ServedLedger>> {
-        // It takes its job along no more than an evicted trigger does.
+        // Eviction cancels no job, just as the eviction of a trigger does not.
         if event == b"evicted" {
             return Vec::new();
         }
@@ -98,7 +102,7 @@ impl Adopter {
         let new = self.meet(key.kind());
         let served = match self.home_of(&key) {
             Some(JobLocation::Here(served)) => served,
-            // Whoever runs it until it has been moved has to know that.
+            // The instance that runs the job until it has been moved has to know that.
             Some(JobLocation::WasHere(old)) => {
                 if event == b"expired" && missing == MissingKey::Cancel {
                     self.hear_expired(&old, &key, missing);
@@ -121,7 +125,8 @@ impl Adopter {
         new
     }
 
-    /// All hear of it, and two look.
+    /// Has two instances look at a key that all have heard of: the first in rank now, the second
+    /// later. The others remember the event.
     fn look_in_turn(&self, served: &Arc<ServedLedger>, id: &str, why: Why) {
         let rank = self.instances.rank_to_look(served, id);
         if rank.claims() {
@@ -133,17 +138,18 @@ impl Adopter {
         }
     }
 
-    /// An instance is gone: it, and who stands in for it, may have been gone for a while.
+    /// Takes in that an instance is gone, perhaps for some time and together with the second in
+    /// rank: looks at the keys of remembered events.
     pub(crate) fn somebody_went(&self) {
         for (served, id, why) in self.peer_events.take() {
             self.look_in_turn(&served, &id, why);
         }
     }
 
-    /// This key expired. Where a missing key can mean that its job is cancelled, that is noted at
-    /// once, since the job may begin later, and where nobody heard it. Elsewhere it is looked at if
-    /// its job is not claimed soon: if it was brought forward and expired before anybody looked,
-    /// the job is not known to be due.
+    /// Takes in the expiry of a key. If a missing key can cancel its job, the expiry is noted at
+    /// once in the ledger, because the job may start later, on an instance that has not heard it.
+    /// Otherwise the key is looked at only if its job is not claimed soon: if the key was brought
+    /// forward and expired before anybody looked, the ledger does not know that the job is due.
     fn hear_expired(&self, served: &Arc<ServedLedger>, key: &JobKey, missing: MissingKey) {
         if missing == MissingKey::Cancel {
             self.expired.hear(key);
@@ -156,7 +162,7 @@ impl Adopter {
         }
     }
 
-    /// These jobs were claimed.
+    /// Takes in that these jobs were claimed: their expired keys need no look any more.
     pub(crate) fn claimed<'a>(&self, served: &ServedLedger, ids: impl Iterator<Item = &'a str>) {
         if !served.adopts {
             return;
@@ -167,7 +173,8 @@ impl Adopter {
         }
     }
 
-    /// A job was not due although its key expired: that may have been brought forward.
+    /// Looks at the key of a job that was not due although its key expired: the key may have been
+    /// brought forward.
     pub(crate) fn expired(&self, served: &Arc<ServedLedger>, id: &str) {
         if served.adopts {
             self.look_at(served, id, Why::Over, Instant::now());

@@ -1,4 +1,5 @@
-//! Looks once more at the keys of jobs that are about to run.
+//! The confirmation: looks at the plain keys of jobs that are about to run once more, and decides
+//! whether they run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,43 +16,46 @@ use crate::store::{Answered, Why, Word};
 use crate::time::UnixMs;
 use crate::worker::served::ServedLedger;
 
-/// Within what time an instance that heard that a key expired has that noted: also if it first has
-/// to learn that the one that should have done so is gone.
+/// Time in which an instance that heard the expiry of a key has noted it in the ledger; even if it
+/// first has to learn that the first in rank is gone.
 pub(super) const NOTED_WITHIN: Duration = SILENCE
     .saturating_add(BEAT)
     .saturating_add(Duration::from_millis(450));
 
-/// The same if its first call for that gets lost: a job is at stake.
+/// The same, if the first call of that instance gets lost. For decisions that can cost a job.
 const SURELY_WITHIN: Duration = NOTED_WITHIN.saturating_add(PATIENCE);
 
-/// A job that is leased and about to run.
+/// A leased job that is about to run.
 pub(crate) struct Leased {
     pub(crate) key: JobKey,
     pub(crate) due: UnixMs,
 }
 
-/// What is to become of it.
+/// The decision on such a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyVerdict {
+    /// The job runs.
     Run,
-    /// It goes back: its key says so, or could not be looked at.
+    /// The job goes back: its key has changed, or could not be looked at.
     Back,
-    /// Its key is missing, which cancels it if nobody has heard that it expired: look again.
+    /// The key is missing. That cancels the job if no instance has heard its expiry: look again in
+    /// the next round.
     Open,
 }
 
-/// By what jobs are judged. With the last one, none stays open.
+/// The knowledge that decides on jobs. The last round leaves none open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ConfirmRound {
-    /// What was heard so far.
+    /// Events that this instance has heard so far.
     AtOnce,
-    /// All that was announced so far.
+    /// All events that were announced to this instance so far.
     CaughtUp,
-    /// What others heard, too.
+    /// Also the events that other instances have heard.
     Last,
 }
 
 impl ConfirmRound {
+    /// The round after this one.
     pub(crate) fn next(self) -> Self {
         match self {
             ConfirmRound::AtOnce => ConfirmRound::CaughtUp,
@@ -61,7 +65,8 @@ impl ConfirmRound {
 }
 
 impl Adopter {
-    /// Whether these jobs are to run. Their keys may have been changed a moment ago, or unheard.
+    /// Decides whether these jobs run. Their keys may have been changed a moment ago, or unheard.
+    /// Returns one verdict for each job, in order. The later rounds wait before they look.
     pub(crate) async fn confirm(
         &self,
         served: &Arc<ServedLedger>,
@@ -81,7 +86,7 @@ impl Adopter {
             let until = Instant::now() + PATIENCE;
             let answers = self.adopt_leased(served, items, until).await;
             served.ledger.note("adopt", &answers);
-            // Where they cannot be looked at, they are run by whoever can.
+            // Jobs whose keys cannot be looked at here go back, for an instance that can.
             let answers = answers.unwrap_or_default();
             let answer = |place: usize| Some(answers.get(place)?.answer);
             let answers: Vec<_> = (0..items.len()).map(answer).collect();
@@ -90,7 +95,7 @@ impl Adopter {
                 .iter()
                 .any(|answer| matches!(answer, None | Some(Word::Unread)))
             {
-                // They go back, and come again at once.
+                // They go back, and would come again at once.
                 sleep(AFTER_FAULT).await;
             }
             verdicts.extend(answers.into_iter().map(|answer| match answer {
@@ -102,7 +107,8 @@ impl Adopter {
         verdicts
     }
 
-    /// The jobs are in this ledger, whatever its kind goes by.
+    /// Looks at the keys of these jobs in this ledger, which has them whatever the layout of its
+    /// kind is.
     async fn adopt_leased(
         &self,
         served: &ServedLedger,
@@ -119,7 +125,8 @@ impl Adopter {
         }
     }
 
-    /// What was heard is noted all the same: others may have to decide about these jobs.
+    /// Notes expiries that this instance has heard and the ledger has not answered: other instances
+    /// may have to decide about these jobs.
     fn note_unanswered(
         &self,
         served: &Arc<ServedLedger>,
@@ -133,11 +140,13 @@ impl Adopter {
         }
     }
 
+    /// The reason that the ledger gets for the look. It says whether the expiry of the key was
+    /// heard.
     fn why(&self, served: &ServedLedger, job: &Leased, round: ConfirmRound) -> Why {
         if self.missing(&job.key) != Some(MissingKey::Cancel) {
             return Why::Begun;
         }
-        // At the most: what is not known for certain costs no job.
+        // The longest possible time, so that uncertainty costs no job.
         let [_, ago] = ago(served, job.due);
         if self.expired.knows(&job.key, ago) {
             return Why::Heard;
@@ -145,29 +154,31 @@ impl Adopter {
         let since = self.hearing.since();
         let has_listened = since.is_some_and(|since| ago < since.elapsed());
         match round {
-            // It is not known whether it was heard: of two faults, this one loses no job.
+            // It is unknown whether the expiry was heard: of the two possible faults, this one
+            // loses no job.
             ConfirmRound::CaughtUp | ConfirmRound::Last
                 if has_listened && self.expired.may_have_known(ago) =>
             {
                 Why::Heard
             }
-            // What this one did not hear was announced to nobody.
+            // This instance was listening, so an expiry that it has not heard was not announced.
             ConfirmRound::CaughtUp if has_listened => Why::Lost,
             ConfirmRound::AtOnce | ConfirmRound::CaughtUp => Why::Asked,
             ConfirmRound::Last => Why::Lost,
         }
     }
 
-    /// For how long others may still be about to note what they heard and this one did not. Who they
-    /// are is not asked: whoever is cut off for a moment does not show.
+    /// How long other instances may still need to note expiries that this one has not heard. It
+    /// does not depend on the known instances: an instance that is cut off for a moment does not
+    /// show.
     fn wait_for_others(&self, served: &ServedLedger, jobs: &[Leased]) -> Duration {
         let latest = jobs.iter().map(|job| ago(served, job.due)[0]).min();
         SURELY_WITHIN.saturating_sub(latest.unwrap_or(Duration::MAX))
     }
 }
 
-/// How long ago it was due by Redis' clock, at the least and at the most: that is known as well as
-/// the answers were quick.
+/// How long ago the job was due by the server's clock: at least, and at most. The quicker the
+/// server's answers, the closer the bounds.
 fn ago(served: &ServedLedger, due: UnixMs) -> [Duration; 2] {
     let now = served.ledger.clock().bounds();
     now.map_or([Duration::ZERO, Duration::MAX], |now| {

@@ -1,5 +1,5 @@
-//! What was heard of keys: since when without a gap, how far, and which of them expired. From that one
-//! can tell whether a key that is missing expired or was deleted.
+//! The coverage of the change events of one server: since when they were heard without a gap, up to
+//! when, and which keys expired. It tells whether a missing key has expired or was deleted.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -13,39 +13,40 @@ use super::adopter::PATIENCE;
 use crate::key::JobKey;
 use crate::store::Server;
 
-/// How many expired keys are remembered. Of more, the latest are.
+/// How many expired keys are remembered; the oldest are forgotten first.
 const EXPIRED_KEYS: usize = 65_536;
 
-/// How long it takes at the most until a ledger has noted what was heard, with an outage in
-/// between. After that the ledger can be asked.
+/// Longest time until a ledger has noted an event, with an outage in between. After that the ledger
+/// knows it.
 const NOTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// How far the clock of Redis may be off, as it is known here. What a key of the same name did
-/// longer before a job was due says nothing of that job.
+/// How far the estimate of the server's clock may be off. An event of a key with the same name that
+/// is older by more than this does not concern the job.
 const VAGUE: Duration = Duration::from_millis(100);
 
-/// What is heard of changes on one server.
+/// Tracks how completely the changes of one server are heard.
 pub(crate) struct ChangeCoverage {
     server: Arc<Server>,
     gap: Mutex<EventGap>,
-    /// All that was announced until then has been heard; nothing while there is no connection.
+    /// All changes announced until this time have been heard; `None` while there is no connection.
     heard: watch::Sender<Option<Instant>>,
-    /// Asks how far.
+    /// Asks the connection how far it has heard.
     pub(super) asked: Arc<Notify>,
-    /// Told when changes may have been missed.
+    /// Notified when changes may have been missed.
     missed: Notify,
 }
 
-/// The end of the last time that changes went unheard.
+/// The last gap, in which changes went unheard.
 #[derive(Default)]
 struct EventGap {
-    /// Nothing while they do.
+    /// When the gap ended; `None` while it lasts.
     end: Option<Instant>,
-    /// How often the server had been found to be a replica then.
+    /// How often the server had been found to be a replica when the gap ended.
     demotions: u64,
 }
 
 impl ChangeCoverage {
+    /// Nothing is heard yet.
     pub(crate) fn new(server: Arc<Server>) -> Self {
         ChangeCoverage {
             server,
@@ -56,7 +57,7 @@ impl ChangeCoverage {
         }
     }
 
-    /// Whether changes are heard from now on.
+    /// Records whether changes are heard from now on.
     pub(crate) fn begin(&self, hears: bool) {
         *self.gap.lock().expect("no panic while held") = EventGap {
             end: hears.then(Instant::now),
@@ -64,15 +65,14 @@ impl ChangeCoverage {
         };
     }
 
-    /// Since when changes have been heard without a gap, from a primary; nothing while they are
-    /// not.
+    /// Since when changes have been heard from a primary without a gap; `None` during a gap.
     pub(super) fn since(&self) -> Option<Instant> {
         let demotions = self.demotions()?;
         let gap = self.gap.lock().expect("no panic while held");
         gap.end.filter(|_| gap.demotions == demotions)
     }
 
-    /// Nothing while the server is a replica.
+    /// How often the server was found to be a replica; `None` while it is one.
     pub(super) fn demotions(&self) -> Option<u64> {
         match self.server.health() {
             Some(health) => health.demotions(),
@@ -80,7 +80,7 @@ impl ChangeCoverage {
         }
     }
 
-    /// A server that was a replica for a while and is none any more: that was a gap.
+    /// Records a gap if the server was a replica and is none any more.
     pub(super) fn look_for_demotion(&self) {
         let Some(demotions) = self.demotions() else {
             return;
@@ -95,7 +95,7 @@ impl ChangeCoverage {
         }
     }
 
-    /// Changes may have been missed.
+    /// Reports that changes may have been missed.
     pub(super) fn miss(&self) {
         self.missed.notify_one();
     }
@@ -105,14 +105,14 @@ impl ChangeCoverage {
         self.missed.notified().await;
     }
 
-    /// All that was announced until then has been heard, on the connection that there is; nothing
-    /// if there is none any more.
+    /// Records up to when the current connection has heard all changes; `None` if it is down.
     pub(super) fn heard_until(&self, at: Option<Instant>) {
         self.heard.send_replace(at);
     }
 
-    /// Returns whether all that was announced until now, and that this instance will ever hear,
-    /// has been heard; when that is so, or after a while.
+    /// Waits until all changes that were announced before the call have been heard. Returns `false`
+    /// if that takes too long. A connection that is down ends the wait as well: this instance hears
+    /// no more of these changes.
     pub(super) async fn catch_up(&self) -> bool {
         let now = Instant::now();
         let mut heard = self.heard.subscribe();
@@ -122,23 +122,25 @@ impl ChangeCoverage {
     }
 }
 
-/// Which keys were heard to expire, by a hash of the key. Where a missing key cancels its job, that
-/// is what it takes to run: nobody who has not heard it can tell a key that expired from one that was
-/// deleted.
+/// The keys that were heard to expire, by their hashes. If a missing key cancels its job, such a
+/// job runs only with this knowledge: an instance that has not heard the expiry cannot tell it from
+/// a deletion.
 #[derive(Default)]
 pub(super) struct ExpiredKeys(Mutex<RecentExpiries>);
 
+/// The remembered expiries.
 #[derive(Default)]
 struct RecentExpiries {
+    /// Last expiry of each key, by the hash of the key.
     latest: HashMap<u64, Instant>,
-    /// In the order in which they came; some of them have come again since.
+    /// Expiries in the order of arrival; a key that expired twice is in it twice.
     order: VecDeque<(u64, Instant)>,
-    /// Up to then keys were heard of that are not remembered, and may not have been noted.
+    /// Expiries until this time may be forgotten here without having been noted in a ledger.
     forgotten: Option<Instant>,
 }
 
 impl ExpiredKeys {
-    /// This key expired now.
+    /// Records that this key expired now.
     pub(super) fn hear(&self, key: &JobKey) {
         let (hash, now) = (hash_of(key), Instant::now());
         let mut heard = self.0.lock().expect("no panic while held");
@@ -155,21 +157,21 @@ impl ExpiredKeys {
         }
     }
 
-    /// What was heard just now may never be noted.
+    /// Records that an expiry heard just now may never be noted in a ledger.
     pub(super) fn is_not_noted(&self) {
         let mut heard = self.0.lock().expect("no panic while held");
         heard.forgotten = Some(Instant::now());
     }
 
-    /// Whether it was heard that this key expired, so long ago at the most.
+    /// Whether this key was heard to expire, at most `ago` before now.
     pub(super) fn knows(&self, key: &JobKey, ago: Duration) -> bool {
         let heard = self.0.lock().expect("no panic while held");
         let at = heard.latest.get(&hash_of(key));
         at.is_some_and(|at| at.elapsed() <= ago.saturating_add(VAGUE))
     }
 
-    /// Whether that may have been heard of a key, so long ago at the most, and is known to nobody
-    /// any more: there were too many.
+    /// Whether the expiry of a key, at most `ago` before now, may have been heard and forgotten,
+    /// because there were too many.
     pub(super) fn may_have_known(&self, ago: Duration) -> bool {
         let heard = self.0.lock().expect("no panic while held");
         let until = heard.forgotten;
@@ -177,6 +179,7 @@ impl ExpiredKeys {
     }
 }
 
+/// The hash of the whole key.
 fn hash_of(key: &JobKey) -> u64 {
     xxh3_64(key.as_str().as_bytes())
 }

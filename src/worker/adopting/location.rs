@@ -1,6 +1,6 @@
-//! Where the job of a key is, also while its kind is being resharded: keys are looked at in the ledgers
-//! that have their jobs. Keys that are not those of jobs here, because of their names, or because
-//! another server has the jobs of that name, are left alone, and said once.
+//! The location of a key's job, also while its kind is being resharded. A key is looked at in the
+//! ledger that has its job. Keys that have no job on this server, because of their names or because
+//! another server has the jobs with these names, are ignored, and logged once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,25 +18,25 @@ use crate::store::{Answered, Why, Word};
 use crate::worker::conditions::Condition;
 use crate::worker::served::ServedLedger;
 
-/// Of how many kinds it is remembered that they have keys on the wrong server.
+/// How many kinds with keys on the wrong server are remembered.
 const KINDS: usize = 256;
 
-/// The places of some items, by the shard where they are looked at.
+/// Indices of items, by the shard in which they are looked at.
 type ByShard = HashMap<u16, Vec<usize>>;
 
-/// Where the job of a key is that this server has.
+/// The location of the job of a key on this server.
 pub(super) enum JobLocation {
-    /// Here, or on its way from another ledger here.
+    /// On this server: in this ledger, or on its way to it from another ledger here.
     Here(Arc<ServedLedger>),
-    /// It may be here, in this ledger, until it has been moved to another server. Then it follows no
-    /// key any more.
+    /// The job may still be in this ledger, until it has been moved to another server. It does not
+    /// follow the key any more.
     WasHere(Arc<ServedLedger>),
     /// On another server.
     Elsewhere,
 }
 
 impl Adopter {
-    /// Where the job of a key is, if its kind is served.
+    /// The location of a key's job; `None` if its kind is not served.
     pub(super) fn home_of(&self, key: &JobKey) -> Option<JobLocation> {
         let [home, old] = self.served_ledgers.places_of(key.kind(), key.id())?;
         let is_here = |it: &ServedLedger| it.ledger.server() == self.server.place();
@@ -48,7 +48,11 @@ impl Adopter {
         Some(was_here.map_or(JobLocation::Elsewhere, JobLocation::WasHere))
     }
 
-    /// Has keys looked at that were noted with this ledger, and may belong to another one by now.
+    /// Looks at keys that were noted with this ledger, and may belong to another one by now.
+    /// Returns one answer for each item, in order.
+    ///
+    /// # Errors
+    /// If a call fails, or a resharding does not settle before `until`.
     pub(super) async fn adopt(
         &self,
         served: &ServedLedger,
@@ -67,10 +71,12 @@ impl Adopter {
             }
             self.store.agree(kind, until).await?;
         }
-        // Rare and large, and so not a part of every call.
+        // Boxed: this future is large and rarely needed.
         Box::pin(self.adopt_everywhere(kind, items, until)).await
     }
 
+    /// Looks at keys while their kind is being resharded: moves their jobs first, then looks at
+    /// each key in the ledger that has its job.
     async fn adopt_everywhere(
         &self,
         kind: &Kind,
@@ -95,8 +101,8 @@ impl Adopter {
         ))
     }
 
-    /// Moves jobs that are not where they belong, unless they run. Returns which ledger has which;
-    /// nothing if the kind goes by another layout.
+    /// Moves jobs that are not where they belong, unless they run. Returns the ledger of each item;
+    /// `None` if the kind has another layout by now.
     async fn bring(
         &self,
         kind: &Kind,
@@ -140,7 +146,8 @@ impl Adopter {
         Ok(Some(by_shard))
     }
 
-    /// Nothing if the kind goes by another layout.
+    /// Looks at each item in its ledger. Returns `None` if the kind has another layout by now. An
+    /// item that was not looked at gets the answer `Unread`.
     async fn adopt_in(
         &self,
         kind: &Kind,
@@ -156,7 +163,7 @@ impl Adopter {
             let is_here = ledger.server() == self.server.place();
             let some = places.iter().map(|at| match &items[*at] {
                 (key, why) if is_here => (key.clone(), *why),
-                // What was heard here says nothing of a key on another server.
+                // An event of this server says nothing of a key on another server.
                 (key, _) => (key.clone(), Why::Seen),
             });
             let some: Vec<_> = some.collect();
@@ -166,7 +173,7 @@ impl Adopter {
                 return Ok(None);
             }
             for (at, answered) in places.into_iter().zip(answers) {
-                // Its run ended between the two calls.
+                // `Elsewhere`: its run ended between the two calls.
                 if answered.answer != Word::Elsewhere {
                     all[at] = answered;
                 }
@@ -176,30 +183,32 @@ impl Adopter {
     }
 }
 
-/// Whether the ledger goes by another layout.
+/// Whether the ledger has refused the call because its kind has another layout.
 pub(super) fn is_refused(answers: &[Answered]) -> bool {
     answers.iter().any(|it| it.answer == Word::Stale)
 }
 
-/// What is known of keys whose jobs are on another server.
+/// The kinds with keys on this server whose jobs are on another one.
 #[derive(Default)]
 pub(super) struct Strays {
     by_kind: Mutex<HashMap<String, MisplacedKeys>>,
-    /// Told of each new one.
+    /// Notified of each new kind.
     told: Notify,
 }
 
-/// What is known of a kind that has keys here and jobs elsewhere.
+/// A kind with such keys.
 struct MisplacedKeys {
-    /// The first one.
+    /// The first such key.
     key: JobKey,
-    /// By which its job is elsewhere.
+    /// The layout by which its job is elsewhere.
     layout: Layout,
+    /// Whether the layout has been looked up since.
     is_asked: bool,
 }
 
 impl Strays {
-    /// The job of a key that is here is elsewhere, by this layout.
+    /// Records a key on this server whose job is elsewhere by this layout. Only the first key of
+    /// each kind is kept.
     fn note(&self, key: &JobKey, layout: Layout) {
         let mut by_kind = self.by_kind.lock().expect("no panic while held");
         if by_kind.contains_key(key.kind()) || by_kind.len() >= KINDS {
@@ -214,7 +223,7 @@ impl Strays {
         self.told.notify_one();
     }
 
-    /// Forgets the kinds that go by another layout now, and returns whether there were any.
+    /// Forgets kinds that have another layout now. Returns whether there were any.
     fn forget_changed(&self, layout_of: impl Fn(&str) -> Layout) -> bool {
         let mut by_kind = self.by_kind.lock().expect("no panic while held");
         let before = by_kind.len();
@@ -222,7 +231,7 @@ impl Strays {
         by_kind.len() < before
     }
 
-    /// One whose layout is to be looked up.
+    /// The key of a kind whose layout is still to be looked up.
     fn take_unasked(&self) -> Option<JobKey> {
         let mut by_kind = self.by_kind.lock().expect("no panic while held");
         let stray = by_kind.values_mut().find(|stray| !stray.is_asked)?;
@@ -230,6 +239,7 @@ impl Strays {
         Some(stray.key.clone())
     }
 
+    /// Forgets a kind, so that its next key is looked up again.
     fn forget(&self, kind: &str) {
         self.by_kind
             .lock()
@@ -239,7 +249,8 @@ impl Strays {
 }
 
 impl Adopter {
-    /// A key that looks like those of a route cannot be one of a job. Said once: there may be many.
+    /// Logs a key that matches a route but cannot be the key of a job. Once for each server,
+    /// because there may be many.
     pub(super) fn say_of_name(&self, key: &str, error: &Error) {
         let is_probe = Names::is_probe(key.as_bytes());
         if !is_probe && self.conditions.begin(Condition::UnfitKeys) {
@@ -247,15 +258,15 @@ impl Adopter {
         }
     }
 
-    /// A key is here, and its job on another server, as far as is known. It is left alone; but its
-    /// kind may have been given other shards a moment ago.
+    /// Ignores a key whose job is on another server, as far as is known. Its layout is looked up,
+    /// because it may have changed a moment ago.
     pub(super) fn leave(&self, key: &JobKey) {
         let layout = self.store.layout_of(key.kind());
         self.strays.note(key, layout);
     }
 
-    /// Keys that were left alone by a layout which does not hold any more may belong here, and are
-    /// searched for.
+    /// Requests a search if a layout has changed: keys that were ignored by the old one may belong
+    /// here.
     pub(super) fn look_for_layouts(&self) {
         if self
             .strays
@@ -265,7 +276,7 @@ impl Adopter {
         }
     }
 
-    /// Looks up which layouts hold of kinds with keys that were left alone, for ever.
+    /// Looks up the layouts of kinds whose keys were ignored, for ever.
     pub(super) async fn look_after_strays(&self) {
         loop {
             self.strays.told.notified().await;
@@ -275,12 +286,13 @@ impl Adopter {
         }
     }
 
+    /// Looks up the layout of a key's kind, and logs the key if its job is on another server.
     async fn look_after(&self, key: &JobKey) {
         let Ok(kind) = Kind::parse(key.kind()) else {
             return;
         };
         if let Err(error) = self.store.look_up(&kind, Instant::now() + PATIENCE).await {
-            // Looked up again when the next one is heard of.
+            // The next such key causes another look-up.
             tracing::debug!(%kind, %error, "where its keys belong is not known");
             sleep(AFTER_FAULT).await;
             return self.strays.forget(key.kind());
@@ -293,6 +305,7 @@ impl Adopter {
         }
     }
 
+    /// Logs that keys are on the wrong server, once.
     fn say_of_server(&self, key: &JobKey, home: &ServedLedger) {
         if self.conditions.begin(Condition::MisplacedKeys) {
             tracing::warn!(

@@ -1,17 +1,17 @@
-//! Makes jobs of plain keys: hears what happens to those that routes adopt, and brings the
-//! ledgers into line. `docs/adoption.md` says what each command does. Each server has all of this
-//! once: what is done to the keys of one is heard, missed and searched for there, whatever becomes of
-//! the others.
+//! Adoption: turns plain keys into jobs. It hears changes of the keys that routes adopt, and
+//! updates the ledgers to match. `docs/adoption.md` lists the effect of each Redis command. Each
+//! server has all of these parts once, so that changes of its keys are heard, missed and searched
+//! for independently of the other servers.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
-//! | [`changes`] | hears what is done to keys, and decides who looks at them |
-//! | [`pending`] | keeps which keys are to be looked at, and why |
-//! | [`adopter`] | looks at them |
-//! | [`location`] | has them looked at in the ledgers that have their jobs, and leaves those alone that have none here |
-//! | [`confirm`] | has the keys of jobs that are about to run looked at once more |
-//! | [`coverage`] | knows whether changes are heard, how far, and which keys expired |
-//! | [`search`] | finds what was done to keys while nobody listened |
+//! | [`changes`] | hears changes of keys, and decides which instance looks at each key |
+//! | [`pending`] | keeps the keys to look at, with the reason |
+//! | [`adopter`] | looks at the keys |
+//! | [`location`] | finds the ledger of each key's job; ignores keys whose jobs are elsewhere |
+//! | [`confirm`] | looks at the keys of jobs that are about to run once more |
+//! | [`coverage`] | tracks whether and up to when changes are heard, and which keys expired |
+//! | [`search`] | finds changes that nobody heard |
 
 pub(crate) mod adopter;
 pub(crate) mod changes;

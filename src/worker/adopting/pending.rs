@@ -1,5 +1,5 @@
-//! The keys of one ledger that are to be looked at: by this instance, or by another one that may be
-//! gone.
+//! The pending keys of one ledger: keys that this instance has to look at, and events of keys that
+//! other instances have to look at, in case these are gone.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -10,42 +10,41 @@ use crate::settings::{BEAT, SILENCE};
 use crate::store::Why;
 use crate::worker::served::ServedLedger;
 
-/// How many names are kept of one ledger. What does not fit is found when keys are compared
-/// with the ledger.
+/// How many names are kept for one ledger. A name that does not fit is found by the next search.
 const NAMES: usize = 65_536;
 
-/// How many events are kept that other instances are to look at. Of more, the latest are.
+/// How many events are kept for other instances; the oldest are dropped first.
 const PEER_EVENTS: usize = 65_536;
 
-/// For how long they are kept. By then an instance that was gone when it should have looked counts
-/// as gone.
+/// How long these events are kept. An instance that was gone when it should have looked counts as
+/// gone by then.
 const KEPT_FOR: Duration = SILENCE.saturating_add(BEAT).saturating_mul(2);
 
-/// Names of ids, and when they are to be looked at.
+/// The ids to look at, with the reason and the time of each.
 #[derive(Default)]
 pub(super) struct PendingIds {
-    /// Why, and when.
+    /// Reason and time, by id.
     whys: HashMap<String, (Why, Instant)>,
-    /// The soonest first; at the same time, in the order in which they came. What is not in
-    /// `whys` any more has been looked at.
+    /// The soonest first; at the same time, in the order of arrival. An entry that is not in `whys`
+    /// any more has been looked at.
     order: BinaryHeap<Reverse<(Instant, u64, String)>>,
+    /// Number of arrivals so far.
     came: u64,
 }
 
 impl PendingIds {
-    /// A key is to be looked at, no sooner than then; or sooner, if that was said before. Whether
-    /// there was room for it.
+    /// Plans a look at a key, no sooner than `at`, or sooner if that was planned before. Returns
+    /// whether there was room for it.
     pub(super) fn add(&mut self, id: &str, why: Why, at: Instant) -> bool {
         if let Some((known, when)) = self.whys.get_mut(id) {
-            // That it was found missing says less than what was heard of it, before or since: the
-            // last of that may be that it expired.
+            // `Missed` says less than an event before or since: the last event may be its expiry.
             if why == Why::Missed {
                 return true;
             } else if *known == Why::Missed {
                 *known = why;
             }
-            // That it was taken away or expired is more than that it was changed: the rest
-            // shows. What came first was done to the job that is known.
+            // A removal or expiry says more than a change, which a look shows anyway. The first
+            // event concerns the job that the ledger knows.
             if *known == Why::Seen {
                 *known = why;
             }
@@ -63,8 +62,8 @@ impl PendingIds {
         true
     }
 
-    /// A key is to be looked at again, for a reason that was there before all others. Whether
-    /// there was room for it.
+    /// Plans another look at a key, for a reason that precedes all others. Returns whether there
+    /// was room for it.
     pub(super) fn put_back(&mut self, id: &str, why: Why, at: Instant) -> bool {
         let fits = self.add(id, why, at);
         if why != Why::Seen
@@ -75,19 +74,19 @@ impl PendingIds {
         fits
     }
 
-    /// It is only known of all that something may have happened to them.
+    /// Reduces all reasons to "something may have happened".
     pub(super) fn doubt(&mut self) {
         self.whys.values_mut().for_each(|(why, _)| *why = Why::Seen);
     }
 
-    /// The job of a key that has expired is claimed: there is nothing to look at any more.
+    /// Drops an expired key, because its job is claimed.
     pub(super) fn forget_expired(&mut self, id: &str) {
         if self.whys.get(id).is_some_and(|(why, _)| *why == Why::Over) {
             self.whys.remove(id);
         }
     }
 
-    /// Takes those whose time has come, so many at the most.
+    /// Takes the ids whose time has come, at most `most`.
     pub(super) fn take(&mut self, now: Instant, most: usize) -> Vec<(String, Why)> {
         let mut taken = Vec::new();
         while taken.len() < most && self.next().is_some_and(|at| at <= now) {
@@ -106,18 +105,19 @@ impl PendingIds {
         self.whys.len() < NAMES / 2
     }
 
-    /// When the first is to be looked at.
+    /// The time of the first look.
     pub(super) fn next(&self) -> Option<Instant> {
         let Reverse((at, ..)) = self.order.peek()?;
         Some(*at)
     }
 }
 
-/// What happened to keys that other instances are to look at, kept until it would show that those are
-/// gone.
+/// Events of keys that other instances have to look at, kept until a dead instance would be known
+/// to be dead.
 #[derive(Default)]
 pub(super) struct PeerEvents(Mutex<VecDeque<PeerEvent>>);
 
+/// One event: when it happened, to which key, and what it means.
 struct PeerEvent {
     at: Instant,
     served: Arc<ServedLedger>,
@@ -126,12 +126,12 @@ struct PeerEvent {
 }
 
 impl PeerEvents {
-    /// Something happened to a key now.
+    /// Keeps an event that happened now.
     pub(super) fn keep(&self, served: &Arc<ServedLedger>, id: &str, why: Why) {
         let at = Instant::now();
         let mut heard = self.0.lock().expect("no panic while held");
         let is_over = |one: &PeerEvent| at.duration_since(one.at) > KEPT_FOR;
-        // Two for one: it becomes no longer than it has to be.
+        // At most two are dropped for each new one, so that the queue shrinks without long loops.
         for _ in 0..2 {
             if heard.len() >= PEER_EVENTS || heard.front().is_some_and(is_over) {
                 heard.pop_front();
@@ -145,7 +145,7 @@ impl PeerEvents {
         });
     }
 
-    /// Takes all of them, in the order in which they happened.
+    /// Takes all events that are not too old, in the order in which they happened.
     pub(super) fn take(&self) -> impl Iterator<Item = (Arc<ServedLedger>, String, Why)> + use<> {
         let heard = std::mem::take(&mut *self.0.lock().expect("no panic while held"));
         let heard = heard.into_iter().filter(|one| one.at.elapsed() <= KEPT_FOR);

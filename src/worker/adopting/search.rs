@@ -1,8 +1,8 @@
-//! Finds keys that were set while nobody listened, and those that were taken away.
+//! The key search: finds keys that were set or removed while nobody listened.
 //!
-//! One instance at a time searches, page by page, and leaves Redis most of its time. Whoever comes
-//! after it goes on where it was, or has nothing to do. Keys that were found are looked at as fast as
-//! their ledgers take them.
+//! One instance at a time searches a server, page by page, and leaves Redis most of its time. The
+//! next instance continues where it stopped, or has nothing to do. Found keys are looked at as fast
+//! as their ledgers take them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,22 +19,23 @@ use crate::key::JobKey;
 use crate::store::{Progress, Server, Why, Word};
 use crate::time::UnixMs;
 
-/// How long a page may take.
+/// Time limit of one page.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// For how long nobody else searches, should this one be gone after a page. Two that search at the
-/// same time, because a page took longer, do no harm.
+/// How long an instance keeps its turn after a page, in case it is gone. If a page takes longer,
+/// two instances search at the same time, which does no harm.
 const TURN: Duration = Duration::from_secs(2);
 
-/// How often one who has to wait asks again; and after a fault.
+/// How long an instance waits before it asks for its turn again; also the pause after a fault.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// The pause after a page, at least, and in proportion to how long it took to find: the expiry
-/// cycle of Redis and everybody's calls come first. To that is added what it took to adopt it.
+/// Shortest pause after a page: the expiry cycle of Redis and other calls come first.
 const PAUSE: Duration = Duration::from_millis(2);
+/// The pause after a page is at least this many times as long as the scan of the page took, plus
+/// the time that the adoption of its keys took.
 const PAUSES: u32 = 4;
 
-/// What a server answers, or this if it is full.
+/// Replaces the error of a full server with `otherwise`.
 fn unless_full<T>(answer: Result<T>, otherwise: T) -> Result<T> {
     match answer {
         Err(error) if error.kind() == ErrorKind::Full => Ok(otherwise),
@@ -42,7 +43,7 @@ fn unless_full<T>(answer: Result<T>, otherwise: T) -> Result<T> {
     }
 }
 
-/// Searches one server after each gap.
+/// Searches the keys of one server after each gap in its events.
 pub(crate) struct KeySearch {
     server: Arc<Server>,
     adopter: Arc<Adopter>,
@@ -51,6 +52,7 @@ pub(crate) struct KeySearch {
 }
 
 impl KeySearch {
+    /// A search that waits for a request.
     pub(crate) fn new(adopter: Arc<Adopter>) -> Arc<Self> {
         Arc::new(KeySearch {
             server: adopter.server.clone(),
@@ -60,12 +62,12 @@ impl KeySearch {
         })
     }
 
-    /// Something may have been done to keys unheard, until now.
+    /// Requests a search, because changes may have gone unheard until now.
     pub(crate) fn begin(&self) {
         self.asked.notify_one();
     }
 
-    /// Searches whenever it is asked to, for ever.
+    /// Searches after each request and each gap, for ever. A search that fails is repeated.
     pub(crate) async fn run(&self) {
         loop {
             tokio::select! {
@@ -92,7 +94,8 @@ impl KeySearch {
         }
     }
 
-    /// By Redis' clock: a search that begins later finds all that went unheard.
+    /// The time of the server. A search that begins later finds all changes that went unheard
+    /// before.
     async fn now(&self) -> UnixMs {
         loop {
             match self.server.time(Instant::now() + PATIENCE).await {
@@ -102,12 +105,16 @@ impl KeySearch {
         }
     }
 
-    /// Sees to it that one whole search for this glob has begun since then, and has ended.
+    /// Returns when a whole search for this glob, by any instance, has begun after `since` and
+    /// ended.
+    ///
+    /// # Errors
+    /// If a call fails, or the server has no room for all keys.
     async fn search(&self, glob: &str, since: UnixMs) -> Result<()> {
         let until = || Instant::now() + PATIENCE;
         loop {
             let known = self.server.search_progress(glob, until()).await?;
-            // By a clock that was set back since, one of before seems to be to come.
+            // If the server's clock was set back, an old search seems to begin in the future.
             let now = self.server.time(until()).await?.floor_ms();
             let known = known.filter(|progress| since <= progress.began && progress.began <= now);
             if known
@@ -134,7 +141,8 @@ impl KeySearch {
                 let pause = (found - began) * PAUSES + found.elapsed();
                 progress.cursor = next;
                 if are_all_read {
-                    // A full server keeps no note; then whoever comes next begins anew.
+                    // A full server keeps no note; then the next instance starts from the
+                    // beginning.
                     let noted = self.server.note_search(glob, &progress, until()).await;
                     unless_full(noted, ())?;
                 }
@@ -148,7 +156,7 @@ impl KeySearch {
             }
             self.server.end_search(&self.instance, until()).await?;
             if progress.cursor.is_none() {
-                // What there was no room for is looked at again, and so is what comes after it.
+                // Keys that found no room are looked at again, and so are the keys after them.
                 return match are_all_read {
                     true => Ok(()),
                     false => Err(Error::new(ErrorKind::Full, "there is no room for all keys")),
@@ -157,8 +165,8 @@ impl KeySearch {
         }
     }
 
-    /// Whether it is this instance that searches. Where nobody can say so, since the server is
-    /// full, all may.
+    /// Whether this instance has the turn to search. If the server is full, it keeps no turns, and
+    /// every instance may search.
     async fn has_turn(&self) -> Result<bool> {
         let until = Instant::now() + PATIENCE;
         unless_full(
@@ -167,8 +175,8 @@ impl KeySearch {
         )
     }
 
-    /// Has those looked at whose keys should be there, on routes to which a missing key means that
-    /// the job is cancelled.
+    /// Looks at the jobs whose plain keys are missing, on routes where a missing key cancels the
+    /// job.
     async fn look_for_missing(&self) {
         for served in self.adopter.served_ledgers.all().iter() {
             let is_here = served.ledger.server() == self.server.place();
@@ -182,7 +190,7 @@ impl KeySearch {
                 let now = now.map_or(UnixMs(0), |now| now.floor_ms());
                 let page = served.ledger.adopted(&at, now, until).await;
                 served.ledger.note("adopted", &page);
-                // What is wrong with one ledger does not keep it from the others.
+                // An error in one ledger does not stop the search in the others.
                 let Ok((next, ids)) = page else {
                     break;
                 };
@@ -192,9 +200,9 @@ impl KeySearch {
                 };
                 let later = Instant::now() + NOTED_WITHIN;
                 for key in missing {
-                    // It may have been brought forward and have expired a moment ago; by then
-                    // whoever heard it has had that noted. One whose time comes meanwhile may
-                    // expire, and its job may be running.
+                    // The key may have been brought forward and have expired a moment ago; the
+                    // instance that heard that has noted it by `later`. A key whose time comes
+                    // meanwhile may expire too, and its job may be running.
                     self.adopter.look_at(served, key.id(), Why::Missed, later);
                 }
                 if !self.adopter.has_room(served).await {
@@ -208,12 +216,12 @@ impl KeySearch {
 }
 
 impl Adopter {
-    /// There are these keys. Returns when those that are adopted have been looked at, so that
-    /// whoever goes on behind them misses none; or when one ledger cannot take them, and the rest
-    /// shall not wait for it. Whether there was room for all.
+    /// Looks at those of these keys that are adopted. Returns when all have been looked at, so that
+    /// a search that continues behind them misses none; or when a ledger has no room for its keys,
+    /// so that the other ledgers need not wait for it. Returns whether there was room for all.
     ///
     /// # Errors
-    /// If they are to be found again.
+    /// If a call fails and the keys have to be found again.
     pub(super) async fn find(&self, keys: &[String]) -> Result<bool> {
         let mut found: HashMap<usize, KeyBatch> = HashMap::new();
         let keys = keys.iter().map(|key| JobKey::parse(key.as_str()));
@@ -250,8 +258,8 @@ impl Adopter {
                 items = rest;
                 match answers {
                     Ok(answers) => {
-                        // What is behind large values; or what a full server has no room for, which
-                        // is refused when it comes alone.
+                        // Keys behind large values were not read, or a full server had no room for
+                        // all at once; such a server refuses a key that comes alone.
                         let all = batch.items.into_iter().zip(answers);
                         let unread = all.filter(|(_, it)| it.answer == Word::Unread);
                         items.extend(unread.map(|(item, _)| item));
