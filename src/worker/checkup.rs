@@ -17,7 +17,9 @@ const AT_LEAST: Duration = Duration::from_secs(3);
 /// Checks one server.
 pub(crate) struct Checkup {
     server: Arc<Server>,
+    /// Shared with the other parts of the server's monitor, so that each problem is logged once.
     conditions: Arc<Conditions>,
+    /// Requests a checkup.
     asked: Notify,
 }
 

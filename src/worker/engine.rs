@@ -49,18 +49,25 @@ const SHOWN: usize = 20;
 
 /// The parts and settings that an engine is built from.
 pub(crate) struct Plan {
+    /// Settings of the connections to Redis.
     pub(crate) link: LinkSettings,
     /// Whether a server that may evict keys is accepted.
     pub(crate) allow_eviction: bool,
     /// Largest payload that is adopted, in bytes, for routes without a limit of their own.
     pub(crate) payload_limit: usize,
+    /// The store with all servers.
     pub(crate) store: Arc<Store>,
+    /// The routes that this engine serves; they never change.
     pub(crate) routes: Arc<Routes>,
+    /// The settings of the worker, for everything that a route does not set itself.
     pub(crate) settings: WorkerSettings,
     /// Job limits, shared with the engines before and after this one.
     pub(crate) limits: Arc<Limits>,
+    /// Reports to the owner of the worker.
     pub(crate) notices: Notices,
+    /// Hooks for dead and late jobs, shared with the engines before and after this one.
     pub(crate) hooks: Arc<Hooks>,
+    /// The handle that readiness probes read.
     pub(crate) readiness: Readiness,
     /// The source of news about leases that clients hold outside of the engine.
     pub(crate) lease_subscribers: Arc<LeaseSubscribers>,
@@ -113,7 +120,7 @@ async fn drive(plan: Plan) -> Result<()> {
     Ok(())
 }
 
-/// The actors of one engine.
+/// The actors of one engine. They share the engine's thread, so that no actor may block.
 struct Engine {
     link: LinkSettings,
     listener: Listener,

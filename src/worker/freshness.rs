@@ -17,7 +17,9 @@ const AT_LEAST: Duration = Duration::from_secs(1);
 /// Whether the known list of kinds may be outdated.
 #[derive(Default)]
 pub(crate) struct Freshness {
+    /// Set until the next read starts.
     is_doubted: AtomicBool,
+    /// Requests a read.
     doubted: Notify,
 }
 

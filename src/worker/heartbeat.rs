@@ -32,12 +32,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Heartbeat {
     /// The server that stores the beats.
     server: Arc<Server>,
+    /// Takes in the answer of each beat.
     instances: Arc<PeerTable>,
+    /// The published description, without the open circuit breakers, which each beat adds.
     description: Description,
     /// The source of the published room: whether each route can run another job.
     slots: Arc<Slots>,
+    /// The source of the open circuit breakers.
     routes: Arc<Routes>,
+    /// Whether this instance hears events, which each beat publishes.
     events: Arc<Events>,
+    /// Told of gone instances.
     adopter: Arc<Adopter>,
     /// Requests a beat before its time.
     asked: Notify,

@@ -5,6 +5,13 @@
 //! <https://en.wikipedia.org/wiki/Rendezvous_hashing>), and claims the jobs for which it comes
 //! first. When their views differ, because an instance has just come or gone, two instances claim
 //! or none does, and the ledger still gives the job to one: the ranking only saves work.
+//!
+//! Only instances with a route for the job are ranked; if there is none, those with a fallback.
+//! Instances that hear events and have room come before all others. If the first does not claim a
+//! job in time, the pacer of the ledger gives it to the second.
+//!
+//! The [heartbeat](super::heartbeat) fills the table, once for each server. Until the first beat,
+//! an instance acts as if it were alone.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +28,7 @@ use crate::routing::Coverage;
 use crate::settings::LATELY;
 use crate::store::{Alive, Ledger, unique_id};
 
-/// This instance and its peers.
+/// An instance as the others see it.
 pub(crate) struct PeerTable {
     id: String,
     /// This instance, for as long as it knows of no other.
@@ -53,15 +60,19 @@ pub(crate) enum ClaimRank {
 /// An instance as the others see it.
 pub(crate) struct Peer {
     id: String,
+    /// Hash of its id; the seed of all other hashes.
     seed: u64,
+    /// The jobs that it takes, from its description.
     takes: Arc<Takes>,
     /// For each of its routes, in order: whether it can run another job.
     room: Vec<bool>,
+    /// Whether it hears events.
     hears: bool,
 }
 
 /// The instances that were alive at one time on one server.
 struct View {
+    /// When the instances were seen.
     at: Instant,
     peers: Vec<Arc<Peer>>,
     /// Rankings by the index of the served ledger; computed on first use.
@@ -80,6 +91,7 @@ struct KindRanking {
 /// An instance that can take jobs of a kind.
 #[derive(Clone)]
 struct Contender {
+    /// Whether it is this instance.
     is_me: bool,
     /// It hears events and can run another job.
     ready: bool,
@@ -102,7 +114,9 @@ impl ClaimRank {
 /// The difference between two views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PeerChange {
+    /// At least one instance is new.
     pub(crate) came: bool,
+    /// At least one instance is gone.
     pub(crate) went: bool,
 }
 
@@ -198,6 +212,7 @@ impl PeerTable {
         self.rank_by(served, id, |_| true)
     }
 
+    /// The rank of this instance; `ready` tells which contenders come first.
     fn rank_by(
         &self,
         served: &ServedLedger,
@@ -262,6 +277,8 @@ impl PeerTable {
         self.some_lately(|peer| matches!(peer.takes.coverage(kind), Coverage::Whole(_)))
     }
 
+    /// Whether `routes` holds for an instance that is alive or was seen within [`LATELY`]. `true`
+    /// while this is unknown.
     fn some_lately(&self, routes: impl Fn(&Peer) -> bool) -> bool {
         let lately = self.lately.lock().expect("no panic while held");
         let is_unknown = lately.is_empty() || self.has_riddles();
@@ -298,10 +315,12 @@ impl PeerTable {
             .is_some_and(|peer| peer.id == self.id)
     }
 
+    /// The view of one server.
     fn view(&self, server: usize) -> Arc<View> {
         self.views.read().expect("no panic while held")[server].clone()
     }
 
+    /// The views of all servers, by server number.
     fn views(&self) -> Vec<Arc<View>> {
         self.views.read().expect("no panic while held").clone()
     }
@@ -319,6 +338,8 @@ impl Peer {
         }
     }
 
+    /// This peer as a contender for jobs of a kind, on the route with this index. Not ready if
+    /// there is no such route.
     fn contender(&self, kind: &str, route: usize, me: &str) -> Contender {
         let has_room = self.room.get(route).copied().unwrap_or(false);
         Contender {

@@ -28,12 +28,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Receives events and wake-ups from all servers.
 pub(crate) struct Listener {
+    /// Learns the layouts that wake-ups carry.
     pub(crate) store: Arc<Store>,
+    /// Recognises key names, and grows with new kinds and shards.
     pub(crate) served_ledgers: Arc<ServedLedgers>,
+    /// Ranks this instance for each job that is heard of.
     pub(crate) instances: Arc<PeerTable>,
+    /// The servers to listen to, with the state of their events.
     pub(crate) monitors: Arc<ServerMonitors>,
+    /// Told of due times, new ledgers and lost events.
     pub(crate) finders: Finders,
+    /// Takes the due jobs that this instance has to claim.
     pub(crate) inbox: Arc<ClaimInbox>,
+    /// Told of cancelled jobs.
     pub(crate) leases: Arc<Leases>,
     /// Raised when events flow for the first time, or when the connection for them fails.
     pub(crate) ready: CancellationToken,

@@ -16,7 +16,9 @@ pub struct Readiness(Arc<Mutex<ReadinessState>>);
 /// The current answers.
 #[derive(Debug, Default)]
 struct ReadinessState {
+    /// See [`Readiness::is_ready`].
     is_ready: bool,
+    /// See [`Readiness::unannounced`].
     unannounced: Option<String>,
 }
 

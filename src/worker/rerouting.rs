@@ -1,6 +1,10 @@
 //! Rerouting: replaces the routes of a running worker. The worker starts an engine for the new
 //! routes, and retires the old engine when the new one is ready. So an engine never changes its
 //! routes.
+//!
+//! While both run, the old engine only finishes what it has begun. The two share the limits, so
+//! that they never run more jobs together than one may. Several old engines can be finishing at the
+//! same time.
 
 use std::sync::Arc;
 
@@ -53,17 +57,23 @@ pub(super) type RerouteQueue = mpsc::UnboundedReceiver<RerouteRequest>;
 /// New routes, and the channel for the result.
 #[derive(Debug)]
 pub(super) struct RerouteRequest {
+    /// The new routes.
     pub(super) router: Router,
+    /// Receives the result, when the new engine is ready or has failed.
     pub(super) replaced: oneshot::Sender<Result<()>>,
 }
 
 /// The parts that all engines of a worker share.
 pub(super) struct EngineParts {
+    /// The client of the worker, with its connections.
     pub(super) client: Client,
     pub(super) settings: WorkerSettings,
+    /// Counts of running jobs; they outlive an engine.
     pub(super) limits: Arc<Limits>,
     pub(super) notices: Notices,
+    /// The hooks for dead and late jobs.
     pub(super) hooks: Arc<Hooks>,
+    /// The handle that readiness probes read.
     pub(super) readiness: Readiness,
     /// Asks for a graceful stop.
     pub(super) gently: CancellationToken,
@@ -73,8 +83,11 @@ pub(super) struct EngineParts {
 
 /// The engine of one set of routes, on a thread of its own.
 struct Running {
+    /// Raised when the engine is ready.
     ready: CancellationToken,
+    /// Asks the engine to finish.
     retired: CancellationToken,
+    /// Receives the result of the engine; an error if its thread panicked.
     end: oneshot::Receiver<Result<()>>,
     /// The tasks of its routes; aborted when this is dropped.
     _tasks: JoinSet<()>,

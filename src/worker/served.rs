@@ -1,6 +1,10 @@
 //! The kinds and ledgers that this worker serves. [`ServedLedgers`] starts with the kinds that
 //! routes name, and grows when kinds or shards become known; dropped kinds are forgotten. It also
 //! finds the ledger of a job by its key name.
+//!
+//! A kind becomes known by its entry in the list of kinds of any server, by a wake-up, or by a
+//! plain key that a route adopts. A kind that was forgotten and comes back gets new ledgers, with
+//! new indices.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -25,6 +29,7 @@ const AT_ONCE: usize = 64;
 
 /// A ledger whose kind at least one route of this worker matches.
 pub(crate) struct ServedLedger {
+    /// The ledger itself: one shard of one kind, on one server.
     pub(crate) ledger: Arc<Ledger>,
     /// Which jobs of the kind have a route here: all on one route, or depending on their ids. A
     /// fallback counts as depending on the id.
@@ -85,6 +90,7 @@ pub(crate) struct NameMatch<'a> {
     /// The ledger that the job belongs to; then the ledger that may still have it while the kind is
     /// being resharded. `None` if that ledger is not served, or there is none.
     pub(crate) ledgers: [Option<Arc<ServedLedger>>; 2],
+    /// The id of the job: the part of the name after the kind.
     pub(crate) id: &'a str,
 }
 

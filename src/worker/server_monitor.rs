@@ -26,11 +26,17 @@ use crate::store::{Server, Store};
 pub(crate) struct MonitorContext {
     /// The store with all servers.
     pub(crate) store: Arc<Store>,
+    /// The routes of the engine.
     pub(crate) routes: Arc<Routes>,
+    /// The ledgers of all servers.
     pub(crate) served_ledgers: Arc<ServedLedgers>,
+    /// The peers, as seen on each server.
     pub(crate) instances: Arc<PeerTable>,
+    /// The description that each heartbeat publishes.
     pub(crate) description: Description,
+    /// Room for more jobs, which each heartbeat publishes.
     pub(crate) slots: Arc<Slots>,
+    /// The state of the events of all servers.
     pub(crate) heard_at: Arc<ReadinessByServer>,
     /// Largest payload that is adopted, in bytes, for routes without a limit of their own.
     pub(crate) payload_limit: usize,
@@ -41,11 +47,17 @@ pub(crate) struct ServerMonitors(Vec<ServerMonitor>);
 
 /// The monitor of one server.
 pub(crate) struct ServerMonitor {
+    /// The server that this monitor is for.
     pub(crate) server: Arc<Server>,
+    /// Whether the server announces events, and whether they are heard.
     pub(crate) events: Arc<Events>,
+    /// Publishes this instance on the server.
     pub(crate) heartbeat: Heartbeat,
+    /// Looks at plain keys of the server that have changed.
     pub(crate) adopter: Arc<Adopter>,
+    /// Hears changes of plain keys of the server.
     pub(crate) changes: ChangeSubscriber,
+    /// Checks the server after each new connection.
     pub(crate) checkup: Checkup,
     search: Arc<KeySearch>,
 }

@@ -48,6 +48,7 @@ pub(crate) struct Adopter {
     payload_limit: usize,
     /// The keys to look at, by the index of their ledger.
     pub(super) names: Mutex<HashMap<usize, Noted>>,
+    /// Events that other instances have to look at, in case these are gone.
     pub(super) peer_events: PeerEvents,
     /// Notified of each new name.
     told: Notify,
@@ -55,6 +56,7 @@ pub(crate) struct Adopter {
     landed: Notify,
     /// Keys whose jobs belong to another server.
     pub(super) strays: Strays,
+    /// The reported problems of the server.
     pub(super) conditions: Arc<Conditions>,
     /// Tracks how completely changes of the keys are heard.
     pub(super) hearing: Arc<ChangeCoverage>,
@@ -65,18 +67,22 @@ pub(crate) struct Adopter {
 /// The keys of one ledger that are to be looked at.
 pub(super) struct Noted {
     served: Arc<ServedLedger>,
+    /// Their ids, with the reason and the time of each look.
     pub(super) names: PendingIds,
 }
 
 /// Keys of one ledger that one call looks at.
 pub(super) struct KeyBatch {
+    /// The ledger that the names were noted with; a resharding may move their jobs to another one.
     pub(super) served: Arc<ServedLedger>,
+    /// The keys, with the reason for each look.
     pub(super) items: Vec<(JobKey, Why)>,
 }
 
 /// The answer to one call; its batch comes back with it.
 pub(super) struct AdoptReply {
     pub(super) batch: KeyBatch,
+    /// One answer for each item, in order; an error if none was looked at.
     pub(super) answers: Result<Vec<Answered>>,
 }
 

@@ -1,5 +1,11 @@
 //! The confirmation: looks at the plain keys of jobs that are about to run once more, and decides
 //! whether they run.
+//!
+//! A key that still says the same lets its job run; a changed key sends the job back. A missing key
+//! is harder, where it cancels the job: if the key expired, the job runs; if somebody deleted it,
+//! the job is cancelled. The confirmation decides this in up to three rounds ([`ConfirmRound`]),
+//! each with more knowledge and a longer wait. In doubt the job runs: a job that runs too much is
+//! the lesser fault.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

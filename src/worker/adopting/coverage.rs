@@ -111,8 +111,8 @@ impl ChangeCoverage {
     }
 
     /// Waits until all changes that were announced before the call have been heard. Returns `false`
-    /// if that takes too long. A connection that is down ends the wait as well: this instance hears
-    /// no more of these changes.
+    /// if that takes longer than [`PATIENCE`]. Without a connection it returns `true` at once: this
+    /// instance hears no more of these changes.
     pub(super) async fn catch_up(&self) -> bool {
         let now = Instant::now();
         let mut heard = self.heard.subscribe();

@@ -1,4 +1,8 @@
 //! The claimer: claims due jobs as far as there are free slots, and passes them to the runner.
+//!
+//! It wakes when an inbox changes, when a slot becomes free, or when a call is answered. Then it
+//! sends each ledger the calls that [`pick`] gives, at most [`CLAIMS`] at a time, on a lane of
+//! their own. After a fault it leaves the ledger alone until the reconciler asks again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -35,11 +39,17 @@ const ELSEWHERE: Duration = Duration::from_secs(3);
 
 /// Claims the jobs in the inboxes of all served ledgers.
 pub(crate) struct Claimer {
+    /// The ledgers to claim from.
     served_ledgers: Arc<ServedLedgers>,
+    /// Decides the route of a job, with its peers.
     instances: Arc<PeerTable>,
+    /// The found jobs.
     inbox: Arc<ClaimInbox>,
+    /// Told of claimed jobs whose plain keys expired.
     monitors: Arc<ServerMonitors>,
+    /// A claim is sent only with slots for its jobs.
     slots: Arc<Slots>,
+    /// Takes the claimed jobs.
     runner: Arc<Runner>,
     /// Length of the leases of routes without their own.
     lease: LeaseLength,

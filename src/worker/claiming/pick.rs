@@ -1,4 +1,9 @@
 //! Picks the next claim of one ledger: the jobs to claim, with a slot for each.
+//!
+//! If one route takes all jobs of a kind, a claim names the jobs that were heard of, or asks for
+//! the oldest due ones if there are more than that. If the route depends on the id, the oldest jobs
+//! may belong to routes without a slot: then a [`RouteSearch`] reads the due jobs page by page, and
+//! a claim names those with a slot.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,8 +22,11 @@ use crate::worker::served::ServedLedger;
 /// The state of the worker that a pick depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct ClaimContext<'a> {
+    /// Free slots; a pick reserves from them.
     pub(crate) slots: &'a Arc<Slots>,
+    /// The routes of this instance, for their leases.
     pub(crate) routes: &'a Routes,
+    /// The peers: a fallback takes a job only if none of them has a route.
     pub(crate) instances: &'a PeerTable,
     /// Length of the leases of routes without their own.
     pub(crate) lease: LeaseLength,
@@ -45,8 +53,11 @@ pub(crate) enum ClaimCall {
 
 /// A job to claim, and its slot.
 pub(crate) struct ClaimItem {
+    /// The id of the job.
     pub(crate) id: String,
+    /// The part that found the job.
     pub(crate) source: Source,
+    /// The slot, on the route of the job.
     pub(crate) slot: Slot,
 }
 

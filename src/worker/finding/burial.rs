@@ -24,9 +24,13 @@ const LEASE: Duration = Duration::from_secs(10);
 
 /// Buries jobs without a route.
 pub(crate) struct Burial {
+    /// Tells which jobs have a route somewhere.
     pub(crate) instances: Arc<PeerTable>,
+    /// Reports trimmed dead letters.
     pub(crate) notices: Notices,
+    /// The hook for dead jobs is called before each burial.
     pub(crate) hooks: Arc<Hooks>,
+    /// Limits of dead letters, by number and age.
     pub(crate) dead: DeadLimits,
     /// How long a job has to be overdue, and without a route.
     pub(crate) age: Duration,

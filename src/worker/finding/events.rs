@@ -52,7 +52,9 @@ pub(crate) struct Events {
     instance: String,
     /// Told when changes of keys are heard.
     hearing: Arc<ChangeCoverage>,
+    /// Finds the changes that went unheard.
     search: Arc<KeySearch>,
+    /// The events that have to be announced: expired keys, or all changes.
     wanted: WantedEvents,
     /// Patterns of the keys that are adopted.
     globs: Vec<String>,

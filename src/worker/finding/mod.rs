@@ -28,8 +28,11 @@ use super::served::ServedLedger;
 /// The actors that find due jobs, for the parts that notify them. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Finders {
+    /// Touches triggers at their due time.
     pub(crate) pacer: Arc<Pacer>,
+    /// Sweeps for jobs that no event announced.
     pub(crate) reconciler: Arc<Reconciler>,
+    /// Looks for jobs without a route.
     pub(crate) kind_monitor: Arc<KindMonitor>,
 }
 

@@ -2,6 +2,11 @@
 //!
 //! Without a touch, Redis finds expired keys by sampling: seconds late, and later the more keys
 //! have a TTL. A read of a key that is past its time makes Redis expire it at once.
+//!
+//! Of the instances that serve a ledger, one paces it ([`PeerTable::paces`]). It reads the next due
+//! times ahead, touches the triggers when their time has come, and checks a moment later whether
+//! their jobs are still due. If one is, the pacer hands it to the second instance in its rank. If
+//! more jobs are due than it can touch, it has all instances take the oldest.
 
 mod track;
 

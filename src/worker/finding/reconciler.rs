@@ -1,5 +1,10 @@
 //! The reconciler: sweeps the ledgers for jobs that no event announced. It finds overdue jobs and
 //! lapsed leases, and puts them into the claim inbox.
+//!
+//! It is the safety net of Keyfall: without events, pacer and wake-ups, its sweeps alone still find
+//! every due job, only later. A ledger is swept shortly after each expected due time and lapse,
+//! after each gap in the events, and at intervals. Each further instance sweeps a little later than
+//! the one before it, so that as a rule only one does.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

@@ -60,6 +60,7 @@ impl PreciseTimer {
     }
 }
 
+// The thread ends soon after; nothing waits for it.
 impl Drop for PreciseTimer {
     fn drop(&mut self) {
         self.clockwork.lock().is_over = true;

@@ -42,7 +42,8 @@ impl Fleet {
         fleet
     }
 
-    /// Everybody sees everybody with this room, but for those that have none.
+    /// Every instance sees every other, with this room; an instance whose room is empty is not
+    /// seen.
     fn see(&self, room: impl Fn(usize) -> String) {
         let seen: Vec<Alive> = self
             .all
@@ -134,11 +135,11 @@ async fn who_is_saturated_or_deaf_comes_behind_all_others() {
     fleet.see(|number| ["0h", "1d", "1h"][number].into());
     let (first, _) = fleet.shares();
     assert_eq!(first, [0, 0, 1000]);
-    // Where nobody has room, the jobs are shared all the same.
+    // Without room on any instance, the jobs are still shared.
     fleet.see(|_| "0h".into());
     let (first, _) = fleet.shares();
     assert!(first.iter().all(|share| *share > 200), "{first:?}");
-    // The deaf pace only where nobody hears.
+    // Deaf instances pace only if all are deaf.
     fleet.see(|number| ["1d", "1h", "1d"][number].into());
     assert_eq!(fleet.pacers(), [1]);
     fleet.see(|_| "1d".into());
@@ -198,7 +199,7 @@ async fn they_look_one_after_the_other_for_what_nobody_announced() {
     assert_eq!(sorted[first], 0);
     sorted.sort_unstable();
     assert_eq!(sorted, [0, 1, 2, 3]);
-    // Who is gone keeps nobody waiting.
+    // An instance that is gone delays no other.
     fleet.see(|number| {
         if number == first {
             String::new()
@@ -210,7 +211,7 @@ async fn they_look_one_after_the_other_for_what_nobody_announced() {
     left.remove(first);
     left.sort_unstable();
     assert_eq!(left, [0, 1, 2]);
-    // What one may not take another has to look for.
+    // If an instance may not take a job, another has to look for it.
     let fleet = Fleet::new(&[
         r"app1:trans:notice:{id:\d+}",
         "app1:trans:notice:{id:[a-z]+}",

@@ -9,6 +9,7 @@ use crate::lease::Lease;
 /// The leases of one route that others hold, and their limit.
 #[derive(Debug)]
 pub(super) struct ExternalLeases {
+    /// How many leases and reservations there may be.
     limit: usize,
     /// Number of slots that are reserved for claims, or whose job is not settled or handed over
     /// yet.
@@ -40,6 +41,7 @@ impl ExternalLeases {
         self.limit.saturating_sub(self.until.len() + self.reserved)
     }
 
+    /// Whether leases and reservations reach the limit, lapsed leases included.
     fn is_full(&self) -> bool {
         self.until.len() + self.reserved >= self.limit
     }

@@ -2,6 +2,14 @@
 //!
 //! The age of a lease counts from before its last successful claim or renewal was sent, by a clock
 //! that continues while the machine sleeps. So a lease ends here before it ends in Redis.
+//!
+//! In the life of a lease, [`Leases::run`] acts at these ages:
+//!
+//! | age | action |
+//! |---|---|
+//! | [`LeaseLength::renewal`] | renews it, together with others of the same ledger and length, in batches; repeated until it succeeds |
+//! | [`LeaseLength::safe`] minus [`LeaseLength::notice`] | raises the cancellation signal of its job |
+//! | [`LeaseLength::safe`] | ends the run: the lease counts as lost |
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -61,10 +69,14 @@ struct HeldLease {
     token: String,
     /// When the last successful claim or renewal was sent.
     since: Moment,
+    /// Whether a renewal is under way.
     renewing: bool,
     length: LeaseLength,
+    /// The cancellation signal of the job.
     signal: CancelSignal,
+    /// Ends the run; `None` once it was used.
     stop: Option<oneshot::Sender<Stop>>,
+    /// Whether Redis refused a renewal, or the lease became too old.
     is_lost: bool,
     last: Option<Last>,
 }
@@ -72,6 +84,7 @@ struct HeldLease {
 /// The last renewal of a lease: another owner has its job from then on.
 struct Last {
     length: LeaseLength,
+    /// Whether the last renewal is under way.
     is_sent: bool,
     /// Dropped when Redis knows, or cannot be told any more.
     _told: oneshot::Sender<Infallible>,

@@ -17,6 +17,7 @@ pub(super) struct RouteLimiter(Mutex<Count>);
 pub(super) struct Count {
     /// How many jobs may run at the same time.
     limit: usize,
+    /// Number of slots that are taken and not given back.
     running: usize,
     /// The limit of starts in a time, if there is one.
     rate: Option<Bucket>,
@@ -51,6 +52,7 @@ impl RouteLimiter {
         true
     }
 
+    /// Locks the counts. Lock the counts of the worker first if both are needed.
     pub(super) fn lock(&self) -> MutexGuard<'_, Count> {
         self.0.lock().expect("no panic while held")
     }

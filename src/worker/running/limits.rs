@@ -15,8 +15,11 @@ pub(super) const UNSETTLED: usize = 1024;
 
 /// The job limits of a worker, shared by all its engines.
 pub(crate) struct Limits {
+    /// How many jobs may run at the same time, over all routes.
     total: usize,
+    /// Counts over all routes. Locked before any limiter.
     all: Mutex<LimitCounts>,
+    /// Limiters by route; a limiter lives as long as an engine uses it.
     gates: Mutex<HashMap<Name, Weak<RouteLimiter>>>,
     /// Notified whenever a slot becomes free or a job is settled.
     freed: Notify,
@@ -28,6 +31,7 @@ type Name = (String, i32, bool);
 /// The jobs of all routes that hold a slot or wait to be settled.
 pub(super) struct LimitCounts {
     total: usize,
+    /// Jobs that hold a slot.
     pub(super) running: usize,
     /// Jobs without a slot whose handler has ended, and whose settlement has not.
     pub(super) unsettled: usize,

@@ -13,8 +13,11 @@ pub(super) fn run(key: &JobKey, attempt: u32, _: Option<&Header>) -> Span {
     tracing::error_span!(target: "keyfall::worker", "run", %key, attempt)
 }
 
+/// Does nothing: the log needs no further fields.
 pub(super) fn begun(_: &Job) {}
 
+/// Does nothing.
 pub(super) fn ended(_: &Verb) {}
 
+/// Does nothing.
 pub(super) fn lost() {}

@@ -17,6 +17,7 @@ pub(super) struct Bucket {
     each: Duration,
     /// Number of tokens at `at`.
     tokens: f64,
+    /// When `tokens` was last computed; never goes back.
     at: Instant,
 }
 

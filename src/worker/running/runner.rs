@@ -1,6 +1,13 @@
-//! The runner: runs one job, from the claim to the settlement. For each claimed job it keeps the
-//! lease, looks at the plain key if there is one, calls the handler or hands the job to a client
-//! that pulls, and settles the outcome.
+//! The runner: runs one job, from the claim to the settlement.
+//!
+//! 1. It keeps the lease of the claimed job from now on.
+//! 2. It looks at the plain key, for kinds that adopt keys, and may give the job back.
+//! 3. It calls the handler, or hands the job to a client that pulls. A timeout, a stop of the
+//!    worker or a lost lease ends the call early.
+//! 4. It calls the hook for dead jobs, if the job is to be a dead letter.
+//! 5. It posts the settlement, and keeps slot and lease until Redis has answered.
+//!
+//! A run whose lease is lost settles nothing: another worker has the job by then, or takes it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,15 +50,21 @@ const NOT_FOR_US: Duration = Duration::from_secs(30);
 pub(crate) struct Runner {
     /// The runtime that handlers run on.
     pub(crate) handle: Handle,
+    /// The routes, with their handlers.
     pub(crate) routes: Arc<Routes>,
+    /// Renews the leases of the jobs that run.
     pub(crate) leases: Arc<Leases>,
     /// Told when a lease that a client took over will run out.
     pub(crate) reconciler: Arc<Reconciler>,
     /// Confirm jobs of plain keys before they run.
     pub(crate) monitors: Arc<ServerMonitors>,
+    /// The settings of the worker, for everything that a route does not set itself.
     pub(crate) settings: WorkerSettings,
+    /// The retry policy of jobs and routes without their own.
     pub(crate) default_policy: RetryPolicy,
+    /// Reports dead jobs to the owner of the worker.
     pub(crate) notices: Notices,
+    /// The hooks for dead and late jobs.
     pub(crate) hooks: Arc<Hooks>,
     /// Set at a stop: jobs that are claimed from now on go back at once.
     pub(crate) stopping: AtomicBool,
@@ -72,7 +85,9 @@ pub(crate) struct ClaimedAt {
 
 /// A claimed job, with its slot.
 pub(crate) struct Begun {
+    /// The claimed job, with its token and its record.
     pub(crate) job: Claimed,
+    /// The right to run it; freed when its handler has ended.
     pub(crate) slot: Slot,
     /// The part that found the job.
     pub(crate) source: Source,
@@ -83,16 +98,21 @@ struct JobRun {
     runner: Arc<Runner>,
     served: Arc<ServedLedger>,
     key: JobKey,
+    /// The token of the lease, by which Redis knows this claim.
     token: String,
+    /// When the job was due.
     due: UnixMs,
     /// How late the job started; `None` before it has.
     lag: Option<Duration>,
+    /// Attempts begun since the record was last written, this one included.
     claims: u32,
+    /// The fencing number of this claim; handlers pass it on.
     fence: u64,
     source: Source,
     signal: CancelSignal,
     held: LeaseGuard,
     slot: Slot,
+    /// Size of the stored record, in bytes.
     payload_bytes: usize,
     /// The job must not run, because its plain key has changed.
     is_stale: bool,

@@ -82,6 +82,8 @@ impl Slots {
         self.room(route, wanted) > 0
     }
 
+    /// How many of `wanted` jobs can start on a route; without `wanted`, as many as the worker has
+    /// room for.
     fn room(&self, route: usize, wanted: Option<usize>) -> usize {
         let room = wanted.unwrap_or_else(|| self.limits.lock().free());
         self.gates[route].lock().room(room)
@@ -227,6 +229,7 @@ impl Slot {
         }
     }
 
+    /// The limiter of its route.
     fn gate(&self) -> &RouteLimiter {
         &self.slots.gates[self.route]
     }

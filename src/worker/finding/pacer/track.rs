@@ -37,6 +37,7 @@ const CHECK_GATHER: Duration = Duration::from_millis(8);
 
 /// The pacer's state of one ledger.
 pub(super) struct PaceTrack {
+    /// The ledger.
     pub(super) served: Arc<ServedLedger>,
     /// Whether this instance paces the ledger.
     pub(super) mine: bool,
@@ -68,7 +69,9 @@ pub(super) struct PaceTrack {
 
 /// Jobs to check, and when.
 pub(super) struct TouchCheck {
+    /// The earliest time of the check.
     pub(super) at: UnixUs,
+    /// The ids of the jobs.
     pub(super) ids: Vec<String>,
     /// How many events had been heard before their triggers were touched; `None` for jobs that were
     /// announced when they were stored.
@@ -78,6 +81,7 @@ pub(super) struct TouchCheck {
 /// The jobs of one touch.
 #[derive(Default)]
 pub(super) struct TouchBatch {
+    /// Ids and due times.
     pub(super) jobs: Vec<(String, UnixMs)>,
     /// How many of them, at the front, were touched before.
     pub(super) first: usize,
