@@ -82,8 +82,8 @@ enum ClaimResult {
         said: u64,
         reply: Result<ClaimReply>,
     },
-    /// A page of due jobs.
     Look {
+        /// A page of due jobs.
         found: Result<Sweep>,
     },
 }
