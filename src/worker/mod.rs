@@ -189,7 +189,8 @@ impl Worker {
     }
 
     /// Calls `hook` with each [`Notice`], for metrics or alerts. The worker also logs every notice.
-    /// The hook runs on the thread of the worker's engine, and must not block. The last hook that
+    /// The hook must not block: most notices come on the thread of the worker's engine, which also
+    /// renews leases; [`Notice::Buried`] comes on the runtime of the handlers. The last hook that
     /// was set counts.
     ///
     /// The hook is called at most once for each event, after the event; a worker that ends just
