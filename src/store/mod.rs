@@ -1,13 +1,17 @@
-//! The only module that speaks Redis.
+//! Access to Redis. No other module of this crate sends a command.
 //!
 //! | part | contents |
 //! |---|---|
 //! | [`Store`] | one server or several, as a set of ledgers |
-//! | [`connections`] | where a server is, how it is reached, and what a failure means |
-//! | [`servers`] | one server, the set of servers, and what is asked of each |
+//! | [`connections`] | addresses of servers, connections to them, and the meaning of failures |
+//! | [`servers`] | one server, the set of servers, and the questions that each of them is asked |
 //! | [`kinds`] | kinds and their shards: lists, layouts, pauses, split ledgers |
 //! | [`ledger`] | one ledger: its keys, its scripts, and the operations on it |
-//! | `target_redis` | the Redis of a target: a list or a stream of somebody else |
+//! | `target_redis` | the Redis of a target: a list or a stream that another program reads |
+//!
+//! Calls take `until`, the instant at which they give up. If Redis has not answered by then, they
+//! fail with [`ErrorKind::Unavailable`], or with [`ErrorKind::OutcomeUnknown`] if Redis may have
+//! carried out a change.
 
 mod connections;
 mod kinds;
@@ -88,18 +92,25 @@ use crate::settings::LinkSettings;
 use crate::shards::ShardRef;
 use crate::time::UnixUs;
 
-/// One server or several, seen as a set of ledgers.
+/// One server or several, seen as a set of ledgers. Shared by [`Arc`]; each server keeps its own
+/// connections.
 pub(crate) struct Store {
-    /// At least one, in the order of their numbers.
+    /// At least one server, in the order of their numbers.
     servers: Vec<Arc<Server>>,
-    /// How many ledgers kinds have, as far as is known.
+    /// The number of ledgers of each kind, as far as this process has read it. Stores that are made
+    /// from this one share it.
     layouts: Arc<Layouts>,
+    /// The names of all keys and channels.
     names: Names,
 }
 
 impl Store {
-    /// A store on the server that `url` names, or on several, with white space between them. Opens
-    /// nothing yet.
+    /// A store on the server that `url` names, or on several, with white space between their URLs.
+    /// Opens no connection yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`] if a URL is not valid, or a cluster is named beside other
+    /// servers.
     pub(crate) fn new(url: &str, names: Names, settings: &LinkSettings) -> Result<Arc<Self>> {
         let urls = connections::url::all(url)?;
         let layouts = Arc::<Layouts>::default();
@@ -117,7 +128,8 @@ impl Store {
         Ok(Store::of(servers, layouts, names, settings))
     }
 
-    /// These servers as one store. Each of several is told what it has missed before it is used.
+    /// These servers as one store. If there are several, each is told the changes that it has
+    /// missed before a new connection to it is used.
     fn of(
         mut servers: Vec<Server>,
         layouts: Arc<Layouts>,
@@ -142,9 +154,9 @@ impl Store {
         })
     }
 
-    /// A store on the same servers, with connections of its own, whose calls outlast whatever
-    /// may pass: outages, fail-overs, a narrow ACL that somebody mends. What it meets, it
-    /// tells the health of the server.
+    /// A store on the same servers, with connections of its own, for calls that are repeated
+    /// through outages, fail-overs, and an ACL that is too narrow until an operator mends it. It
+    /// reports each fault to the [`Health`] of the server.
     #[cfg(feature = "worker")]
     pub(crate) fn insisting(
         &self,
@@ -157,7 +169,8 @@ impl Store {
         Store::of(servers.collect(), layouts, names, settings)
     }
 
-    /// A store on the same servers, with connections of its own: for calls that wait.
+    /// A store on the same servers, with connections of its own: for calls that wait, such as
+    /// blocking reads, which would hold up other calls on the same connection.
     #[cfg(feature = "worker")]
     pub(crate) fn beside(&self, settings: &LinkSettings) -> Arc<Self> {
         let servers = self.servers.iter().map(|server| server.beside(settings));
@@ -165,32 +178,34 @@ impl Store {
         Store::of(servers.collect(), layouts, names, settings)
     }
 
-    /// Drops the connections to all servers, which nobody needs for a while.
+    /// Drops the connections to all servers, to save them while no call is made. The next call
+    /// opens new ones.
     fn hang_up(&self) {
         self.servers.iter().for_each(|server| server.link.hang_up());
     }
 
-    /// A ledger of a kind.
+    /// The ledger of one shard of a kind. Sends nothing.
     pub(crate) fn ledger(self: &Arc<Self>, kind: &Kind, place: ShardRef) -> Arc<Ledger> {
         Ledger::new(self.clone(), kind.clone(), place, false)
     }
 
-    /// A ledger of a kind whose keys are adopted: its triggers have names of ours.
+    /// The ledger of one shard of a kind whose plain keys are adopted: its triggers have names of
+    /// our own, since the name of the job is taken by the plain key.
     #[cfg(feature = "worker")]
     pub(crate) fn adopting_ledger(self: &Arc<Self>, kind: &Kind, place: ShardRef) -> Arc<Ledger> {
         Ledger::new(self.clone(), kind.clone(), place, true)
     }
 
-    /// The servers, in the order of their numbers.
+    /// All servers, in the order of their numbers.
     #[cfg(feature = "worker")]
     pub(crate) fn servers(&self) -> &[Arc<Server>] {
         &self.servers
     }
 
-    /// The server, if there is one.
+    /// The single server of this store.
     ///
     /// # Errors
-    /// If there are several.
+    /// [`ErrorKind::Incompatible`] if there are several.
     pub(crate) fn only(&self) -> Result<&Arc<Server>> {
         match &self.servers[..] {
             [server] => Ok(server),
@@ -205,39 +220,40 @@ impl Store {
         }
     }
 
-    /// The server, if it is a cluster, where each key has a node of its own.
+    /// The server, if it is a cluster, where each key has its own node. A cluster is always the
+    /// only server of its store.
     pub(crate) fn cluster(&self) -> Option<&Arc<Server>> {
         self.servers.first().filter(|server| server.is_cluster())
     }
 
-    /// Whether it is a cluster.
+    /// True if the store is on a Redis Cluster.
     pub(crate) fn is_cluster(&self) -> bool {
         self.cluster().is_some()
     }
 
-    /// What its keys are called.
+    /// The names of all keys and channels of this store.
     pub(crate) fn names(&self) -> &Names {
         &self.names
     }
 
-    /// Where the servers are; without credentials.
+    /// The addresses of the servers, joined by ` and `; without credentials.
     pub(crate) fn address(&self) -> String {
         let all: Vec<String> = self.servers.iter().map(|it| it.address()).collect();
         all.join(" and ")
     }
 
-    /// How many connections were opened so far. A change tells that there was a gap.
+    /// The number of connections opened so far, on all servers. If it has grown, there was a gap.
     pub(crate) fn connections_opened(&self) -> u64 {
         self.servers.iter().map(|it| it.connections_opened()).sum()
     }
 
-    /// The kinds that were ever used, in no order, as far as those servers know that are there. Their
+    /// The kinds that were ever used, in no order. Servers that are away are left out. Their
     /// layouts are known from now on.
     pub(crate) async fn kinds(&self, until: Instant) -> Result<Vec<Kind>> {
         Ok(self.kinds_seen(until).await?.0)
     }
 
-    /// The same, and who is away.
+    /// The same, and the servers that are away.
     pub(crate) async fn kinds_seen(&self, until: Instant) -> Result<(Vec<Kind>, Vec<Away>)> {
         let listed = self.on_each(until, |it, until| Box::pin(it.kinds(until)));
         let (listed, away) = listed.await.there()?;
@@ -249,7 +265,10 @@ impl Store {
         Ok((kinds, away))
     }
 
-    /// Whether a kind was ever used.
+    /// True if a kind was ever used.
+    ///
+    /// # Errors
+    /// That of a server that is away, if no other server knows the kind.
     pub(crate) async fn knows(&self, kind: &Kind, until: Instant) -> Result<bool> {
         let known = self.on_each(until, |it, until| Box::pin(it.knows(kind, until)));
         let (known, mut away) = known.await.there()?;
@@ -259,20 +278,23 @@ impl Store {
         }
     }
 
-    /// Says something on the wake channel, of each server. A hint: nothing depends on its being heard.
+    /// Publishes a message on the wake channel of each server. It is a hint: nothing depends on
+    /// delivery.
     pub(crate) async fn tell(&self, message: &str, until: Instant) -> Result<()> {
         let told = self.on_rest(until, |it, until| Box::pin(it.tell(message, until)));
         told.await.of_those_there().map(drop)
     }
 
-    /// The server's time; of several that of the first one that answers.
+    /// The time by the clock of Redis; if there are several servers, that of the first one to
+    /// answer.
     pub(crate) async fn time(&self, until: Instant) -> Result<UnixUs> {
         let time = self.on_any(until, |it, until| Box::pin(it.time(until)));
         time.await
     }
 }
 
-/// The fields of a hash that somebody else may have written to.
+/// The fields and values of a hash, as text. Bytes that are not UTF-8 are replaced, since other
+/// programs may have written to the hash.
 fn texts(value: Value) -> Result<Vec<(String, String)>> {
     let pairs: Vec<(Vec<u8>, Vec<u8>)> = from_value(value)?;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -282,6 +304,10 @@ fn texts(value: Value) -> Result<Vec<(String, String)>> {
         .collect())
 }
 
+/// Decodes a reply.
+///
+/// # Errors
+/// [`ErrorKind::Damaged`] if the reply has another shape.
 fn from_value<T: redis::FromRedisValue>(value: Value) -> Result<T> {
     redis::from_redis_value(value).map_err(|error| {
         Error::new(ErrorKind::Damaged, "Redis answered something unexpected").because(error)

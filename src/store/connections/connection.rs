@@ -1,5 +1,5 @@
-//! A connection to one server, opened when it is needed, and anew when it is not to be used any
-//! more.
+//! One connection to one server, and the slot that holds it: the slot is filled when a connection
+//! is needed, and emptied when the connection breaks or the server moves.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,30 +7,35 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 
-/// Where one connection at a time stands.
+/// A place for one connection at a time.
 #[derive(Default)]
 pub(in crate::store) struct ConnectionSlot {
     current: Mutex<Option<Connection>>,
-    /// Held while a connection is opened, so that one is opened and not a hundred.
+    /// Held while a connection is opened, so that calls made together open one and not a hundred.
     pub(in crate::store) opening: tokio::sync::Mutex<()>,
+    /// True after the first call of [`is_new`](Self::is_new).
     was_taken: AtomicBool,
 }
 
+/// An open connection. Clones share it.
 #[derive(Clone)]
 pub(in crate::store) struct Connection {
+    /// Number among the connections of its link, from 1.
     pub(in crate::store) number: u64,
-    /// How often the server had moved when it was opened.
+    /// How many times the server had moved when it was opened.
     pub(in crate::store) moves: u64,
+    /// Carries many commands at the same time.
     pub(in crate::store) inner: MultiplexedConnection,
     opened: Instant,
-    /// How many milliseconds after that something was last answered.
+    /// Milliseconds from `opened` to the latest answer.
     answered: Arc<AtomicU64>,
 }
 
-/// After so long without an answer nobody knows whether a connection is still one.
+/// After this long without an answer, the connection may have been closed by the other side.
 const IDLE: Duration = Duration::from_millis(10);
 
 impl Connection {
+    /// A connection that was opened just now.
     pub(in crate::store) fn new(number: u64, moves: u64, inner: MultiplexedConnection) -> Self {
         Connection {
             number,
@@ -41,12 +46,13 @@ impl Connection {
         }
     }
 
+    /// Notes that an answer came now.
     pub(in crate::store) fn has_answered(&self) {
         let since = self.opened.elapsed().as_millis() as u64;
         self.answered.fetch_max(since, Ordering::Relaxed);
     }
 
-    /// Whether nothing was answered for a while.
+    /// True if no answer came for more than [`IDLE`].
     pub(in crate::store) fn is_idle(&self) -> bool {
         let answered = Duration::from_millis(self.answered.load(Ordering::Relaxed));
         self.opened.elapsed() > answered + IDLE
@@ -54,22 +60,23 @@ impl Connection {
 }
 
 impl ConnectionSlot {
-    /// The connection, if there is one; `moves` is how often the server has moved by now.
+    /// The connection, if there is one that was opened when the server had moved `moves` times.
     pub(in crate::store) fn held(&self, moves: u64) -> Option<Connection> {
         let held = self.current.lock().expect("no panic while held").clone();
         held.filter(|held| held.moves == moves)
     }
 
-    /// Whether this is the first time that somebody asks.
+    /// True at the first call, and never again.
     pub(in crate::store) fn is_new(&self) -> bool {
         !self.was_taken.swap(true, Ordering::Relaxed)
     }
 
+    /// Puts a connection in, in place of the one before.
     pub(in crate::store) fn hold(&self, connection: Connection) {
         *self.current.lock().expect("no panic while held") = Some(connection);
     }
 
-    /// Drops the connection of this number, and no later one.
+    /// Drops the connection with this number, and no later one.
     pub(in crate::store) fn drop_connection(&self, number: u64) {
         let mut current = self.current.lock().expect("no panic while held");
         if current.as_ref().is_some_and(|held| held.number == number) {

@@ -1,17 +1,18 @@
-//! Waiting for an answer no longer than it may take.
+//! Waits for an answer until a deadline, and takes an answer that came in time although this
+//! process was late to notice it.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use tokio::time::{timeout, timeout_at};
 
-/// How long an answer may take to be noticed that is there. A process that was stopped, or got no
-/// CPU, finds its timers run out at the same time as it finds what has come meanwhile; then it is
-/// not the other side that was slow.
+/// Grace for an answer that has arrived but was not noticed. A process that was stopped, or got no
+/// CPU, finds its timers run out at the same moment as the data that came meanwhile; then the other
+/// side was not slow.
 const NOTICED: Duration = Duration::from_millis(100);
 
-/// The answer, if it has come by then. Pinned where it is asked for, since to move it here would
-/// take its size once more.
+/// The answer, if it has come by `until`. The caller pins the future: moving it here would take
+/// its size once more.
 pub(crate) async fn in_time<T>(
     until: Instant,
     mut answer: Pin<&mut impl Future<Output = T>>,

@@ -1,14 +1,15 @@
-//! Connections to Redis: where a server is, how it is reached, and what a failure of it means.
+//! Connections to Redis: the addresses of servers, links for commands, subscriptions, and the
+//! meaning of failures.
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`url`], `tls` | the URLs of servers, and their certificates |
-//! | [`origin`], [`sentinel`] | where a server is, as its URL or sentinels say |
-//! | [`cluster`] | the nodes of a cluster, and which of them serves a key |
+//! | [`url`], `tls` | URLs of servers, and their certificates |
+//! | [`origin`], [`sentinel`] | address of a server, from its URL or from sentinels |
+//! | [`cluster`] | nodes of a cluster, and the node that serves a key |
 //! | [`link`], [`connection`] | connections for commands, opened again when they break or hang |
-//! | [`subscription`], [`subscriptions`] | the subscription to one node, and those to all nodes |
-//! | [`in_time`] | waits for an answer, and takes one that came in time |
-//! | [`fault`] | why a request failed, and whether repeating it can help |
+//! | `subscription`, `subscriptions` | subscription to one node, and to all nodes |
+//! | [`in_time`] | waits for an answer until a deadline, and takes an answer that came in time |
+//! | [`fault`] | cause of a failed request, and whether a repeat can help |
 
 pub(super) mod cluster;
 pub(super) mod connection;

@@ -1,4 +1,5 @@
-//! Where a server is.
+//! The address of a server: fixed by its URL, or looked up from sentinels or the nodes of a
+//! cluster.
 
 use std::sync::Arc;
 
@@ -11,17 +12,22 @@ use crate::store::connections::fault::Fault;
 use crate::store::connections::sentinel::Sentinels;
 use crate::store::connections::url;
 
-/// Where a server is: always in one place, or where sentinels say that the primary is. Or the
-/// nodes of a cluster.
+/// Finds the server for new connections. A clone shares the knowledge of the original.
 #[derive(Clone)]
 pub(crate) enum Origin {
+    /// One address that never changes.
     Fixed(Box<redis::Client>),
+    /// The primary that sentinels name; it moves at a fail-over.
     Sentinel(Arc<Sentinels>),
+    /// The nodes of a cluster.
     Cluster(Arc<Cluster>),
 }
 
 impl Origin {
-    /// The same for one of several servers.
+    /// Parses the URL of one of several servers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`] as for [`parse`](Self::parse), and for a cluster.
     pub(in crate::store) fn parse_member(url: &str, settings: &LinkSettings) -> Result<Self> {
         match Origin::parse(url, settings)? {
             Origin::Cluster(_) => Err(Error::new(
@@ -33,7 +39,10 @@ impl Origin {
         }
     }
 
-    /// Where `url` says. Opens nothing yet.
+    /// Parses a URL. Opens no connection yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`] if the URL is not valid.
     pub(in crate::store) fn parse(url: &str, settings: &LinkSettings) -> Result<Self> {
         if let Some(cluster) = Cluster::parse(url, settings)? {
             return Ok(Origin::Cluster(Arc::new(cluster)));
@@ -44,14 +53,14 @@ impl Origin {
         })
     }
 
-    /// By which connections are opened now; of a cluster, those to this node, or else to some
-    /// node. What was opened before is to be used no more if it
-    /// has moved since; [`moves`](Self::moves) says so.
+    /// The client that opens new connections; on a cluster, connections to this node, or else to
+    /// any node. Asks the sentinels at each call. Connections that were opened before the server
+    /// has moved must not be used any more; [`moves`](Self::moves) tells.
     pub(crate) async fn client(&self, node: Option<&Node>) -> Result<redis::Client, Fault> {
         match self {
             Origin::Fixed(client) => Ok((**client).clone()),
             Origin::Sentinel(sentinels) => {
-                // Its type is not to be a part of that of every future that calls Redis.
+                // Boxed: else its type becomes part of the type of each future that calls Redis.
                 let find: BoxFuture<'_, _> = Box::pin(sentinels.find());
                 find.await
             }
@@ -62,19 +71,19 @@ impl Origin {
         }
     }
 
-    /// The same place, for a runtime of its own: one that is blocked must not keep another one
-    /// from hearing that it has moved.
+    /// The same place, for use on another tokio runtime: a runtime that is blocked must not keep
+    /// another one from hearing that the server has moved.
     #[cfg(feature = "worker")]
     pub(in crate::store) fn apart(&self) -> Self {
         match self {
             Origin::Fixed(client) => Origin::Fixed(client.clone()),
             Origin::Sentinel(sentinels) => Origin::Sentinel(Arc::new(sentinels.apart())),
-            // What it knows of the nodes is no business of a runtime.
+            // Its knowledge of the nodes is tied to no runtime.
             Origin::Cluster(cluster) => Origin::Cluster(cluster.clone()),
         }
     }
 
-    /// How often it was heard so far that the server is somewhere else.
+    /// How many times the server has moved, as far as sentinels said; always 0 without sentinels.
     pub(crate) fn moves(&self) -> u64 {
         match self {
             Origin::Fixed(_) | Origin::Cluster(_) => 0,
@@ -90,7 +99,7 @@ impl Origin {
         }
     }
 
-    /// Returns when it has moved since it had moved so often.
+    /// Returns when [`moves`](Self::moves) differs from `since`; never without sentinels.
     pub(crate) async fn moved(&self, since: u64) {
         match self {
             Origin::Fixed(_) | Origin::Cluster(_) => std::future::pending().await,
@@ -98,12 +107,12 @@ impl Origin {
         }
     }
 
-    /// Whether somebody says where the primary is.
+    /// True if another node can become the primary and be found: by sentinels, or on a cluster.
     pub(crate) fn can_move(&self) -> bool {
         !matches!(self, Origin::Fixed(_))
     }
 
-    /// Where it is, or was the last time; without credentials.
+    /// The current address, or the latest known one; without credentials.
     pub(crate) fn address(&self) -> String {
         match self {
             Origin::Fixed(client) => url::address(client.get_connection_info().addr()),
@@ -112,7 +121,7 @@ impl Origin {
         }
     }
 
-    /// The number of the database.
+    /// The number of the database; 0 on a cluster.
     pub(in crate::store) fn database(&self) -> i64 {
         match self {
             Origin::Fixed(client) => client.get_connection_info().redis_settings().db(),

@@ -1,10 +1,10 @@
-//! Where sentinels say that the primary is.
+//! Finds the primary that sentinels watch.
 //!
-//! The client library asks the sentinels in the order in which they are given, and takes the
-//! first primary that one of them names. A sentinel that was cut off names the old one, and so
-//! does for a moment one that has not heard of a fail-over yet. Here all are asked, and the newest
-//! configuration counts; and what one of them announces makes everybody ask again at once, since
-//! an old primary may take writes for seconds.
+//! The client library asks the sentinels in the order of the URL, and takes the first primary that
+//! one of them names. A sentinel that was cut off names the old primary, and so does for a moment a
+//! sentinel that has not heard of a fail-over yet. This module asks all of them and takes the
+//! newest configuration. It also subscribes to each: an announced change makes all connections ask
+//! again at once, since an old primary may take writes for seconds.
 //!
 //! See <https://redis.io/docs/latest/develop/reference/sentinel-clients/>.
 
@@ -25,50 +25,55 @@ use crate::settings::LinkSettings;
 use crate::store::connections::fault::{Fault, TLS, is_locked_out};
 use crate::store::connections::url;
 
-/// The port of a sentinel that names none.
+/// Default port of a sentinel.
 const PORT: u16 = 26379;
 
-/// For how long the others are waited for when one has answered.
+/// How long to wait for the other sentinels when one has answered.
 const OTHERS: Duration = Duration::from_millis(300);
 
-/// After how long a silent subscription is asked whether anybody is there.
+/// A subscription that was silent for this long is checked with a ping.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// The pause before a sentinel that does not answer is tried again.
+/// Pause before a sentinel that does not answer is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// On which sentinels say that a primary has changed: its name, and where it was and is.
+/// Channel on which sentinels announce a new primary: its name, the old and the new address.
 const SWITCH: &str = "+switch-master";
 
-/// The sentinels of one primary.
+/// The sentinels of one primary, and the newest address that they gave.
 pub(crate) struct Sentinels {
+    /// The name of the primary, as the sentinels know it.
     master: String,
+    /// A client for each sentinel.
     connection_slots: Vec<redis::Client>,
-    /// A URL of the primary, but for its host and port, which stand between the two.
+    /// The URL of the primary without host and port, which stand between `before` and `behind`.
     before: String,
     behind: String,
     database: i64,
+    /// For connections to the primary, and timeouts for the sentinels.
     settings: LinkSettings,
-    /// The newest that was told of where the primary is.
+    /// The newest report of the primary's address.
     known: Mutex<Option<PrimaryReport>>,
+    /// How many times the address has changed.
     moves: watch::Sender<u64>,
+    /// A task for each sentinel that listens to its announcements.
     watchers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// A host and a port.
 type HostPort = (String, u16);
 
-/// What a sentinel knows.
+/// A sentinel's report on the primary.
 #[derive(Clone)]
 struct PrimaryReport {
-    /// Grows with each fail-over.
+    /// Its configuration epoch, which grows with each fail-over.
     epoch: u64,
     place: HostPort,
 }
 
 impl Sentinels {
-    /// `redis+sentinel://user:password@host:port,host:port/master/database`; nothing for a URL
-    /// with another scheme.
+    /// Parses `redis+sentinel://user:password@host:port,host:port/master/database`; nothing for a
+    /// URL with another scheme.
     pub(in crate::store) fn parse(url: &str, settings: &LinkSettings) -> Result<Option<Self>> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Ok(None);
@@ -92,7 +97,7 @@ impl Sentinels {
         let before = format!("{scheme}://{user}");
         let behind = format!("/{database}");
         let (of_primary, of_seats) = apart(settings, scheme, options.tls);
-        // Wrong parts of it are told as those of any URL.
+        // Errors in these parts are reported as for any URL.
         let example = url::client(&format!("{before}primary{behind}"), &of_primary)?;
         let credentials = match (&options.user, &options.password) {
             (None, None) => String::new(),
@@ -129,7 +134,8 @@ impl Sentinels {
         }))
     }
 
-    /// The same sentinels, listened to from another runtime: that of whoever asks first.
+    /// The same sentinels for use on another runtime. Their tasks start on the runtime of the first
+    /// [`find`](Self::find).
     #[cfg(feature = "worker")]
     pub(in crate::store) fn apart(&self) -> Self {
         let known = self.known.lock().expect("no panic while held").clone();
@@ -146,7 +152,11 @@ impl Sentinels {
         }
     }
 
-    /// A client of the primary.
+    /// A client of the primary. Asks all sentinels, and then the server for its role.
+    ///
+    /// # Errors
+    /// A fault that passes if no sentinel answers, or the server is still a replica; a refusal if
+    /// the sentinels know no primary of this name, or want a password.
     pub(in crate::store) async fn find(self: &Arc<Self>) -> Result<redis::Client, Fault> {
         self.watch();
         let told = self.ask().await?;
@@ -161,7 +171,7 @@ impl Sentinels {
         Ok(client)
     }
 
-    /// Whether what is said to be the primary says so, too.
+    /// Verifies that the server that the sentinels name as the primary has that role.
     async fn check_role(&self, client: &redis::Client) -> Result<(), Fault> {
         let ask = async {
             let mut connection = self.connect(client).await?;
@@ -179,7 +189,7 @@ impl Sentinels {
         }
     }
 
-    /// A sentinel says where the primary is. Returns where it is by the newest that was told.
+    /// Takes in the report of a sentinel. Returns the address by the newest report.
     fn learn(&self, told: PrimaryReport) -> HostPort {
         let mut known = self.known.lock().expect("no panic while held");
         match &*known {
@@ -187,7 +197,7 @@ impl Sentinels {
             Some(known) if known.place != told.place => {
                 let (host, port) = &told.place;
                 tracing::info!(master = self.master, host, port, "the primary has changed");
-                // Whoever is connected to the old one finds out by this.
+                // Calls on the old primary end by this.
                 self.moves.send_modify(|moves| *moves += 1);
             }
             _ => {}
@@ -197,12 +207,14 @@ impl Sentinels {
         place
     }
 
+    /// How many times the primary's address has changed.
     pub(in crate::store) fn moves(&self) -> u64 {
         *self.moves.borrow()
     }
 
+    /// Returns when [`moves`](Self::moves) differs from `since`.
     pub(in crate::store) async fn moved(&self, since: u64) {
-        // The sender is ours.
+        // Cannot fail: the sender is a field of this struct.
         let _ = self
             .moves
             .subscribe()
@@ -210,6 +222,7 @@ impl Sentinels {
             .await;
     }
 
+    /// The primary's latest address, or else the addresses of the sentinels; without credentials.
     pub(in crate::store) fn address(&self) -> String {
         let known = self.known.lock().expect("no panic while held");
         match known.as_ref().map(|told| &told.place) {
@@ -224,6 +237,7 @@ impl Sentinels {
         }
     }
 
+    /// The number of the database.
     pub(in crate::store) fn database(&self) -> i64 {
         self.database
     }
@@ -233,7 +247,7 @@ impl Sentinels {
         format!("sentinels {}", places.join(", "))
     }
 
-    /// Where the primary is, by the newest configuration that one of them knows.
+    /// The primary's address by the newest configuration that any sentinel knows.
     async fn ask(&self) -> Result<PrimaryReport, Fault> {
         let mut asked: FuturesUnordered<_> =
             self.connection_slots
@@ -262,9 +276,10 @@ impl Sentinels {
         }
     }
 
+    /// Asks one sentinel for the epoch and the address.
     async fn ask_one(&self, connection_slot: &redis::Client) -> Result<PrimaryReport, RedisError> {
         let mut connection = self.connect(connection_slot).await?;
-        // In the middle of a fail-over only the second knows the place that is to be.
+        // In the middle of a fail-over only the second command gives the new address.
         let mut both = redis::pipe();
         both.cmd("SENTINEL").arg("MASTER").arg(&self.master);
         both.cmd("SENTINEL")
@@ -287,6 +302,7 @@ impl Sentinels {
         connect.await
     }
 
+    /// The failure of a sentinel, with a remedy for a wrong name, password or port.
     fn fault(&self, connection_slot: &redis::Client, error: RedisError) -> Fault {
         let place = place_of(connection_slot);
         if error.to_string().contains("No such master") {
@@ -315,10 +331,11 @@ impl Sentinels {
         Fault::from_connecting(error, &format!("{place}, which is asked as a sentinel"))
     }
 
-    /// Has each sentinel listened to, as long as anybody needs it.
+    /// Starts a task for each sentinel that listens to its announcements; they end with this
+    /// struct.
     fn watch(self: &Arc<Self>) {
         let mut watchers = self.watchers.lock().expect("no panic while held");
-        // The runtime in which they were may be gone.
+        // The runtime of the tasks may be gone.
         if !watchers.is_empty() && !watchers.iter().any(JoinHandle::is_finished) {
             return;
         }
@@ -343,7 +360,7 @@ impl Drop for Sentinels {
     }
 }
 
-/// Hears what one sentinel announces, for ever.
+/// Listens to the announcements of one sentinel until the last user of the sentinels is gone.
 async fn listen(sentinels: Weak<Sentinels>, connection_slot: redis::Client, patience: Duration) {
     while let Some(of) = sentinels.upgrade() {
         let subscribe = async {
@@ -358,7 +375,7 @@ async fn listen(sentinels: Weak<Sentinels>, connection_slot: redis::Client, pati
         };
         let master = of.master.clone();
         drop(of);
-        // What was announced before is known to it.
+        // A change that was announced before the subscription is in its answer.
         let mut is_news = true;
         loop {
             if is_news
@@ -386,8 +403,8 @@ async fn listen(sentinels: Weak<Sentinels>, connection_slot: redis::Client, pati
     }
 }
 
-/// The settings for the primary and for the sentinels: where only one of the two is spoken to by
-/// TLS, the certificates are for that one.
+/// The settings for the primary, and for the sentinels: if only one of the two uses TLS, only that
+/// one gets the certificates.
 #[cfg(feature = "tls")]
 fn apart(settings: &LinkSettings, scheme: &str, tls: bool) -> (LinkSettings, LinkSettings) {
     let plain = || LinkSettings {
@@ -410,7 +427,7 @@ fn place_of(connection_slot: &redis::Client) -> String {
     url::address(connection_slot.get_connection_info().addr())
 }
 
-/// What stands behind the `?`.
+/// The options behind the `?` of the URL.
 #[derive(Default)]
 struct SentinelOptions<'a> {
     user: Option<&'a str>,

@@ -1,4 +1,5 @@
-//! A subscription to one node: what expired there, and who calls for attention.
+//! A subscription to one node: its expired keys, wake-ups, and changes of keys. It is opened again
+//! whenever it breaks or hangs.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,52 +20,56 @@ use crate::store::connections::cluster::Node;
 use crate::store::connections::fault::Fault;
 use crate::store::connections::in_time::in_time;
 
-/// After so many messages in a row the others have their turn: they share a task.
+/// After this many messages in a row other futures of the same task get a turn.
 const TURN: usize = 32;
 
-/// A subscriber that has had no pause for so long, and for so many messages, does not keep up. What
-/// it has not read yet takes memory, and is old.
+/// A subscriber that has read for longer than this without a pause, and more messages than this,
+/// does not keep up: its unread messages take memory, and are old.
 const BEHIND: (Duration, usize) = (Duration::from_secs(2), 16_384);
 
+/// The first pause before it subscribes again; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a subscription reports.
+/// A report of a subscription.
 pub(crate) enum Signal<'a> {
-    /// Events flow from now on; what happened before may have gone unheard.
+    /// Events flow from now on; earlier events may have gone unheard.
     Up,
     /// Events are lost from now on, for this reason.
     Gap(Error),
-    /// This key expired.
+    /// The key with this name expired.
     Expired(&'a [u8]),
     /// A message on the wake channel.
     Wake(&'a [u8]),
-    /// Something happened to this key.
+    /// The key was changed, by the event of this name, such as `set`.
     Changed { key: &'a str, event: &'a [u8] },
-    /// All that was announced before was heard.
+    /// All events announced before this instant were heard.
     HeardUntil(Instant),
 }
 
-/// Follows one node, for ever.
+/// Follows one node until it is dropped.
 pub(crate) struct Subscription {
     server: Arc<Server>,
-    /// Of a cluster; the next one that can be reached, if none is given.
+    /// The node of a cluster; if none is given, any node that can be reached.
     node: Option<Node>,
-    /// Somebody says something all the time, so that silence means that it is cut off.
+    /// Messages come all the time on a healthy node, so that silence means that it is cut off.
     is_never_silent: bool,
     channels: Vec<String>,
     patterns: Vec<String>,
+    /// The channel of expired keys.
     expired: String,
+    /// The wake channel.
     wake: String,
-    /// Asks for [`Signal::HeardUntil`].
+    /// Each notification asks for one [`Signal::HeardUntil`].
     asked: Arc<Notify>,
+    /// The longest that subscribing, or the answer to a ping, may take.
     patience: Duration,
-    /// What it is for.
+    /// Its purpose, for errors and the counter of reconnections.
     name: &'static str,
 }
 
 impl Subscription {
-    /// What expires, and wake-ups; for an instance, which hears its own beats.
+    /// Expired keys and wake-ups, for an instance, which also hears its own beats.
     pub(in crate::store) fn to_events(
         server: Arc<Server>,
         instance: &str,
@@ -76,7 +81,7 @@ impl Subscription {
         it
     }
 
-    /// Wake-ups, and beats, which go through all nodes of a cluster.
+    /// Wake-ups and beats, which pass through all nodes of a cluster.
     pub(in crate::store) fn to_wakes(
         server: Arc<Server>,
         instance: &str,
@@ -89,7 +94,7 @@ impl Subscription {
         it
     }
 
-    /// What expires on one node of a cluster.
+    /// Expired keys of one node of a cluster.
     pub(in crate::store) fn to_expiry(
         server: Arc<Server>,
         node: Node,
@@ -101,9 +106,9 @@ impl Subscription {
         it
     }
 
-    /// What happens to keys that match one of these globs. There may be more of that than can be
-    /// heard, and what expires does not wait behind it. Whoever tells `asked` learns how far it has
-    /// heard.
+    /// Changes of keys that match one of these globs. A separate connection, since there can be
+    /// more changes than can be heard, and expired keys must not wait behind them. A notification
+    /// of `asked` is answered by [`Signal::HeardUntil`].
     pub(crate) fn to_changes(
         server: Arc<Server>,
         globs: impl IntoIterator<Item = String>,
@@ -137,8 +142,8 @@ impl Subscription {
         self.server.address_of(&self.node)
     }
 
-    /// Subscribes, hands every signal to `hear`, and subscribes again whenever the
-    /// connection breaks or hangs. Ends only when it is dropped.
+    /// Subscribes, hands every signal to `hear`, and subscribes again whenever the connection
+    /// breaks or hangs. Ends only when it is dropped.
     pub(crate) async fn run(&self, mut hear: impl AsyncFnMut(Signal<'_>)) {
         let mut pause = FIRST_PAUSE;
         let mut is_first = true;
@@ -147,7 +152,7 @@ impl Subscription {
             let moved = || self.server.link.origin().moved(moves);
             let subscribed = tokio::select! {
                 subscribed = self.subscribe() => subscribed,
-                // What is subscribed to may hang.
+                // A server that was replaced may hang.
                 () = moved() => Err(Fault::moved(&self.address())),
             };
             let fault = match subscribed {
@@ -167,12 +172,13 @@ impl Subscription {
             hear(Signal::Gap(fault.into())).await;
             tokio::select! {
                 () = sleep(pause) => pause = (pause * 2).min(LAST_PAUSE),
-                // There is another one to be asked.
+                // The new primary can be reached at once.
                 () = moved() => pause = FIRST_PAUSE,
             }
         }
     }
 
+    /// Opens a connection and subscribes to all channels and patterns.
     async fn subscribe(&self) -> Result<(PubSubSink, PubSubStream), Fault> {
         let subscribe = pin!(async {
             let client = self.server.link.origin().client(self.node.as_ref()).await?;
@@ -198,6 +204,7 @@ impl Subscription {
         Fault::from_connecting(error, &self.address())
     }
 
+    /// Hands messages to `hear` until the connection fails; returns the reason.
     async fn follow(
         &self,
         mut sink: PubSubSink,
@@ -209,7 +216,8 @@ impl Subscription {
         let mut in_a_row = 0;
         let mut asked_at = None;
         loop {
-            // Whether there is one, and not whether it is somebody else's turn.
+            // Outside of tokio's budget: only an empty stream is a pause, an exhausted budget is
+            // not.
             let message = match unconstrained(stream.next()).now_or_never() {
                 Some(message) => Some(message),
                 None => {
@@ -228,9 +236,9 @@ impl Subscription {
                 if self.is_never_silent {
                     return Fault::silent(&address);
                 }
-                // Not even a beat of our own: is anybody there? A wake-up is lost only with its
-                // connection, so this bounds how long a lost one goes unnoticed. The answer comes
-                // behind all that was announced before.
+                // Not even a beat of our own came, so the server is asked for a sign of life. A
+                // wake-up is lost only with its connection, so this bounds how long a loss goes
+                // unnoticed. The answer follows all that was announced before.
                 let now = Instant::now();
                 match in_time(now + self.patience, pin!(sink.ping::<redis::Value>())).await {
                     Some(Ok(_)) => asked_at = Some(now),

@@ -1,10 +1,9 @@
-//! All that a worker listens to, as one subscription, whether it is to one server or to the nodes of
-//! a cluster.
+//! All events for a worker, as one subscription, on one server or on the nodes of a cluster.
 //!
-//! Each node of a cluster announces only what expires on itself, so there is a subscription to each.
-//! Replicas announce nothing until they are promoted: listened to all along, they are heard from
-//! their first moment as primaries. Who publishes is heard on every node, so wake-ups are listened
-//! to on one at a time.
+//! Each node of a cluster announces only the keys that expire on itself, so there is a subscription
+//! to each node. Replicas announce nothing until they are promoted; a subscription that exists
+//! before hears them from their first moment as primaries. A published message reaches every node,
+//! so the subscription to wake-ups is on one node at a time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,19 +22,21 @@ use crate::store::connections::cluster::Node;
 use crate::store::connections::fault::Fault;
 use crate::store::connections::subscription::{Signal, Subscription};
 
-/// How often it is looked which nodes there are.
+/// Interval between two reads of the cluster's layout.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long a look may take.
+/// The longest that one read of the layout may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A node that failed is not in the layout, and comes back as a rule: so many looks it is waited for.
+/// A node that failed is not in the layout, and usually comes back: its subscription ends after it
+/// was absent from this many reads in a row.
 const ABSENCES: u32 = 30;
 
-/// How many messages wait to be heard. Then the servers keep what follows.
+/// Capacity of the queue of messages, over all nodes. When it is full, later messages wait on the
+/// servers.
 const QUEUE: usize = 1024;
 
-/// What one of the subscriptions reports, or the look at the nodes.
+/// A report of one of the subscriptions, or of the task that reads the layout.
 enum SubscriptionReport {
     Up(EventSource),
     Gap(EventSource, Error),
@@ -45,14 +46,16 @@ enum SubscriptionReport {
     Looked,
 }
 
-/// What is listened to.
+/// The two sorts of subscription that there are on a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum EventSource {
+    /// Wake-ups and beats, on any one node.
     Wakes,
+    /// Expired keys of this node.
     Expiry(Node),
 }
 
-/// What goes on for ever, until it is aborted.
+/// A future that ends only when it is aborted.
 type Task = LocalBoxFuture<'static, ()>;
 
 /// The subscriptions to the nodes of a cluster.
@@ -60,15 +63,20 @@ struct Nodes {
     server: Arc<Server>,
     settings: LinkSettings,
     tell: mpsc::Sender<SubscriptionReport>,
-    /// One for each node, and how often it was absent in a row.
+    /// For each node the task of its subscription, and in how many reads in a row it was absent.
     followed: HashMap<Node, (AbortHandle, u32)>,
-    /// Those that are up.
+    /// The subscriptions that are up.
     up: HashSet<EventSource>,
+    /// The primaries by the latest layout.
     primaries: HashSet<Node>,
+    /// The latest result of [`complete`](Self::complete).
     is_complete: bool,
 }
 
-/// Follows all that a worker has to hear, for ever.
+/// Hands all events for a worker to `hear`, one at a time. Ends only when it is dropped.
+///
+/// On a cluster, [`Signal::Up`] means that wake-ups and all primaries are heard, and
+/// [`Signal::Gap`] that one of them is not.
 pub(crate) async fn follow_events(
     server: Arc<Server>,
     instance: &str,
@@ -104,15 +112,15 @@ pub(crate) async fn follow_events(
             SubscriptionReport::Wake(message) => hear(Signal::Wake(&message)).await,
             SubscriptionReport::Up(source) => {
                 nodes.up.insert(source);
-                // Whatever happened there before went unheard.
+                // Earlier events of that node went unheard.
                 if nodes.complete() {
                     hear(Signal::Up).await;
                 }
             }
             SubscriptionReport::Gap(source, error) => {
                 nodes.up.remove(&source);
-                // Nobody else announces what expires there; but nothing does on a replica, nor on
-                // one that was replaced.
+                // No other node announces its keys. A replica, or a node that was replaced, has
+                // none to announce.
                 if !nodes.complete() {
                     hear(Signal::Gap(error)).await;
                 }
@@ -133,7 +141,8 @@ pub(crate) async fn follow_events(
 }
 
 impl Nodes {
-    /// Takes in which nodes there are. Returns whether the primaries are others than before.
+    /// Takes in the nodes of the latest layout: subscribes to new nodes, and drops those that were
+    /// absent for long. Returns true if the set of primaries has changed.
     fn meet(&mut self, tasks: &FuturesUnordered<Task>) -> bool {
         let Some(cluster) = self.server.link.origin().cluster() else {
             return false;
@@ -167,7 +176,7 @@ impl Nodes {
         is_another
     }
 
-    /// Whether all is heard that there is to hear, from now on.
+    /// True if wake-ups and the expired keys of all primaries are heard from now on.
     fn complete(&mut self) -> bool {
         let is_heard = |node: &Node| self.up.contains(&EventSource::Expiry(node.clone()));
         self.is_complete = self.up.contains(&EventSource::Wakes)
@@ -176,6 +185,7 @@ impl Nodes {
         self.is_complete
     }
 
+    /// A task that runs a subscription and reports its signals with their source.
     fn follow(&self, subscription: Subscription, source: EventSource) -> (Task, AbortHandle) {
         let tell = self.tell.clone();
         let (task, handle) = abortable(async move {
@@ -187,7 +197,7 @@ impl Nodes {
                     Signal::Wake(message) => SubscriptionReport::Wake(message.to_vec()),
                     Signal::Changed { .. } | Signal::HeardUntil(_) => return,
                 };
-                // Whoever hears it is gone only with this task.
+                // The receiver is gone only when this task is gone, too.
                 let _ = tell.send(report).await;
             };
             subscription.run(report).await;
@@ -196,7 +206,7 @@ impl Nodes {
     }
 }
 
-/// Looks which nodes there are, for ever.
+/// Reads the layout of the cluster at each [`LOOK`], for ever.
 async fn look(server: Arc<Server>, tell: mpsc::Sender<SubscriptionReport>) {
     loop {
         let until = Instant::now() + PATIENCE;

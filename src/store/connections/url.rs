@@ -1,4 +1,8 @@
-//! From a URL to a client, or to what is wrong with the URL.
+//! Parses the URL of a server into a client, and names the part of a URL that is wrong.
+//!
+//! Accepts `redis://`, `rediss://` and `redis+unix://` (and `valkey` in place of `redis`). The URLs
+//! of [sentinels](super::sentinel) and [clusters](super::cluster) are taken apart by their modules,
+//! which build one URL for each node.
 
 use std::time::Duration;
 
@@ -11,10 +15,15 @@ use crate::shards::MAX_SHARDS;
 use crate::store::connections::fault::TLS;
 use crate::store::connections::origin::Origin;
 
-/// The most servers that may have the jobs together: as many as a kind can have shards.
+/// Most servers that can share the jobs: as many as a kind can have shards.
 const MOST_SERVERS: usize = MAX_SHARDS as usize;
 
-/// A client for `url`, with a socket that sends at once and notices a dead network.
+/// A client for `url`. Its sockets send at once (no Nagle delay), and send keep-alives after 10 s
+/// and then each 5 s, to notice a dead network. Opens no connection.
+///
+/// # Errors
+/// [`ErrorKind::InvalidSetting`] if the URL or a certificate is not valid. The message does not
+/// repeat the URL, which may hold a password.
 #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
 pub(in crate::store) fn client(url: &str, settings: &LinkSettings) -> Result<redis::Client> {
     let keepalive = TcpKeepalive::new()
@@ -44,7 +53,7 @@ pub(in crate::store) fn client(url: &str, settings: &LinkSettings) -> Result<red
     Ok(opened)
 }
 
-/// Refuses what nothing could be opened by.
+/// Refuses a setting that no connection could be opened by. Opens no connection.
 pub(crate) fn check_url(url: &str, settings: &LinkSettings) -> Result<()> {
     match all(url)?[..] {
         [url] => Origin::parse(url, settings).map(drop),
@@ -54,11 +63,11 @@ pub(crate) fn check_url(url: &str, settings: &LinkSettings) -> Result<()> {
     }
 }
 
-/// The URLs of several servers, which have white space between them; as a rule it is one.
+/// The URLs of several servers, which have white space between them. Usually there is one.
 pub(in crate::store) fn all(url: &str) -> Result<Vec<&str>> {
     let urls: Vec<&str> = url.split_ascii_whitespace().collect();
     Ok(match urls.len() {
-        // What is wrong with it is said as ever.
+        // An empty URL is refused where it is parsed.
         0 => vec![url],
         1..=MOST_SERVERS => urls,
         many => {
@@ -70,7 +79,7 @@ pub(in crate::store) fn all(url: &str) -> Result<Vec<&str>> {
     })
 }
 
-/// Where a server is; without credentials.
+/// The address of a server, with `rediss://` before it if it uses TLS; without credentials.
 pub(in crate::store) fn address(address: &ConnectionAddr) -> String {
     match address {
         ConnectionAddr::TcpTls { .. } => format!("{TLS}{address}"),
@@ -78,8 +87,8 @@ pub(in crate::store) fn address(address: &ConnectionAddr) -> String {
     }
 }
 
-/// Which part of a URL is wrong. Names the part and does not repeat it, but for a scheme: any
-/// other may be a password, or a piece of one, that stands where it should not.
+/// Names the wrong part of a URL. The message does not repeat the part, except a scheme: any other
+/// part may be a password, or a piece of a password in the wrong place.
 fn fault(url: &str) -> Option<String> {
     let fault = match url.split_once("://") {
         None => "it has no scheme",
@@ -103,12 +112,14 @@ fn fault(url: &str) -> Option<String> {
     Some(fault.to_owned())
 }
 
-/// Whether it can be shown as a piece of a scheme: no password looks like that.
+/// True if an error may show this byte as part of a scheme: passwords with only such bytes are
+/// improbable.
 fn is_of_scheme(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte == b'+'
 }
 
-/// The scheme that somebody had in mind who wrote one that looks like it.
+/// The scheme that was probably meant by one with a spelling mistake, from the first letter behind
+/// the `+`.
 fn meant(scheme: &str) -> Option<&'static str> {
     let (base, by) = scheme.split_once('+')?;
     Some(match (base, by.as_bytes().first()?) {
@@ -119,7 +130,7 @@ fn meant(scheme: &str) -> Option<&'static str> {
     })
 }
 
-/// What is wrong behind `redis://`.
+/// The wrong part behind `redis://`; nothing if all parts are right.
 fn of_tcp(rest: &str) -> Option<&'static str> {
     let end = |text: &str| text.find(['/', '?', '#']).unwrap_or(text.len());
     let place = match rest.rsplit_once('@') {

@@ -1,4 +1,4 @@
-//! Which node serves which slots.
+//! The layout of a cluster: the node that serves each slot.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,11 +9,12 @@ use redis::Value;
 
 use super::route::SLOTS;
 
-/// A node, by `host:port`, as the others call it.
+/// A node, by `host:port`, as the other nodes call it. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Node(Arc<str>);
 
 impl Node {
+    /// A node by its address, `host:port`.
     pub(crate) fn new(address: &str) -> Self {
         Node(address.into())
     }
@@ -26,17 +27,18 @@ impl Node {
         }
     }
 
+    /// The address, `host:port`.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The same host, as it is to be called where a node does not know its own name.
+    /// The host without the port; used for a node that does not know its own name.
     fn host(&self) -> &str {
         self.0.rsplit_once(':').map_or(&self.0, |(host, _)| host)
     }
 
-    /// A node as a redirection names it, which may leave out the host: then it is that of the node
-    /// that says so.
+    /// The node that a redirection names. If the redirection leaves out the host, it means the host
+    /// of the node that sent it.
     pub(crate) fn named_by(&self, address: &str) -> Self {
         match address.strip_prefix(':') {
             Some(port) => Node(format!("{}:{port}", self.host()).into()),
@@ -51,22 +53,22 @@ impl fmt::Display for Node {
     }
 }
 
-/// What is known of a cluster.
+/// A layout of a cluster. Empty until it is read.
 #[derive(Default)]
 pub(super) struct SlotMap {
-    /// For each slot the place of its primary in `primaries`.
+    /// For each slot the index of its primary in `primaries`, or [`NOBODY`].
     owners: Vec<u16>,
     pub(super) primaries: Vec<Node>,
     pub(super) replicas: BTreeSet<Node>,
-    /// When it was read.
+    /// The time of the reading; nothing before the first one.
     pub(super) read: Option<Instant>,
 }
 
-/// Of a slot that nobody serves.
+/// The entry of a slot that no node serves.
 const NOBODY: u16 = u16::MAX;
 
 impl SlotMap {
-    /// What a node answers to `CLUSTER SLOTS`. Nothing, if that cannot be read.
+    /// Parses the answer to `CLUSTER SLOTS`; nothing if it has another shape.
     /// See <https://redis.io/docs/latest/commands/cluster-slots/>.
     pub(super) fn parse(answer: Value, told_by: &Node) -> Option<Self> {
         let ranges: Vec<Vec<Value>> = redis::from_redis_value(answer).ok()?;
@@ -88,12 +90,13 @@ impl SlotMap {
         Some(layout)
     }
 
+    /// The primary that serves a slot, if one does.
     pub(super) fn owner(&self, slot: u16) -> Option<&Node> {
         self.primaries
             .get(usize::from(*self.owners.get(usize::from(slot))?))
     }
 
-    /// This slot is served by this node from now on.
+    /// Assigns a slot to a node.
     pub(super) fn give(&mut self, slot: u16, node: &Node) {
         let known = self.primaries.iter().position(|one| one == node);
         let place = known.unwrap_or_else(|| {
@@ -104,14 +107,14 @@ impl SlotMap {
         self.owners[usize::from(slot)] = place as u16;
     }
 
-    /// Whether there is a slot that nobody serves.
+    /// True if a slot is served by no node.
     pub(super) fn has_gaps(&self) -> bool {
         self.owners.is_empty() || self.owners.contains(&NOBODY)
     }
 }
 
-/// `[host, port, id, …]`. A node whose host is `?` cannot be reached by anybody yet; one without
-/// is the one that answers.
+/// Parses `[host, port, id, …]`. A node whose host is `?` cannot be reached by anybody yet; an
+/// empty host means the host of the node that answered.
 fn node_of(value: Value, told_by: &Node) -> Option<Node> {
     let Value::Array(parts) = value else {
         return None;

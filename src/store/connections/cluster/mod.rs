@@ -1,10 +1,11 @@
-//! The nodes of a Redis Cluster, and which slots are whose.
+//! The nodes of a Redis Cluster, and the slots that each serves.
 //!
 //! The cluster connection of the client library is not used. It does not say which node has
-//! answered, whose clock that of a ledger is; it asks a node that hangs again and again, and makes
-//! calls to the others wait meanwhile; and what is to be asked of each node, such as a subscription,
-//! it sends to one. So there is a connection to each node, like the one to a single server, and
-//! here is known which of them a command belongs to.
+//! answered, although the clock of a ledger is the clock of its node; it asks a node that hangs
+//! again and again, and makes calls to the others wait meanwhile; and a request that each node must
+//! get, such as a subscription, it sends to one. So [`Link`](super::link::Link) keeps a connection
+//! to each node, like the one to a single server, and this module tells it which node a command
+//! belongs to.
 //!
 //! See <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/>.
 
@@ -27,27 +28,32 @@ use layout::SlotMap;
 pub(in crate::store) use route::SLOTS;
 pub(in crate::store) use route::slot_of;
 
-/// How often the layout is read anew at the most, whoever doubts it.
+/// Shortest time between two readings of the layout.
 const AT_LEAST: Duration = Duration::from_millis(100);
 
-/// The port of a node that names none.
+/// Default port of a node.
 const PORT: u16 = 6379;
 
-/// What is known of a cluster.
+/// The known layout of a cluster, and the URL of its nodes.
 pub(crate) struct Cluster {
+    /// The nodes of the URL, the first to be asked for the layout.
     seeds: Vec<Node>,
-    /// A URL of a node, but for its host and port.
+    /// The URL of a node without its host and port.
     before: String,
     settings: LinkSettings,
     layout: Mutex<SlotMap>,
-    /// Something happened that another layout would explain.
+    /// A node gave an unexpected answer, or none, that a new layout would explain.
     doubted: AtomicBool,
-    /// Whose turn it is of those that can answer what any of them can.
+    /// Index of the node whose turn it is to answer a question that any node can answer.
     turn: AtomicUsize,
 }
 
 impl Cluster {
-    /// `redis+cluster://user:password@host:port,host:port`; nothing for a URL with another scheme.
+    /// Parses `redis+cluster://user:password@host:port,host:port`; nothing for a URL with another
+    /// scheme.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`] for a database other than 0, or a host that is not valid.
     pub(in crate::store) fn parse(url: &str, settings: &LinkSettings) -> Result<Option<Self>> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Ok(None);
@@ -75,7 +81,7 @@ impl Cluster {
                 Some((_, port)) if !port.ends_with(']') => host.to_owned(),
                 _ => format!("{host}:{PORT}"),
             };
-            // Wrong parts of it are told as those of any URL.
+            // Errors in these parts are reported as for any URL.
             url::client(&format!("{before}{address}"), settings)?;
             Ok(Node::new(&address))
         };
@@ -89,12 +95,12 @@ impl Cluster {
         }))
     }
 
-    /// A client of a node.
+    /// A client for connections to a node.
     pub(in crate::store) fn client(&self, node: &Node) -> Result<redis::Client, Fault> {
         url::client(&format!("{}{node}", self.before), &self.settings).map_err(Fault::refused)
     }
 
-    /// Where a node is; without credentials.
+    /// The address of a node; without credentials.
     pub(in crate::store) fn address_of(&self, node: &Node) -> String {
         match self.client(node) {
             Ok(client) => url::address(client.get_connection_info().addr()),
@@ -102,17 +108,18 @@ impl Cluster {
         }
     }
 
+    /// The nodes of the URL, for errors; without credentials.
     pub(in crate::store) fn address(&self) -> String {
         let seeds: Vec<&str> = self.seeds.iter().map(Node::as_str).collect();
         format!("the cluster of {}", seeds.join(", "))
     }
 
-    /// The primary that serves a slot.
+    /// The primary that serves a slot; nothing if none is known.
     pub(in crate::store) fn owner(&self, slot: u16) -> Option<Node> {
         self.lock().owner(slot).cloned()
     }
 
-    /// Some primary, for what each of them can answer. Another one after each
+    /// A primary for a question that each of them can answer. It is another one after each
     /// [doubt](Self::doubt).
     pub(in crate::store) fn any(&self) -> Option<Node> {
         let layout = self.lock();
@@ -121,14 +128,14 @@ impl Cluster {
         (count > 0).then(|| layout.primaries[turn % count].clone())
     }
 
-    /// The primaries, as far as they are known, and behind them the replicas.
+    /// The known primaries, and the known replicas.
     pub(crate) fn nodes(&self) -> (Vec<Node>, Vec<Node>) {
         let layout = self.lock();
         let replicas = layout.replicas.iter().cloned().collect();
         (layout.primaries.clone(), replicas)
     }
 
-    /// Who can be asked for the layout, in turns.
+    /// All nodes that can be asked for the layout, each once. Each call starts with another one.
     pub(in crate::store) fn informants(&self) -> Vec<Node> {
         let layout = self.lock();
         let mut all = layout.primaries.clone();
@@ -142,24 +149,27 @@ impl Cluster {
         all
     }
 
-    /// A node answered what it was not expected to, or not at all.
+    /// Notes that a node gave an unexpected answer, or none: the layout is read again soon.
     pub(in crate::store) fn doubt(&self) {
         self.turn.fetch_add(1, Ordering::Relaxed);
         self.doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the layout is to be read anew before the next call.
+    /// True if the layout must be read before the next call.
     pub(in crate::store) fn is_stale(&self) -> bool {
         let read = self.lock().read;
         read.is_none_or(|read| self.doubted.load(Ordering::Relaxed) && read.elapsed() >= AT_LEAST)
     }
 
-    /// Whether it was read since then.
+    /// True if the layout was read at `then` or later.
     pub(in crate::store) fn was_read_since(&self, then: Instant) -> bool {
         self.lock().read.is_some_and(|read| read >= then)
     }
 
-    /// What a node answered to [`question`](Self::question).
+    /// Takes in a node's answer to [`question`](Self::question).
+    ///
+    /// # Errors
+    /// A refusal if the answer cannot be read; a fault that passes if the node knows no primary.
     pub(in crate::store) fn learn(&self, answer: Value, told_by: &Node) -> Result<(), Fault> {
         let Some(mut layout) = SlotMap::parse(answer, told_by) else {
             return Err(Fault::refused(Error::new(
@@ -176,12 +186,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// A node says that a slot is this node's.
+    /// Assigns a slot to a node, as a redirection says.
     pub(in crate::store) fn follow(&self, slot: u16, node: &Node) {
         self.lock().give(slot, node);
     }
 
-    /// What a node is asked for the layout.
+    /// The command that asks a node for the layout.
     pub(in crate::store) fn question() -> Cmd {
         let mut slots = redis::cmd("CLUSTER");
         slots.arg("SLOTS");
@@ -194,7 +204,7 @@ impl Cluster {
         route::slot_of(key.as_bytes())
     }
 
-    /// The slot that a command goes to.
+    /// The slot of the key in a command; nothing if it has no key.
     pub(in crate::store) fn slot_of(cmd: &Cmd) -> Option<u16> {
         route::slot_of_command(cmd)
     }

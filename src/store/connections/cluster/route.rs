@@ -1,4 +1,4 @@
-//! Which slot a command goes to.
+//! Computes the slot of a key, and of the key in a command.
 
 use redis::{Arg, Cmd};
 
@@ -6,7 +6,7 @@ use crate::shards;
 
 pub(in crate::store) use crate::shards::SLOTS;
 
-/// The slot of a key: that of what stands between the first braces, or of the whole.
+/// The slot of a key: the hash of the text between the first braces, or of the whole key.
 pub(in crate::store) fn slot_of(key: &[u8]) -> u16 {
     let tag = || {
         let open = key.iter().position(|byte| *byte == b'{')? + 1;
@@ -16,7 +16,8 @@ pub(in crate::store) fn slot_of(key: &[u8]) -> u16 {
     shards::slot_of(tag().unwrap_or(key))
 }
 
-/// The slot that a command of this crate goes to; nothing if it has no key.
+/// The slot of the first key in a command that this crate sends; nothing if it has no key. A
+/// command that is not listed here has its key as the first argument.
 pub(super) fn slot_of_command(cmd: &Cmd) -> Option<u16> {
     let mut words = cmd.args_iter().map(|word| match word {
         Arg::Simple(word) => word,

@@ -1,4 +1,5 @@
-//! Which node of a cluster a request goes to.
+//! Chooses the node of a cluster that a request goes to, and reads the layout of the cluster from
+//! its nodes.
 
 use std::time::{Duration, Instant};
 
@@ -20,11 +21,11 @@ use crate::moment::Moment;
 use crate::store::connections::cluster::{Cluster, Node};
 use crate::store::connections::fault::Fault;
 
-/// After how long the next node is asked for the layout of its cluster, beside those that have not
+/// Pause until one more node is asked for the layout of its cluster, beside the nodes that have not
 /// answered yet.
 const HEDGE: Duration = Duration::from_millis(100);
 
-/// Whom it is for.
+/// The node that a request is for.
 pub(super) enum NodeChoice<'a> {
     /// There is one server.
     Server,
@@ -32,12 +33,12 @@ pub(super) enum NodeChoice<'a> {
     Slot(u16),
     /// This node.
     Node(&'a Node),
-    /// Whichever primary answers.
+    /// Any primary.
     Any,
 }
 
 impl Link {
-    /// The node that a command belongs to; nothing if there is one server.
+    /// The node that serves the key of a command; nothing if there is a single server.
     pub(in crate::store) async fn home_of(
         &self,
         cmd: &Cmd,
@@ -46,8 +47,10 @@ impl Link {
         self.node(&self.aim(Request::One(cmd)), until).await
     }
 
-    /// Sends each command to the node that it belongs to, all at the same time. Those without a
-    /// key go to `node`, or where the first goes that has one: they are about the same server.
+    /// Sends each command to the node of its key, all at the same time. Commands without a key go
+    /// to `node`, or to the node of the first command that has a key: they are about the same
+    /// server. If `is_each`, a command that the server refuses has the refusal as its answer; else
+    /// the first refusal is the result.
     #[cfg(feature = "worker")]
     pub(super) async fn scatter(
         &self,
@@ -84,6 +87,7 @@ impl Link {
         })
     }
 
+    /// Chooses the node by the key of a request, and any node for a request without a key.
     pub(super) fn aim<'a>(&self, request: Request<'a>) -> NodeChoice<'a> {
         match request {
             Request::At(node, _) => NodeChoice::Node(node),
@@ -102,7 +106,8 @@ impl Link {
         }
     }
 
-    /// Whether another node serves the slot by now: what this one has done may be forgotten with it.
+    /// True if another node serves the slot by now: the change that this node has made may be lost
+    /// with it.
     pub(super) fn is_replaced(&self, aim: &NodeChoice<'_>, node: Option<&Node>) -> bool {
         match (self.origin.cluster(), aim) {
             (Some(cluster), NodeChoice::Slot(slot)) => cluster.owner(*slot).as_ref() != node,
@@ -110,7 +115,8 @@ impl Link {
         }
     }
 
-    /// Which node it is for; nothing if there is one server.
+    /// The node for a request; nothing if there is a single server. Reads the layout first if it is
+    /// stale.
     pub(super) async fn node(
         &self,
         aim: &NodeChoice<'_>,
@@ -128,7 +134,7 @@ impl Link {
         };
         if cluster.is_stale() {
             let read = self.survey(cluster, until).await;
-            // What was known is as good as nothing else.
+            // The layout of before is better than none.
             if known().is_none() {
                 read?;
             }
@@ -139,7 +145,8 @@ impl Link {
         }
     }
 
-    /// Reads the layout of a cluster, from whichever node answers first.
+    /// Reads the layout of a cluster. Asks one node after the other, [`HEDGE`] apart, and takes the
+    /// first answer. Calls at the same time share one reading.
     pub(in crate::store) async fn survey(
         &self,
         cluster: &Cluster,
@@ -156,7 +163,7 @@ impl Link {
         let question = Cluster::question();
         let ask = |node: Node| {
             let question = &question;
-            // Its type is not to be a part of that of every future that calls Redis.
+            // Boxed: else its type becomes part of the type of each future that calls Redis.
             let asking: BoxFuture<'_, Result<(), Fault>> = Box::pin(async move {
                 let request = Request::One(question);
                 let answer = self.try_at_once(&node, request, until).await?;
@@ -171,7 +178,7 @@ impl Link {
             asked.extend(informants.next().map(ask));
             match timeout(HEDGE, asked.next()).await {
                 Ok(Some(Ok(()))) => return Ok(()),
-                // One that is refused says more than one that does not answer.
+                // A refusal says more than silence.
                 Ok(Some(Err(fault))) if fault.is_passing() && last.is_some() => {}
                 Ok(Some(Err(fault))) => last = Some(fault),
                 Ok(None) => {
