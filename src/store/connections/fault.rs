@@ -1,4 +1,5 @@
-//! What can go wrong between this process and Redis, and what follows from it.
+//! Faults between this process and Redis: their class decides whether a request is repeated and a
+//! connection dropped, and their error tells the caller the cause and the remedy.
 
 use std::time::Duration;
 
@@ -9,11 +10,11 @@ use crate::store::connections::cluster::Node;
 #[cfg(feature = "worker")]
 use crate::store::servers::health::Ailment;
 
-/// What the address of a server begins with that is spoken to by TLS.
+/// The start of the address of a server that is reached by TLS.
 pub(crate) const TLS: &str = "rediss://";
 
-/// What to ask of a server that is silent. A Redis that is spoken to by TLS on a port without
-/// waits for the end of what it takes for a command.
+/// The question to ask about a silent server. A Redis that is reached by TLS on a port without TLS
+/// is silent: it waits for the end of a command.
 fn remedy_of_silence(address: &str) -> &'static str {
     if address.starts_with(TLS) {
         "is it running and reachable, and is this its port with TLS?"
@@ -22,26 +23,30 @@ fn remedy_of_silence(address: &str) -> &'static str {
     }
 }
 
-/// A failed request.
+/// A failed request: the error for the caller, and its class for the link.
 #[derive(Debug)]
 pub(crate) struct Fault {
     error: Error,
     class: Class,
-    /// The node of a cluster that said so.
+    /// The node of a cluster that failed.
     node: Option<Node>,
-    /// In which words.
+    /// The server's error message, verbatim.
     told: Option<Box<ServerError>>,
 }
 
-/// Where a request belongs, as a node of a cluster says that does not have it.
+/// A redirection: the node that a request belongs to, from a node that does not serve its slot.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::store) struct Redirect {
+    /// The slot of the request.
     pub(in crate::store) slot: u16,
+    /// The node to send it to.
     pub(in crate::store) node: Node,
-    /// For this time only: the slot is on its way.
+    /// True for this request only (`ASK`): the slot is being moved. False if the node serves the
+    /// slot from now on (`MOVED`).
     pub(in crate::store) is_ask: bool,
 }
 
+/// The classes of faults, by their consequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// No connection: nothing was sent.
@@ -50,17 +55,17 @@ enum Class {
     Broken,
     /// The server cannot serve right now, and said so.
     Busy,
-    /// The server is no longer the primary: its successor has to be found.
+    /// The server is no longer the primary: the new one has to be found.
     Demoted,
-    /// The slot is another node's, or on its way to one.
+    /// Another node serves the slot, or the slot is being moved to one.
     Elsewhere,
     /// A part of the ledger is on a node that does not serve it.
     Torn,
-    /// Nothing of the ledger is on the node that serves it.
+    /// The node that serves the ledger has no part of it.
     Unfounded,
     /// The server does not know the script.
     NoScript,
-    /// The server did not let us in.
+    /// The server did not let us in, or a setting is wrong, here or there.
     Refused,
     /// A key holds something of another type.
     WrongType,
@@ -78,7 +83,7 @@ impl Fault {
         }
     }
 
-    /// The same, for another one that waits for the same answer.
+    /// A copy for another call that waits for the same answer.
     pub(in crate::store) fn duplicate(&self) -> Self {
         Fault {
             error: self.error.duplicate(),
@@ -88,13 +93,13 @@ impl Fault {
         }
     }
 
-    /// The same, from a node of a cluster.
+    /// The same fault, from this node of a cluster.
     pub(in crate::store) fn at_node(mut self, node: Option<&Node>) -> Self {
         self.node = node.cloned();
         self
     }
 
-    /// Of some slots nobody says whose they are.
+    /// No node is known to serve some of the slots.
     pub(in crate::store) fn uncovered(address: &str) -> Self {
         Fault::new(
             Class::Unreachable,
@@ -108,20 +113,20 @@ impl Fault {
         )
     }
 
-    /// The whole of a ledger is on a node that does not serve it.
+    /// All of a ledger is on a node that does not serve its slot.
     pub(in crate::store) fn strayed(subject: &str, slot: u16, holder: &Node) -> Self {
         let what = format!("is on {holder}, which does not serve its slot {slot}");
         Fault::new(Class::Torn, torn(subject, &what))
     }
 
-    /// The whole of a ledger is kept by a mending that has not ended.
+    /// A mending that has not ended keeps all of a ledger, under names with `start`.
     pub(in crate::store) fn aside(subject: &str, start: &str) -> Self {
         let what = format!("is kept as `{start}mending:…` by a mending that has not ended");
         Fault::new(Class::Torn, torn(subject, &what))
     }
 
-    /// So it could not be seen whether a ledger is elsewhere, of which nothing is where it is served. The
-    /// call itself was refused for that.
+    /// The node that serves a ledger has no part of it, and this fault kept the search for it on
+    /// other nodes from an answer. The call itself was refused.
     pub(in crate::store) fn while_looking(self, subject: &str, slot: u16) -> Self {
         let told = format!(
             "nothing of the ledger {subject} is where its slot {slot} is served, and whether another \
@@ -131,7 +136,8 @@ impl Fault {
         Fault { error, ..self }
     }
 
-    /// A node has more keys of a slot that it does not serve than are looked at.
+    /// A node has more keys of a slot that it does not serve than the `looked_at` that were
+    /// searched.
     pub(in crate::store) fn crowded(slot: u16, holder: &Node, looked_at: usize) -> Self {
         let told = format!(
             "{holder} has more than {looked_at} keys of the slot {slot}, which it does not serve, and \
@@ -140,7 +146,7 @@ impl Fault {
         Fault::new(Class::Torn, Error::new(ErrorKind::Unavailable, told))
     }
 
-    /// Of a ledger of which a part is missing: which one it is.
+    /// Adds the missing part to the fault of a torn ledger; leaves other faults as they are.
     pub(in crate::store) fn of_ledger(mut self, subject: &str, slot: u16) -> Self {
         if let (Class::Torn, Some(missing)) = (self.class, self.missing()) {
             let what = format!("lacks {missing} where its slot {slot} is served");
@@ -149,6 +155,7 @@ impl Fault {
         self
     }
 
+    /// No connection in time: nothing was sent.
     pub(crate) fn unreachable(address: &str) -> Self {
         Fault::new(
             Class::Unreachable,
@@ -162,7 +169,7 @@ impl Fault {
         )
     }
 
-    /// What is to be the primary is none, or not yet.
+    /// The server that should be the primary is a replica, maybe not yet promoted.
     pub(crate) fn no_primary(address: &str) -> Self {
         Fault::new(
             Class::Unreachable,
@@ -173,11 +180,12 @@ impl Fault {
         )
     }
 
-    /// Somebody has to change a setting, here or there.
+    /// A setting must be changed, here or on the server; a repeat does not help.
     pub(crate) fn refused(error: Error) -> Self {
         Fault::new(Class::Refused, error)
     }
 
+    /// The primary is at another address now: answers of this server do not count any more.
     pub(crate) fn moved(address: &str) -> Self {
         Fault::new(
             Class::Broken,
@@ -188,6 +196,7 @@ impl Fault {
         )
     }
 
+    /// The subscriber does not keep up with the events named by `what`.
     #[cfg(feature = "worker")]
     pub(crate) fn behind(address: &str, what: &str) -> Self {
         Fault::new(
@@ -202,6 +211,7 @@ impl Fault {
         )
     }
 
+    /// The subscription has heard nothing, although messages come all the time.
     #[cfg(feature = "worker")]
     pub(in crate::store) fn silent(address: &str) -> Self {
         Fault::new(
@@ -215,6 +225,7 @@ impl Fault {
         )
     }
 
+    /// The server closed the connection.
     #[cfg(feature = "worker")]
     pub(crate) fn closed(address: &str) -> Self {
         Fault::new(
@@ -228,6 +239,8 @@ impl Fault {
         )
     }
 
+    /// No answer within `after`; 0 if the call had no time left. The request may have been carried
+    /// out.
     pub(crate) fn timed_out(address: &str, after: Duration) -> Self {
         Fault::new(
             Class::Broken,
@@ -241,6 +254,7 @@ impl Fault {
         )
     }
 
+    /// The fault of an attempt to connect: nothing was sent, so the request can be repeated.
     pub(crate) fn from_connecting(error: RedisError, address: &str) -> Self {
         if error.kind() == redis::ErrorKind::Parse {
             return Fault::refused(Error::new(
@@ -255,7 +269,7 @@ impl Fault {
         }
         let is_dropped = error.is_connection_dropped() && !error.is_connection_refusal();
         let mut fault = Fault::from_redis(error, address);
-        // So does a port with TLS treat those who come without.
+        // A port with TLS drops clients without it in this way.
         if is_dropped
             && fault.class == Class::Broken
             && ![TLS, "/"].iter().any(|start| address.starts_with(start))
@@ -271,6 +285,7 @@ impl Fault {
         fault
     }
 
+    /// The fault for an error of the client library, with its class, kind and remedy.
     pub(crate) fn from_redis(error: RedisError, address: &str) -> Self {
         use ServerErrorKind as Server;
         let told = told(&error);
@@ -391,12 +406,12 @@ impl Fault {
         }
     }
 
-    /// The node of a cluster that it came from.
+    /// The node of a cluster that failed, if it is known.
     pub(in crate::store) fn node(&self) -> &Option<Node> {
         &self.node
     }
 
-    /// Where the request belongs instead.
+    /// The redirection in this fault, if it is one.
     pub(in crate::store) fn redirect(&self) -> Option<Redirect> {
         let told = self.told.as_ref()?;
         let is_ask = match told.kind()? {
@@ -412,7 +427,10 @@ impl Fault {
         })
     }
 
-    /// The answer of a command that was refused by itself, and not for want of a server.
+    /// The refusal of a command as its answer.
+    ///
+    /// # Errors
+    /// The fault itself, if no server refused the command, or a repeat can help.
     #[cfg(feature = "worker")]
     pub(in crate::store) fn into_answer(self) -> Result<redis::Value, Self> {
         match self.told {
@@ -421,34 +439,34 @@ impl Fault {
         }
     }
 
-    /// Whether the same request, sent again soon, can be answered differently.
+    /// True if the same request, sent again soon, can be answered differently.
     pub(crate) fn is_passing(&self) -> bool {
         match self.class {
             Class::Unreachable | Class::Broken | Class::Busy => true,
-            // Only who knows the nodes can go there.
+            // A redirection can be followed only by a link that knows nodes.
             Class::Elsewhere => self.node.is_some(),
             _ => false,
         }
     }
 
-    /// Whether the server is no primary any more.
+    /// True if the server is no primary any more.
     pub(crate) fn is_demoted(&self) -> bool {
         self.class == Class::Demoted
     }
 
-    /// Whether the connection must not be used any more.
+    /// True if the connection must not be used any more.
     pub(crate) fn breaks_connection(&self) -> bool {
         matches!(self.class, Class::Broken | Class::Demoted)
     }
 
-    /// Whether an operator, or time, can make the same request succeed.
+    /// True if an operator, or time, can make the same request succeed.
     pub(crate) fn may_be_mended(&self) -> bool {
         self.error.is_retryable()
             || self.error.kind() == ErrorKind::Denied
             || matches!(self.class, Class::NoScript | Class::Refused)
     }
 
-    /// What the whole server ails from, if it is not only about this request.
+    /// The ailment of the whole server; nothing if the fault concerns only this request.
     #[cfg(feature = "worker")]
     pub(crate) fn ailment(&self) -> Option<Ailment> {
         match self.class {
@@ -462,36 +480,39 @@ impl Fault {
         }
     }
 
+    /// The error for the caller.
     pub(crate) fn error(&self) -> &Error {
         &self.error
     }
 
+    /// True if a key holds another type than the command needs.
     #[cfg(feature = "worker")]
     pub(crate) fn is_wrong_type(&self) -> bool {
         self.class == Class::WrongType
     }
 
-    /// Whether a part of the ledger is missing, or all of it on another node.
+    /// True if a part of the ledger, or all of it, is on a node that does not serve it.
     pub(in crate::store) fn is_torn(&self) -> bool {
         self.class == Class::Torn
     }
 
-    /// Whether nothing of the ledger is there.
+    /// True if the node that serves the ledger has no part of it.
     pub(in crate::store) fn is_unfounded(&self) -> bool {
         self.class == Class::Unfounded
     }
 
-    /// Which parts are missing of a torn ledger, as the script says.
+    /// The missing parts of a torn ledger, as the script names them.
     pub(in crate::store) fn missing(&self) -> Option<&str> {
         self.told.as_ref()?.details()
     }
 
+    /// True if the server does not know the script: load it, and repeat the call.
     pub(crate) fn is_no_script(&self) -> bool {
         self.class == Class::NoScript
     }
 
-    /// The fault as seen by a caller whose request may have been carried out by a try
-    /// before the last one.
+    /// The fault as seen by a caller: if an earlier try may have carried the request out, and the
+    /// server is unavailable, the kind becomes [`ErrorKind::OutcomeUnknown`].
     pub(crate) fn after_sending(mut self, maybe_done: bool) -> Self {
         if maybe_done && self.error.kind() == ErrorKind::Unavailable {
             self.error = Error::new(
@@ -506,6 +527,7 @@ impl Fault {
     }
 }
 
+/// The error of a ledger that is torn, or in the wrong place.
 fn torn(subject: &str, what: &str) -> Error {
     let told = format!(
         "the ledger {subject} {what}: calls on it and its jobs wait until `keyfall cluster mend` \
@@ -514,26 +536,27 @@ fn torn(subject: &str, what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, told)
 }
 
-/// What the server said; of several commands that were sent together, to the first that failed.
+/// The server's error; of several commands that were sent together, the first error and the index
+/// of its command.
 fn told(error: &RedisError) -> Option<(usize, ServerError)> {
     let told = error.clone().into_server_errors()?;
     told.first().cloned()
 }
 
-/// Whether a server, or a sentinel, lets nobody in without another password.
+/// True if a server, or a sentinel, refuses the password, or wants one.
 pub(in crate::store) fn is_locked_out(error: &RedisError) -> bool {
     let told = told(error);
     let code = told.as_ref().map_or("", |(_, told)| told.code());
     error.kind() == redis::ErrorKind::AuthenticationFailed || matches!(code, "NOAUTH" | "WRONGPASS")
 }
 
-/// The code that says why a command failed. Where a script sent the command, Redis 6.2 hides
-/// the code within its message, and no version has one for what an ACL forbids. Where the
-/// script caught the error and handed it on, the message of Redis 6.2 begins with the place.
+/// The code that says why a command failed. If a script sent the command, Redis 6.2 hides the code
+/// within its message, and no version has a code for a command that an ACL forbids. If the script
+/// caught the error and passed it on, the message of Redis 6.2 begins with a place in the script.
 fn code_behind<'a>(code: &'a str, message: &'a str) -> &'a str {
     const FORBIDDEN: [&str; 2] = ["The user executing the script", "ACL failure in script"];
     const PLACE: &str = "@user_script:";
-    // What `WAIT` and `WAITAOF` are answered by a primary of a moment ago.
+    // The answer to `WAIT` and `WAITAOF` from a server that was the primary a moment ago.
     const NO_WAIT: &str = "cannot be used with replica instances";
     if code != "ERR" && code != PLACE {
         return code;

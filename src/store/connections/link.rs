@@ -1,10 +1,10 @@
-//! A connection for commands that is rebuilt when it breaks or hangs; one for each node of a
-//! cluster.
+//! A connection for commands that is opened again when it breaks or hangs; on a cluster, one for
+//! each node.
 //!
-//! The client library reconnects after a clean break only; a peer that stops answering
-//! would be waited for again and again. So a connection that timed out is dropped, and the
-//! next call opens another. Whether a call that got no answer was carried out is unknown,
-//! which is why every call of this crate may be repeated.
+//! The client library reconnects after a clean break only, and would wait again and again for a
+//! peer that stops answering. So a connection that timed out is dropped, and the next call opens
+//! another. Whether a call that got no answer was carried out is unknown, which is why every call
+//! of this crate may be repeated.
 
 mod node;
 
@@ -35,55 +35,64 @@ use crate::store::servers::health::Health;
 use crate::store::servers::membership::Membership;
 use node::NodeChoice;
 
-/// The first pause between two tries; it doubles up to [`LAST_PAUSE`].
+/// The first pause between two tries; it doubles up to [`LAST_PAUSE`], and starts again when the
+/// server moves.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
-/// So many redirections in a row are followed without a pause. More than one come of slots that
-/// are on their way.
+/// This many redirections of one call are followed without a pause. More than one come from slots
+/// that are being moved.
 const REDIRECTIONS: usize = 4;
 
-/// One server, or the nodes of a cluster, each reached through one connection at a time.
+/// One server, or the nodes of a cluster, each reached through one connection at a time. Calls that
+/// are made together share it.
 pub(crate) struct Link {
     origin: Origin,
+    /// Without timeouts: they are kept here.
     config: AsyncConnectionConfig,
     /// The longest that opening a connection may take.
     connect_timeout: Duration,
     /// The longest that a single try may take, from sending to the reply.
     response_timeout: Duration,
-    /// By node; a single server has no name.
+    /// By node; a single server has the key `None`.
     connection_slots: Mutex<HashMap<Option<Node>, Arc<ConnectionSlot>>>,
     /// Held while the layout of a cluster is read.
     surveying: tokio::sync::Mutex<()>,
+    /// The number of connections opened so far.
     opened: AtomicU64,
-    /// Which of several servers it has to be.
+    /// Verifies with each new connection that the server is number m of n, if there are several.
     membership: Option<Arc<Membership>>,
-    /// Tells that one what it has missed.
+    /// Tells that server the changes that it has missed, with each new connection.
     missed: Option<CatchUp>,
-    /// Told of what the server ails from.
+    /// Gets a report of each fault that concerns the whole server.
     #[cfg(feature = "worker")]
     health: Option<Arc<Health>>,
 }
 
-/// What a server answered, and when.
+/// An answer of a server, with its times by the clock of this process.
 pub(crate) struct ServerReply {
+    /// The answer itself.
     pub(crate) value: Value,
+    /// The start of the try that was answered.
     pub(crate) sent: Moment,
+    /// The end of that try.
     pub(crate) received: Instant,
 }
 
-/// After which faults a request is sent again that time or an operator can make succeed.
+/// When a request is sent again after a fault that time, or an operator, can end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Repeats {
+    /// After each such fault.
     Always,
-    /// If it cannot have been carried out.
+    /// Only if the request cannot have been carried out.
     #[cfg(feature = "worker")]
     Unsent,
+    /// After none.
     Never,
 }
 
 impl Repeats {
-    /// Whether a request is sent again that may have been carried out, or cannot have been.
+    /// True if a request is sent again; `maybe_done` if it may have been carried out.
     fn after(self, maybe_done: bool) -> bool {
         match (self, maybe_done) {
             (Repeats::Always, _) => true,
@@ -93,7 +102,7 @@ impl Repeats {
         }
     }
 
-    /// Whether a connection is to be known to be one before anything goes into it.
+    /// True if an idle connection is checked before anything is sent on it.
     fn asks_first(self) -> bool {
         match self {
             #[cfg(feature = "worker")]
@@ -103,30 +112,32 @@ impl Repeats {
     }
 }
 
-/// What is sent.
+/// The commands of one call.
 #[derive(Clone, Copy)]
 pub(crate) enum Request<'a> {
+    /// One command, for the node of its key.
     One(&'a Cmd),
-    /// To this node of a cluster, whatever its key.
+    /// One command, for this node of a cluster, whatever its key.
     At(&'a Node, &'a Cmd),
     /// Several commands that are sent together and answered as one array.
     Many(&'a Pipeline),
-    /// The same, and each may fail for itself. Those without a key are for this node of a cluster,
-    /// if one is given.
+    /// The same, but each command may fail alone. Commands without a key are for this node of a
+    /// cluster, if one is given.
     #[cfg(feature = "worker")]
     Each(&'a Pipeline, Option<&'a Node>),
-    /// Commands on one key, all of them on one connection to the node that has it: they see the same
-    /// data, in this order.
+    /// Commands on one key, all on one connection to the node of that key: they see the same data,
+    /// and run in this order.
     #[cfg(feature = "worker")]
     Together(&'a Pipeline),
 }
 
 impl Link {
+    /// A link to a server. Opens no connection yet.
     pub(crate) fn new(origin: Origin, settings: &LinkSettings) -> Self {
         Link {
             origin,
             config: AsyncConnectionConfig::new()
-                // They are seen to here.
+                // This module keeps the timeouts.
                 .set_connection_timeout(None)
                 .set_response_timeout(None),
             connect_timeout: settings.connect_timeout,
@@ -141,7 +152,7 @@ impl Link {
         }
     }
 
-    /// A link to one of several servers.
+    /// The same link, for one of several servers.
     pub(in crate::store) fn of_member(self, membership: Membership) -> Self {
         Link {
             membership: Some(Arc::new(membership)),
@@ -149,12 +160,13 @@ impl Link {
         }
     }
 
-    /// From now on it is told what it has missed when a connection is new, before that is used.
+    /// From now on the server is told the changes that it has missed with each new connection,
+    /// before a call uses it.
     pub(in crate::store) fn begin_to_tell(&mut self, missed: CatchUp) {
         self.missed = Some(missed);
     }
 
-    /// Tells it now.
+    /// Tells the server now.
     pub(in crate::store) async fn tell_missed(&self) -> Result<(), Fault> {
         match &self.missed {
             Some(missed) => missed.tell().await,
@@ -162,7 +174,7 @@ impl Link {
         }
     }
 
-    /// Drops its connections, which nobody needs for a while.
+    /// Drops all connections, to save them while no call is made. The next call opens new ones.
     pub(in crate::store) fn hang_up(&self) {
         self.connection_slots
             .lock()
@@ -170,7 +182,7 @@ impl Link {
             .clear();
     }
 
-    /// Another link to the same server.
+    /// Another link to the same server, with connections of its own. It tells the server nothing.
     pub(crate) fn another(&self, settings: &LinkSettings) -> Self {
         Link {
             membership: self.membership.clone(),
@@ -178,7 +190,7 @@ impl Link {
         }
     }
 
-    /// A link to the same server for another runtime, which tells `health` of what it meets.
+    /// A link to the same server for use on another runtime, which reports faults to `health`.
     #[cfg(feature = "worker")]
     pub(crate) fn watched(&self, settings: &LinkSettings, health: Arc<Health>) -> Self {
         Link {
@@ -188,11 +200,12 @@ impl Link {
         }
     }
 
-    /// Where the server is; without credentials.
+    /// The address of the server; without credentials.
     pub(crate) fn address(&self) -> String {
         self.origin.address()
     }
 
+    /// The address of a node, or of the server if no node is given; without credentials.
     pub(in crate::store) fn address_of(&self, node: Option<&Node>) -> String {
         match (self.origin.cluster(), node) {
             (Some(cluster), Some(node)) => cluster.address_of(node),
@@ -200,23 +213,24 @@ impl Link {
         }
     }
 
-    /// Which of several servers it has to be, if it is to be one.
+    /// The number that the server must have among several; nothing if there is one server.
     pub(in crate::store) fn membership(&self) -> Option<&Membership> {
         self.membership.as_deref()
     }
 
+    /// Finds the server for new connections.
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// How many connections were opened so far. A change tells that there was a gap.
+    /// The number of connections opened so far. If it has grown, there was a gap.
     pub(crate) fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }
 
-    /// Sends a request until it is answered or `until` has passed. Repeats it after faults of
-    /// the connection and while the server is loading or busy; an answer that repeating does
-    /// not change comes back at once, as an error.
+    /// Sends a request until it is answered or `until` has passed. Repeats it after faults of the
+    /// connection, while the server is loading or busy, and where a redirection points. A refusal
+    /// that a repeat would not change comes back at once, as an error.
     pub(crate) async fn send(
         &self,
         request: Request<'_>,
@@ -239,7 +253,7 @@ impl Link {
             .await
     }
 
-    /// The same, and repeats nothing that may have been carried out.
+    /// Like [`send`](Self::send), but repeats only while the request cannot have been carried out.
     #[cfg(feature = "worker")]
     pub(crate) async fn send_once(
         &self,
@@ -251,7 +265,7 @@ impl Link {
             .await
     }
 
-    /// The same, and repeats nothing: one that is away does not answer.
+    /// Like [`send`](Self::send), but repeats nothing, so that a server that is away costs one try.
     pub(in crate::store) async fn send_at_once(
         &self,
         request: Request<'_>,
@@ -262,7 +276,7 @@ impl Link {
             .await
     }
 
-    /// Sends a request to a node of a cluster, all of it there, and repeats nothing.
+    /// Sends a whole request to one node of a cluster, and repeats nothing.
     pub(in crate::store) async fn try_at_once(
         &self,
         node: &Node,
@@ -274,6 +288,9 @@ impl Link {
             .await
     }
 
+    /// Sends a request until it is answered, or a fault ends it. A fault after which the request
+    /// may have been carried out by any try becomes
+    /// [`OutcomeUnknown`](crate::error::ErrorKind::OutcomeUnknown).
     async fn keep_sending(
         &self,
         request: Request<'_>,
@@ -313,7 +330,8 @@ impl Link {
             #[cfg(feature = "worker")]
             if let (Some(health), Some(ailment)) = (&self.health, fault.ailment())
                 && !self.is_hurried(sent, until)
-                // One node that is ill is not the whole; whether that is, the beat tells.
+                // One ill node of a cluster is not the whole; the beat of the instance tells about
+                // that.
                 && self.origin.cluster().is_none()
             {
                 health.fails(ailment, sent, fault.error());
@@ -340,13 +358,15 @@ impl Link {
             }
             tokio::select! {
                 () = sleep(pause) => pause = (pause * 2).min(LAST_PAUSE),
-                // There is another one to be asked.
+                // The new primary can be reached at once.
                 () = self.origin.moved(moves) => pause = FIRST_PAUSE,
             }
         }
     }
 
-    /// `is_asked` if the slot is only on its way to this node.
+    /// One try. `is_asked` if the slot is being moved to this node, which serves it only behind
+    /// `ASKING`. Sets `maybe_done` if the request may have been carried out although no answer
+    /// came.
     async fn try_at(
         &self,
         node: Option<&Node>,
@@ -386,7 +406,7 @@ impl Link {
         let limit = until.min(sent.instant + self.response_timeout);
         let fault = tokio::select! {
             biased;
-            // What it says, or said just now, may be forgotten with it; and it may hang.
+            // A server that was replaced may hang, and the effect of its answer may be lost.
             () = self.origin.moved(connection.moves) => Fault::moved(&self.address()),
             replied = in_time(limit, reply) => match replied {
                 Some(Ok(value)) => {
@@ -408,8 +428,8 @@ impl Link {
         Err(fault.at_node(node))
     }
 
-    /// Asks whether a connection on which nothing was said for a while is still one: what goes into
-    /// one that was closed meanwhile may have been carried out, as far as anybody can tell.
+    /// Pings a connection that was idle for a while: a request sent on a connection that the other
+    /// side has closed meanwhile may have been carried out, as far as anybody can tell.
     async fn probe(
         &self,
         connection_slot: &ConnectionSlot,
@@ -434,14 +454,14 @@ impl Link {
             },
         };
         if !fault.breaks_connection() {
-            // It is there: the request itself is told what ails it.
+            // The connection works: the request itself will meet this fault.
             return Ok(());
         }
         connection_slot.drop_connection(connection.number);
         Err(fault)
     }
 
-    /// An answer to several commands, unless one of them is to be sent again, or elsewhere.
+    /// The answer to several commands, unless one of them must be sent again, or to another node.
     #[cfg(feature = "worker")]
     fn unless_elsewhere(&self, node: Option<&Node>, value: Value) -> RedisResult<Value> {
         let (Value::Array(answers), Some(_)) = (&value, node) else {
@@ -459,18 +479,21 @@ impl Link {
         Ok(value)
     }
 
-    /// Whether a try that was given up at `until` would say nothing of the server, because it
-    /// had too little time.
+    /// True if a try that was given up at `until` says nothing of the server, because it had less
+    /// than half of the usual time.
     #[cfg(feature = "worker")]
     fn is_hurried(&self, sent: Instant, until: Instant) -> bool {
         Instant::now() >= until && until - sent < self.response_timeout / 2
     }
 
+    /// The slot that holds the connection to a node.
     fn connection_slot(&self, node: Option<&Node>) -> Arc<ConnectionSlot> {
         let mut connection_slots = self.connection_slots.lock().expect("no panic while held");
         connection_slots.entry(node.cloned()).or_default().clone()
     }
 
+    /// The connection to a node. Opens one if there is none, or the server has moved; calls that
+    /// come meanwhile wait for the same one.
     async fn connection(
         &self,
         connection_slot: &ConnectionSlot,
@@ -480,7 +503,7 @@ impl Link {
         if let Some(connection) = connection_slot.held(self.origin.moves()) {
             return Ok(connection);
         }
-        // Rare and large, and so not a part of every call, nor of its type.
+        // Boxed, since it is rare and large: else it is part of every call and its type.
         let open: BoxFuture<'_, _> = Box::pin(async {
             let _turn = connection_slot.opening.lock().await;
             if let Some(connection) = connection_slot.held(self.origin.moves()) {
@@ -490,7 +513,7 @@ impl Link {
                 let moves = self.origin.moves();
                 tokio::select! {
                     biased;
-                    // What is opened may hang; and this may have been learned on the way.
+                    // The server may hang, and the move may become known on the way.
                     () = self.origin.moved(moves) => {}
                     inner = self.open(node) => break (moves, inner?),
                 }
@@ -507,6 +530,8 @@ impl Link {
         opened.unwrap_or_else(|| Err(Fault::unreachable(&self.address_of(node))))
     }
 
+    /// Opens a connection and, if there are several servers, verifies which one this is and tells
+    /// it the changes that it has missed.
     async fn open(&self, node: Option<&Node>) -> Result<MultiplexedConnection, Fault> {
         let client = self.origin.client(node).await?;
         let open = pin!(client.get_multiplexed_async_connection_with_config(&self.config));
@@ -530,7 +555,7 @@ impl Link {
     }
 }
 
-/// The same commands, for where their slot is on its way to.
+/// The same commands, each behind `ASKING`, for the node that their slot is being moved to.
 #[cfg(feature = "worker")]
 fn asking(pipeline: &Pipeline) -> Pipeline {
     let mut both = redis::pipe();
@@ -541,7 +566,7 @@ fn asking(pipeline: &Pipeline) -> Pipeline {
     both
 }
 
-/// Sends a command to where its slot is on its way to.
+/// Sends a command to the node that its slot is being moved to.
 async fn ask(to: &mut MultiplexedConnection, cmd: &Cmd) -> RedisResult<Value> {
     let mut both = redis::pipe();
     both.cmd("ASKING").ignore().add_command(cmd.clone());

@@ -1,4 +1,5 @@
-//! TLS: whose certificates are believed, what is shown, and what it means if that fails.
+//! TLS: the CAs that are trusted, the certificate that this client shows, and remedies for failed
+//! handshakes.
 
 use std::error::Error as StdError;
 use std::fs;
@@ -15,11 +16,17 @@ use rustls::{AlertDescription as Alert, CertificateError, RootCertStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{Certificates, Pem};
 
+/// Names of the settings in errors.
 const CA: &str = "ca_certificate";
 const CHAIN: &str = "the chain of client_certificate";
 const KEY: &str = "the key of client_certificate";
 
-/// A client whose connections, all of them, use these certificates.
+/// A client whose connections all use these certificates. Reads the files now, once.
+///
+/// # Errors
+/// [`ErrorKind::InvalidSetting`] if a certificate or key cannot be read, the two do not belong
+/// together, certificates are set for a URL without TLS, or the URL asks for unchecked
+/// certificates.
 pub(in crate::store) fn client(
     info: ConnectionInfo,
     certificates: &Certificates,
@@ -33,7 +40,7 @@ pub(in crate::store) fn client(
             ));
         }
         ConnectionAddr::TcpTls { .. } => {
-            // An application may have chosen another one; then that is used.
+            // Fails if the application has installed another provider; then that one is used.
             let _ = ring::default_provider().install_default();
             redis::Client::build_with_tls(info, read(certificates)?)
         }
@@ -47,7 +54,7 @@ pub(in crate::store) fn client(
     opened.map_err(|error| invalid(format!("the Redis URL: {}", error.category())))
 }
 
-/// Reads what there is, and refuses what would only fail with each connection.
+/// Reads the certificates and keys, and refuses any that would only fail with each connection.
 fn read(certificates: &Certificates) -> Result<TlsCertificates> {
     let root_cert = match &certificates.ca {
         None => None,
@@ -88,7 +95,7 @@ fn read(certificates: &Certificates) -> Result<TlsCertificates> {
     })
 }
 
-/// What a setting holds, and what to call it.
+/// The content of a setting, and its name for errors.
 fn text(pem: &Pem, name: &str) -> Result<(Vec<u8>, String)> {
     match pem {
         Pem::Text(text) => Ok((text.clone(), name.to_owned())),
@@ -102,6 +109,7 @@ fn text(pem: &Pem, name: &str) -> Result<(Vec<u8>, String)> {
     }
 }
 
+/// All certificates of a PEM text; at least one.
 fn chain(text: &[u8], place: &str) -> Result<Vec<CertificateDer<'static>>> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     match read {
@@ -116,7 +124,8 @@ fn invalid(message: String) -> Error {
     Error::new(ErrorKind::InvalidSetting, message)
 }
 
-/// Who can mend a connection that TLS refuses, and how; if that is what is wrong.
+/// The kind of error and the remedy for a connection that TLS refused; nothing if TLS was not the
+/// cause.
 pub(in crate::store) fn remedy(error: &RedisError) -> Option<(ErrorKind, &'static str)> {
     use CertificateError as Wrong;
     let remedy = match rustls_error(error)? {
@@ -124,7 +133,7 @@ pub(in crate::store) fn remedy(error: &RedisError) -> Option<(ErrorKind, &'stati
             ErrorKind::Incompatible,
             "what answers there does not speak TLS: write redis://, or the port that does",
         ),
-        // The second, where another CA has the same name.
+        // A signature is bad where another CA has the same name.
         rustls::Error::InvalidCertificate(Wrong::UnknownIssuer | Wrong::BadSignature) => (
             ErrorKind::Denied,
             "no CA that is trusted here has signed its certificate: name the one that has by \
@@ -176,6 +185,7 @@ pub(in crate::store) fn remedy(error: &RedisError) -> Option<(ErrorKind, &'stati
     Some(remedy)
 }
 
+/// The error of rustls within an error of the client library.
 fn rustls_error(error: &RedisError) -> Option<&rustls::Error> {
     type Shared = Arc<dyn StdError + Send + Sync>;
     let source = error.source()?;
@@ -183,7 +193,7 @@ fn rustls_error(error: &RedisError) -> Option<&rustls::Error> {
         Some(shared) => &**shared,
         None => source,
     };
-    // What an I/O error wraps is not its source.
+    // An I/O error does not give the error that it wraps as its source.
     match source.downcast_ref::<io::Error>() {
         Some(io) => io.get_ref()?.downcast_ref(),
         None => source.downcast_ref(),

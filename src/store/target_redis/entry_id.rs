@@ -1,12 +1,15 @@
-//! What the entries of a stream are called.
+//! Ids of the entries of a stream.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The id of an entry. Later ones are greater.
+/// The id of an entry, written as `milliseconds-number`. Later entries have greater ids. The
+/// default is `0-0`, which is before all entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct EntryId {
+    /// Milliseconds since 1970, by the clock of the server that made the entry.
     ms: u64,
+    /// Counts the entries of one millisecond.
     number: u64,
 }
 

@@ -1,18 +1,19 @@
-//! Lists: documents that others take, and the leases that they put beside it when they are done.
+//! Lists: documents that consumers take, and receipts, the leases of jobs that they are done with,
+//! which consumers put into a second list.
 
 use super::{KeyContext, TargetRedis, WriteRetry};
 use crate::error::Result;
 use crate::names::Names;
 
 impl TargetRedis {
-    /// Appends a document to a list.
+    /// Appends a document to the end of a list.
     pub(crate) async fn push(&self, list: &str, document: &[u8], writes: WriteRetry) -> Result<()> {
         let mut cmd = redis::cmd("RPUSH");
         cmd.arg(list).arg(document);
         self.write(&place(list), &cmd, writes).await
     }
 
-    /// The oldest of what was put beside this list; it stays there.
+    /// The oldest receipts for this list, at most `most`, which is at least 1; they stay there.
     pub(crate) async fn receipts(&self, list: &str, most: usize) -> Result<Vec<Vec<u8>>> {
         let receipts = Names::receipts(list);
         let mut cmd = redis::cmd("LRANGE");
@@ -20,7 +21,7 @@ impl TargetRedis {
         self.ask(&place(&receipts), &cmd).await
     }
 
-    /// Removes these from beside the list, each as often as it is named.
+    /// Removes these receipts, each as often as it is named here.
     pub(crate) async fn forget(&self, list: &str, dealt_with: &[Vec<u8>]) -> Result<()> {
         if dealt_with.is_empty() {
             return Ok(());
@@ -39,6 +40,7 @@ impl TargetRedis {
     }
 }
 
+/// Names a list in errors.
 fn place(key: &str) -> KeyContext<'_> {
     KeyContext { what: "list", key }
 }

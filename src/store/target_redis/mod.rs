@@ -1,4 +1,7 @@
-//! The Redis of a target: a list or a stream that belongs to others, on this Redis or any other.
+//! The Redis of a target: a list or a stream that consumers outside of Keyfall read, on the Redis
+//! of the jobs or any other.
+//!
+//! Errors name the list or stream, and its server.
 
 mod entry_id;
 mod list;
@@ -22,17 +25,21 @@ use crate::settings::ClientSettings;
 pub(crate) use entry_id::EntryId;
 pub(crate) use stream::{EntryQuery, EntryStatus};
 
-/// The way to a Redis that holds lists and streams. Calls that are made at the same time travel
-/// together.
+/// A Redis that holds lists and streams. Calls that are made at the same time share a connection.
 pub(crate) struct TargetRedis {
     link: Link,
+    /// The longest that one call may take.
     patience: Duration,
-    /// The groups of the stream, as far as is known: the next entry trims if there are no others.
+    /// The groups of the stream, as the latest entry found them: the next entry trims the stream if
+    /// there are no other groups.
     groups: Mutex<Vec<Vec<u8>>>,
 }
 
 impl TargetRedis {
-    /// Opens nothing yet.
+    /// A target on the server that `url` names. Opens no connection yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`] if the URL is not valid, or names several servers.
     pub(crate) fn new(url: &str, settings: &ClientSettings) -> Result<Self> {
         let [url] = url::all(url)?[..] else {
             return Err(Error::new(
@@ -49,24 +56,25 @@ impl TargetRedis {
         })
     }
 
-    /// Whether these keys are on one server at all times, so that a fail-over forgets them
-    /// together.
+    /// True if these keys are on one server at all times, so that a fail-over loses them together
+    /// or not at all.
     pub(crate) fn keeps_together(&self, keys: &[&str]) -> bool {
         let mut slots = keys.iter().map(|key| Cluster::slot(key));
         let first = slots.next();
         self.link.origin().cluster().is_none() || slots.all(|slot| Some(slot) == first)
     }
 
-    /// Where it is; without credentials.
+    /// The address of the server; without credentials.
     pub(crate) fn address(&self) -> String {
         self.link.address()
     }
 
+    /// Sends one command.
     async fn ask<T: FromRedisValue>(&self, place: &KeyContext<'_>, cmd: &Cmd) -> Result<T> {
         self.send(place, Request::One(cmd)).await
     }
 
-    /// They are on the key of this place.
+    /// Sends several commands, all on the key of `place`.
     async fn ask_many<T: FromRedisValue>(
         &self,
         place: &KeyContext<'_>,
@@ -85,8 +93,8 @@ impl TargetRedis {
         self.answer(place, answer.map(|answer| answer.value))
     }
 
-    /// Adds to a list or a stream. [`Writes::Once`] fails with
-    /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if it may be there already.
+    /// Adds to a list or a stream. With [`WriteRetry::Once`] it fails with
+    /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if the entry may be there already.
     async fn write<T: FromRedisValue>(
         &self,
         place: &KeyContext<'_>,
@@ -106,6 +114,7 @@ impl TargetRedis {
         Ok(answer?.value)
     }
 
+    /// Decodes an answer; a fault becomes an error that names the key.
     fn answer<T: FromRedisValue>(
         &self,
         place: &KeyContext<'_>,
@@ -131,18 +140,18 @@ impl TargetRedis {
     }
 }
 
-/// What becomes of a write whose answer is lost.
+/// Whether a write is repeated if its answer is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteRetry {
-    /// It is repeated, and may be there twice then.
+    /// It is repeated, and the entry may be there twice.
     Again,
-    /// It may be there, or not.
+    /// It is not repeated, and the entry may be there or not.
     Once,
 }
 
-/// What a call is about, for whoever reads that it failed.
+/// The key of a call, for its errors.
 struct KeyContext<'a> {
-    /// A list, or a stream.
+    /// The type that the key should have: a list, a stream, a hash or a string.
     what: &'static str,
     key: &'a str,
 }

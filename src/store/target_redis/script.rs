@@ -1,4 +1,4 @@
-//! The scripts by which an acknowledged stream is written and looked at, each in one step on one
+//! The scripts that write and read a stream whose entries are acknowledged, each in one step on one
 //! server.
 
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use redis::{FromRedisValue, ToRedisArgs};
 use super::{KeyContext, TargetRedis, WriteRetry};
 use crate::error::Result;
 
-/// One script. The file in `lua/streams` begins with a header that says what it takes and answers.
+/// One script. Its file in `lua/streams` begins with a header that gives its arguments and replies.
 pub(super) struct StreamScript {
     source: &'static str,
     hash: LazyLock<String>,
@@ -31,7 +31,7 @@ scripts! {
 }
 
 impl TargetRedis {
-    /// Calls a script. A server that does not know it learns it by the call.
+    /// Calls a script. A server that does not know it gets the source with a second call.
     pub(super) async fn run<T: FromRedisValue>(
         &self,
         place: &KeyContext<'_>,

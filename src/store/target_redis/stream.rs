@@ -1,4 +1,8 @@
-//! Streams: entries that others read and acknowledge, and what their group says of them.
+//! Streams: entries that consumers read and acknowledge through a group, and the state of each
+//! entry in that group.
+//!
+//! A group of ours has a hash beside the stream, which notes the lease of each entry until the job
+//! has ended.
 
 use std::time::Duration;
 
@@ -10,42 +14,45 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::names::Names;
 use crate::store::from_value;
 
-/// How many entries that are read and not acknowledged one look shows.
+/// Most entries that one look shows which are read and not acknowledged.
 const PENDING: usize = 1000;
 
-/// About how many notes one step of a scan shows.
+/// Roughly the number of notes that one step of a scan shows.
 const NOTES: usize = 100;
 
-/// How an entry stands with its group.
+/// The state of an entry in its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EntryStatus {
+    /// It is there and no consumer has read it, as far as was looked.
     Unread,
-    /// By whom, and for how long.
+    /// A consumer has read it, and not acknowledged it for this long.
     Read {
         consumer: String,
         idle: Duration,
     },
-    /// It may be deleted by now.
+    /// A consumer has acknowledged it. It may be deleted by now.
     Acknowledged,
-    /// It was trimmed or deleted before anybody read it, or its server has forgotten it; or nobody
-    /// can tell.
+    /// Nothing shows that it was read, and no consumer will read it: it was trimmed or deleted
+    /// before, or its server has lost it.
     Unproven,
 }
 
-/// What a look is to say of an entry.
+/// A question about one entry.
 pub(crate) struct EntryQuery {
+    /// The id of the entry.
     pub(crate) id: EntryId,
+    /// The lease that the entry holds.
     pub(crate) lease: String,
-    /// Whether it is looked for even if an older one is there that nobody has read either.
+    /// True if it is searched for even behind an older entry that is unread, too.
     pub(crate) is_sought: bool,
 }
 
-/// An entry of a stream: its id, and the lease that it holds, if it does and its job has not ended
-/// as far as the group knows.
+/// An entry of a stream: its id, and the lease that it holds; no lease if it never had one, or the
+/// group has noted that its job has ended.
 pub(crate) type StreamEntry = (EntryId, Option<String>);
 
 impl TargetRedis {
-    /// Appends an entry to a stream, of which about so many are kept.
+    /// Appends an entry to a stream, which is trimmed to roughly `keep` entries.
     pub(crate) async fn add(
         &self,
         stream: &str,
@@ -56,7 +63,11 @@ impl TargetRedis {
         added.await.map(drop)
     }
 
-    /// The same with a lease that is ended in a group, and a note that it was written.
+    /// The same for an entry whose lease ends through a group, and notes it as written. Makes the
+    /// group if there is none. Returns the id of the entry.
+    ///
+    /// # Errors
+    /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if the entry may have been written.
     pub(crate) async fn append(
         &self,
         stream: &str,
@@ -75,7 +86,8 @@ impl TargetRedis {
         }
     }
 
-    /// `None` if there is no such group that has notes, and nothing was written.
+    /// Returns the id of the entry; `None` if the group has no hash of notes, and nothing was
+    /// written.
     async fn append_entry(
         &self,
         stream: &str,
@@ -92,8 +104,8 @@ impl TargetRedis {
                 .into_iter()
                 .filter(|name| Some(&**name) != group.map(str::as_bytes)),
         );
-        // On a cluster nobody acknowledges in a stream whose notes are elsewhere. The names of our
-        // groups are text.
+        // On a cluster no consumer acknowledges in a stream whose notes are on another node. The
+        // names of our groups are text.
         let written = groups
             .iter()
             .filter_map(|name| std::str::from_utf8(name).ok());
@@ -113,8 +125,8 @@ impl TargetRedis {
         }))
     }
 
-    /// Makes the group, if there is none, and the stream with it. It begins where entries are
-    /// that were not settled.
+    /// Makes the group if there is none, and the stream with it. It begins at the first entry that
+    /// was not settled.
     pub(crate) async fn make_group(&self, stream: &str, group: &str) -> Result<()> {
         let written = Names::written(stream, group);
         let settled = Names::settled(stream, group);
@@ -125,8 +137,8 @@ impl TargetRedis {
             .await
     }
 
-    /// How entries, given in their order, stand with a group. The last ones are left out if too many
-    /// are pending to tell. `None` if there is no such group, or no stream.
+    /// The states of entries, in the order of `asked`, which goes by id. The last ones are left out
+    /// if too many entries are pending. `None` if there is no such group, or no stream.
     pub(crate) async fn look(
         &self,
         stream: &str,
@@ -148,8 +160,7 @@ impl TargetRedis {
             .transpose()
     }
 
-    /// The entries that were written and whose jobs have not ended, as far as is noted, with their
-    /// leases.
+    /// The entries that are noted as written, whose jobs have not ended, with their leases; by id.
     pub(crate) async fn written(
         &self,
         stream: &str,
@@ -162,7 +173,7 @@ impl TargetRedis {
             cmd.arg(&key).arg(cursor).arg("COUNT").arg(NOTES);
             let rows: Vec<(String, String)>;
             (cursor, rows) = self.ask(&hash(&key), &cmd).await?;
-            // Two of them are no entries.
+            // Two of the fields are not entries.
             let entries = rows.into_iter();
             notes.extend(entries.filter_map(|(id, lease)| Some((id.parse().ok()?, lease))));
             if cursor == 0 {
@@ -173,7 +184,7 @@ impl TargetRedis {
         }
     }
 
-    /// The entries that follow this one, or the first ones.
+    /// At most `most` entries behind the entry `after`; the default id means the first ones.
     pub(crate) async fn entries(
         &self,
         stream: &str,
@@ -194,7 +205,7 @@ impl TargetRedis {
         rows.into_iter().map(entry).collect()
     }
 
-    /// Acknowledges entries on behalf of whoever read them.
+    /// Acknowledges entries in place of their consumers.
     pub(crate) async fn acknowledge(
         &self,
         stream: &str,
@@ -209,8 +220,8 @@ impl TargetRedis {
         self.ask(&place(stream), &cmd).await
     }
 
-    /// Deletes entries that nobody is to read. They are forgotten before, so that none is taken
-    /// for one that was read.
+    /// Deletes entries that no consumer is to read. Their notes are removed first, so that none of
+    /// them is taken for an entry that was read.
     pub(crate) async fn withdraw(&self, stream: &str, group: &str, ids: &[EntryId]) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -237,16 +248,17 @@ impl TargetRedis {
         self.ask(&hash(&key), &cmd).await
     }
 
-    /// No entry up to this one has to be looked at any more.
+    /// The id up to which no entry has to be looked at any more.
     pub(crate) async fn settled_to(&self, stream: &str, group: &str) -> Result<EntryId> {
         let key = Names::settled(stream, group);
         let id: Option<String> = self
             .ask(&of_string(&key), redis::cmd("GET").arg(&key))
             .await?;
-        // What does not parse was put there by somebody else, and all is looked at again.
+        // Other programs may write to this key; then all entries are looked at again.
         Ok(id.and_then(|id| id.parse().ok()).unwrap_or_default())
     }
 
+    /// Stores that id.
     pub(crate) async fn settle_to(&self, stream: &str, group: &str, id: EntryId) -> Result<()> {
         let key = Names::settled(stream, group);
         let mut cmd = redis::cmd("SET");
@@ -254,8 +266,8 @@ impl TargetRedis {
         self.ask(&of_string(&key), &cmd).await
     }
 
-    /// Whether it is up to this caller to look after all entries, for so long; if others want to
-    /// as well, it is one of them.
+    /// True if this caller is the one of all instances that looks after all entries for the next
+    /// `length`.
     pub(crate) async fn takes_turn(
         &self,
         stream: &str,
@@ -271,6 +283,7 @@ impl TargetRedis {
     }
 }
 
+/// Decodes the state of one entry.
 fn standing(row: Vec<Value>) -> Result<EntryStatus> {
     let mut row = row.into_iter();
     let word: String = from_value(row.next().unwrap_or(Value::Nil))?;
@@ -289,6 +302,7 @@ fn standing(row: Vec<Value>) -> Result<EntryStatus> {
     }
 }
 
+/// Parses an id from the server.
 fn parse(id: &str) -> Result<EntryId> {
     id.parse().map_err(|()| {
         let text = format!("the stream answered {id:?}, which is no id of an entry");

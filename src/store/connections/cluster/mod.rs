@@ -36,7 +36,7 @@ const PORT: u16 = 6379;
 
 /// The known layout of a cluster, and the URL of its nodes.
 pub(crate) struct Cluster {
-    /// The nodes of the URL, the first to be asked for the layout.
+    /// The nodes of the URL: the only known ones until the layout is read.
     seeds: Vec<Node>,
     /// The URL of a node without its host and port.
     before: String,
