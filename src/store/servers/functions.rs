@@ -1,5 +1,5 @@
-//! Redis functions: a library by which any client schedules, cancels and looks up, made of the
-//! same scripts.
+//! Redis functions: a library, made of the same scripts, with which any Redis client can schedule,
+//! cancel and look up jobs.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -16,30 +16,33 @@ use crate::store::ledger::script::{CANCEL, DROP, FUNCTIONS, GET, LAYOUT, PUT, SC
 use crate::store::servers::requirements::{Info, SCHEMA};
 use crate::store::{Server, Store, from_value};
 
-/// The version of Keyfall that libraries say they are of.
+/// The version of Keyfall, which a library states in its head.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The kind that stands for all others in the names of a library.
+/// The kind that stands for all kinds in the key names of a library.
 const EXAMPLE: &str = "app:module:biz";
 
-/// A library that is loaded under a name.
+/// A library that is loaded on a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Loaded {
     /// Made by a Keyfall of this version, for this namespace.
     Ours {
+        /// The version of Keyfall that made it.
         version: String,
+        /// The namespace whose jobs it schedules.
         namespace: String,
-        /// To the byte what this program would load.
+        /// True if its code equals, byte by byte, the library of this program.
         is_same: bool,
     },
+    /// Made by another program.
     Foreign,
 }
 
-/// The library of this name, for the jobs of this namespace.
+/// The Lua code of the library with this name, for the jobs of this namespace. Sends nothing.
 pub(crate) fn library(name: &str, names: &Names) -> String {
     let kind = Kind::parse(EXAMPLE).expect("it is one");
     let ledger = names.ledger(&kind, 0);
-    // What stands before the subject of a ledger in the names of its keys is always the same.
+    // The names of all keys of a ledger begin with the same text, before the subject.
     let split = |key: &str| -> [String; 2] {
         let parts = key.split_once(&ledger.subject).expect("it is in each");
         [parts.0, parts.1].map(|part| format!("'{part}'"))
@@ -85,7 +88,7 @@ pub(crate) fn library(name: &str, names: &Names) -> String {
     head + &scripts.map(|script| script.as_function()).concat() + FUNCTIONS
 }
 
-/// What the second line of a library of ours says: version and namespace.
+/// Version and namespace in the head of a library, its second line; nothing for foreign code.
 fn told(code: &str) -> Option<(&str, &str)> {
     let words: Vec<&str> = code.lines().nth(1)?.split(' ').collect();
     match words[..] {
@@ -102,12 +105,15 @@ fn told(code: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// One library, as `FUNCTION LIST` tells of it.
+/// One library in the answer of `FUNCTION LIST`: fields and values.
 type LoadedLibrary = HashMap<String, Value>;
 
 impl Store {
-    /// The server, if it has functions and is no cluster: a function finds the keys of a ledger by
-    /// the key of the job, which lies in another slot there.
+    /// The server, if it has functions and is no cluster: a function derives the keys of a ledger
+    /// from the key of the job, which on a cluster lies in another slot.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Incompatible`] for several servers, a cluster, or a Redis before 7.0.
     pub(crate) async fn check_functions(&self, until: Instant) -> Result<&Server> {
         let address = self.address();
         let Ok(server) = self.only() else {
@@ -140,10 +146,10 @@ impl Store {
 }
 
 impl Server {
-    /// What is loaded under this name.
+    /// The library that is loaded under this name; nothing if there is none.
     pub(crate) async fn loaded(&self, name: &str, until: Instant) -> Result<Option<Loaded>> {
         let mut list = redis::cmd("FUNCTION");
-        // The name holds nothing that this would take for a pattern.
+        // The name has no character that this command takes for a pattern.
         list.arg("LIST")
             .arg("LIBRARYNAME")
             .arg(name)
@@ -164,7 +170,8 @@ impl Server {
         }))
     }
 
-    /// Loads the library of this name, in the place of the one that is there if that `replaces`.
+    /// Loads the library under this name. If there is one already, it is replaced if `replaces`,
+    /// and otherwise Redis refuses the call.
     pub(crate) async fn load(&self, name: &str, replaces: bool, until: Instant) -> Result<()> {
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(replaces.then_some("REPLACE"));
@@ -179,7 +186,8 @@ impl Server {
         self.command(&delete, until).await.map(drop)
     }
 
-    /// The library that this database was prepared for, and the wake channel that its functions use.
+    /// The name of the library that this database was prepared for, and the wake channel that its
+    /// functions use; nothing if it was not prepared.
     pub(crate) async fn prepared(&self, until: Instant) -> Result<Option<(String, String)>> {
         let mut get = redis::cmd("HGET");
         get.arg(self.names.meta()).arg("functions");
@@ -188,13 +196,13 @@ impl Server {
         Ok(noted.map(|(channel, name)| (name.to_owned(), channel.to_owned())))
     }
 
-    /// Whether that is the channel of this database.
+    /// True for the wake channel of this database.
     pub(crate) fn is_wake(&self, channel: &str) -> bool {
         channel == self.names.wake(self.database)
     }
 
-    /// Notes the wake channel of this database for the functions of a library: the number of the
-    /// database is in it, which a function cannot know.
+    /// Stores the wake channel of this database for the functions of a library. The channel's name
+    /// contains the number of the database, which a function cannot know.
     pub(crate) async fn prepare(&self, name: &str, until: Instant) -> Result<()> {
         let noted = format!("{} {name}", self.names.wake(self.database));
         let mut set = redis::cmd("HSET");
@@ -202,7 +210,7 @@ impl Server {
         self.command(&set, until).await.map(drop)
     }
 
-    /// Takes that note away.
+    /// Removes the note of [`prepare`](Self::prepare).
     pub(crate) async fn forget_functions(&self, until: Instant) -> Result<()> {
         let mut remove = redis::cmd("HDEL");
         remove.arg(self.names.meta()).arg("functions");

@@ -1,4 +1,5 @@
-//! What is wrong with a worker's Redis: said once, and once that it is over.
+//! The health of a worker's Redis: each outage is logged once when it begins, and once when it
+//! ends.
 //!
 //! Many parts of a worker meet the same outage. They report it here, and log for themselves
 //! at `debug` only.
@@ -9,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind};
 
-/// What passes sooner is not worth a word: a connection that broke, and was opened anew.
+/// Shorter outages are not logged: a connection that broke and was opened again.
 const BLIP: Duration = Duration::from_millis(100);
 
-/// For how long events go unheard before it is said. Longer than the subscription needs to
-/// come back after an outage, which has been said already.
+/// How long events go unheard before it is logged. Longer than the subscription takes to come back
+/// after an outage, which has been logged already.
 const DEAF: Duration = Duration::from_secs(3);
 
-/// A call that was refused for so long ago, and not made since, is not waited for.
+/// A call that was refused this long ago, and not made since, no longer counts as refused.
 const FORGOTTEN: Duration = Duration::from_secs(40);
 
-/// What keeps a server from serving anybody.
+/// A reason why a server serves no call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ailment {
     /// It does not answer.
@@ -30,52 +31,62 @@ pub(crate) enum Ailment {
     Refusing,
     /// It takes no writes.
     ReadOnly,
-    /// Nor this one, which is a replica.
+    /// It takes no writes because it is a replica.
     Demoted,
 }
 
-/// What there is to tell about a server.
+/// A report on a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum HealthReport {
-    /// It does not serve, for this reason. Each sort of reason is told once until it is back.
+    /// It does not serve, for this reason. Each [`Ailment`] is reported once until it is back.
     Away { error: String },
-    /// It serves again.
+    /// It serves again, `after` this long.
     Back { after: Duration },
 }
 
+/// Receives the reports. Called without a lock held.
 type Tell = dyn Fn(HealthReport) + Send + Sync;
 
-/// The health of one server, as one worker sees it.
+/// The health of one server, as one worker sees it. All parts of the worker share it.
 pub(crate) struct Health {
     state: Mutex<HealthState>,
     tell: Box<Tell>,
 }
 
+/// Behind the lock of [`Health`].
 struct HealthState {
+    /// The present outage.
     ill: Option<Illness>,
-    /// When it last served. What was sent before and failed later says nothing new.
+    /// When it last served. A request that was sent earlier and fails later says nothing new.
     served: Instant,
-    /// When the latest request was sent that failed.
+    /// When the latest failed request was sent.
     failed: Instant,
-    /// It was a replica the last time, and how often it became one.
+    /// True if the server was a replica at the last call.
     is_replica: bool,
+    /// How often it was found to have become a replica.
     demotions: u64,
+    /// The present gap in the events.
     deaf: Option<Deafness>,
-    /// Ledgers, and other subjects, of which some calls are refused.
+    /// Subjects, usually ledgers, of which some calls are refused.
     broken: HashMap<String, Broken>,
 }
 
+/// An outage.
 struct Illness {
+    /// When the first request was sent that failed.
     since: Instant,
-    /// What was told of it so far, each once.
+    /// The ailments that were reported, each once.
     told: Vec<Ailment>,
 }
 
+/// A gap in the events.
 struct Deafness {
     since: Instant,
+    /// True if it was logged.
     told: bool,
 }
 
+/// A subject with refused calls.
 struct Broken {
     since: Instant,
     /// When each call was last refused.
@@ -83,6 +94,7 @@ struct Broken {
 }
 
 impl Health {
+    /// A server that is well so far; `tell` gets the reports.
     pub(crate) fn new(tell: impl Fn(HealthReport) + Send + Sync + 'static) -> Self {
         Health {
             state: Mutex::new(HealthState {
@@ -98,7 +110,7 @@ impl Health {
         }
     }
 
-    /// A request that was sent at `sent` failed for this reason.
+    /// Notes that a request that was sent at `sent` failed for this reason.
     pub(in crate::store) fn fails(&self, ailment: Ailment, sent: Instant, error: &Error) {
         tracing::debug!(?ailment, %error, "Redis does not serve");
         let mut state = self.lock();
@@ -123,8 +135,8 @@ impl Health {
         (self.tell)(HealthReport::Away { error });
     }
 
-    /// A request that writes, sent at `sent`, was answered: the server serves, unless a later
-    /// one failed.
+    /// Notes that a request that writes, sent at `sent`, was answered: the server serves, unless a
+    /// later request failed.
     pub(in crate::store) fn serves(&self, sent: Instant) {
         let mut state = self.lock();
         if sent <= state.failed {
@@ -141,14 +153,14 @@ impl Health {
         }
     }
 
-    /// How often the server was found to be a replica so far; nothing while it is one. What a
-    /// replica announces was not done to it, and is not all that was done.
+    /// How often the server was found to be a replica so far; nothing while it is one. The events
+    /// of a replica are not those of its own changes, and not complete.
     pub(crate) fn demotions(&self) -> Option<u64> {
         let state = self.lock();
         (!state.is_replica).then_some(state.demotions)
     }
 
-    /// The subscription is down.
+    /// Notes that the subscription is down.
     pub(crate) fn is_deaf(&self, error: &Error) {
         tracing::debug!(%error, "events are not heard");
         let mut state = self.lock();
@@ -159,7 +171,7 @@ impl Health {
             told: false,
         });
         if ill {
-            // That is said, and explains it.
+            // The outage is logged, and explains the gap.
             deaf.since = now;
         } else if !deaf.told && now - deaf.since >= DEAF {
             deaf.told = true;
@@ -167,7 +179,7 @@ impl Health {
         }
     }
 
-    /// The subscription is up.
+    /// Notes that the subscription is up.
     pub(crate) fn hears(&self) {
         let ended = self.lock().deaf.take();
         if let Some(deaf) = ended.filter(|deaf| deaf.told) {
@@ -175,7 +187,8 @@ impl Health {
         }
     }
 
-    /// A call that concerns only this subject, as a rule a ledger, was answered or refused.
+    /// Notes that a call on this subject, usually a ledger, was answered or refused. The first
+    /// refusal of a subject is logged, and so is the end of the last one.
     pub(in crate::store) fn note(
         &self,
         subject: &str,
@@ -188,7 +201,7 @@ impl Health {
             return;
         };
         tracing::debug!(subject, call, %error, "refused");
-        // What the whole server ails from is said already.
+        // An ailment of the whole server is logged already.
         if state.ill.is_some() || is_of_server(error) {
             return;
         }
@@ -213,6 +226,7 @@ impl Health {
 }
 
 impl HealthState {
+    /// Notes that a call on a subject was answered.
     fn works(&mut self, subject: &str, call: &'static str) {
         let Some(broken) = self.broken.get_mut(subject) else {
             return;
@@ -226,6 +240,7 @@ impl HealthState {
     }
 }
 
+/// True if an error concerns the whole server.
 fn is_of_server(error: &Error) -> bool {
     matches!(
         error.kind(),

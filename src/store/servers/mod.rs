@@ -1,18 +1,18 @@
-//! One server, the set of servers, and what is asked of each of them.
+//! One server, the set of servers, and the questions that each of them is asked.
 //!
 //! | file | contents |
 //! |---|---|
 //! | [`server`] | one server: its link, its clock, and its simple commands |
-//! | [`fan_out`] | asks several servers at the same time, of which some may be away |
+//! | [`fan_out`] | asks several servers at the same time, although some may be away |
 //! | [`membership`] | verifies that a server is number m of n |
-//! | [`catch_up`] | tells a server that was away what it has missed |
+//! | [`catch_up`] | tells a server that was away the changes that it has missed |
 //! | [`nodes`] | the nodes of a server that is a cluster |
-//! | [`requirements`], [`rights`] | what a server must be, and what it must allow this user |
-//! | `proof` | proves that a server announces what is done to keys |
-//! | `health`, `vitals` | what a worker's server ails from; what the doctor looks at |
+//! | [`requirements`], [`rights`] | needed version, settings and role of a server; ACL rights |
+//! | `proof` | proves that a server announces changes of keys |
+//! | `health`, `vitals` | ailments of a worker's server; observations for the doctor |
 //! | [`clock`] | the clock of a server |
-//! | [`durable`] | waits until replicas and disks have what was written |
-//! | `instances` | which workers live |
+//! | [`durable`] | waits until replicas and disks have a write |
+//! | `instances` | the list of live workers |
 //! | [`functions`] | the scripts as Redis functions, for any client |
 
 pub(super) mod catch_up;

@@ -1,4 +1,5 @@
-//! The nodes of a cluster, for what each of them has to be asked; a single server counts as one node.
+//! The nodes of a cluster, for questions that each node must be asked. A single server counts as
+//! one node.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +14,19 @@ use crate::store::connections::cluster::Node;
 use crate::store::connections::fault::Fault;
 use crate::store::connections::link::Request;
 
-/// How long a node of a cluster is asked for what only it can tell.
+/// The longest that one node of a cluster is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A node of a cluster, or the single server, which has no name.
 pub(crate) type ServerNode = Option<Node>;
 
 impl Server {
-    /// Those that hold data of their own: the only one, or the primaries of a cluster.
+    /// The nodes that hold data of their own: the single server, or the primaries of a cluster.
     pub(crate) async fn data_nodes(&self, until: Instant) -> Result<Vec<ServerNode>> {
         Ok(self.nodes(until).await?.0)
     }
 
-    /// The same, and the replicas of a cluster, each of which may be a primary next.
+    /// The same, and then the replicas of a cluster, each of which may become a primary.
     #[cfg(feature = "worker")]
     pub(crate) async fn all_nodes(&self, until: Instant) -> Result<Vec<ServerNode>> {
         let (mut primaries, replicas) = self.nodes(until).await?;
@@ -33,7 +34,7 @@ impl Server {
         Ok(primaries)
     }
 
-    /// Primaries and replicas apart.
+    /// The primaries and the replicas, by a layout that is read now.
     pub(in crate::store) async fn nodes(
         &self,
         until: Instant,
@@ -47,8 +48,7 @@ impl Server {
         Ok((named(primaries), named(replicas)))
     }
 
-    /// A connection for subscriptions, and for nothing else; to whichever node of a cluster can be
-    /// reached.
+    /// A connection for subscriptions only; on a cluster, to the first node that can be reached.
     #[cfg(feature = "worker")]
     pub(in crate::store) async fn open_pubsub(&self) -> Result<PubSub, Fault> {
         let (origin, address) = (self.link.origin(), self.address());
@@ -67,12 +67,12 @@ impl Server {
         Err(last)
     }
 
-    /// Where a server is; without credentials.
+    /// The address of a node; without credentials.
     pub(crate) fn address_of(&self, server: &ServerNode) -> String {
         self.link.address_of(server.as_ref())
     }
 
-    /// A command to this one, whatever its key.
+    /// Sends a command to this node, whatever its key; on a cluster for [`PATIENCE`] at most.
     pub(in crate::store) async fn command_at(
         &self,
         server: &ServerNode,

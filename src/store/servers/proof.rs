@@ -1,5 +1,5 @@
-//! Proves that Redis announces what is done to keys, where its settings cannot be read: a key is set
-//! and expires, and all that is announced of it is to be heard.
+//! Proves that Redis announces changes of keys, where its settings cannot be read: sets a key, lets
+//! it expire, and listens for all events of it.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use crate::names::{MARKER, Names};
 use crate::store::connections::fault::Fault;
 use crate::store::{Announced, Server, WantedEvents, from_value, unique_id};
 
-/// How long the key lives. Nothing waits for it but the proof.
+/// Time to live of that key: short, since only the proof waits for it.
 const LIFE: Duration = Duration::from_millis(20);
 
-/// For how long an event is waited for that should have come already. Redis sends it before it
-/// answers; a proxy before it may pass events on by another way than answers.
+/// The longest wait for an event that should have come already. Redis sends events before it
+/// answers; a proxy before it may pass on events by another way than answers.
 const RELAYED: Duration = Duration::from_secs(1);
 
-/// Which events of the key were heard.
+/// The events of the key that were heard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Proof {
     /// `set`, on the channel of the key: flags `K` and `$`.
@@ -46,6 +46,7 @@ impl Proof {
         (!unheard.is_empty()).then(|| unheard.join(", "))
     }
 
+    /// Notes an event from the channel of the key.
     fn note(&mut self, event: &[u8]) {
         match event {
             b"set" => self.set = true,
@@ -55,8 +56,8 @@ impl Proof {
         }
     }
 
-    /// Notes what is heard of this key, until all was or the time is over. Others may be announced
-    /// without an end.
+    /// Notes the events of this key until all were heard, or [`RELAYED`] has passed. Events of
+    /// other keys, of which there may be many, are passed over.
     async fn listen(&mut self, stream: &mut PubSubStream, key: &str, database: i64) {
         let until = Instant::now() + RELAYED;
         let in_common = Names::expired(database);
@@ -74,20 +75,25 @@ impl Proof {
     }
 }
 
-/// What becomes of plain keys that routes adopt while Redis does not announce what is done to them.
+/// The fate of plain keys that routes adopt, while Redis does not announce changes of keys; part of
+/// an error or warning.
 pub(crate) const LOST: &str = "plain keys are found by searching every 15 s, those that expire \
     before are lost, a DEL cancels nothing, and where a missing key means `cancel` no key that has \
     expired runs its job";
 
 impl Server {
-    /// Refuses a server that does not announce what is done to keys like these, or of which that can
-    /// be neither read nor proved.
+    /// Verifies that this server announces changes of keys that match these globs; switches the
+    /// notifications on if it may.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Incompatible`] if it does not announce them, or that can be neither read nor
+    /// proved.
     pub(crate) async fn check_announced(&self, globs: &[String], until: Instant) -> Result<()> {
         let why = match self.announce(WantedEvents::Changes, until).await {
             Announced::Already => return Ok(()),
             Announced::FromNow { was, set } => {
                 WantedEvents::Changes.say_set(&was, &set);
-                // Others look now and then, and would find nothing missing any more.
+                // Other instances look from time to time, and would now find no flag missing.
                 if let Err(error) = self.tell("unheard -", until).await {
                     tracing::debug!(%error, "the instances could not be told of a gap");
                 }
@@ -100,7 +106,7 @@ impl Server {
                     None => return Ok(()),
                     Some(unheard) => format!("of a key that it let expire went unheard: {unheard}"),
                 },
-                // It is the worker's to say so until there is room: what is due must not wait.
+                // The worker reports this until there is room: due jobs must not wait for it.
                 Err(error) if error.kind() == ErrorKind::Full => return Ok(()),
                 Err(error) if error.is_retryable() => return Err(error),
                 Err(error) => format!("that cannot be proved either: {error}"),
@@ -112,7 +118,8 @@ impl Server {
         Err(Error::new(ErrorKind::Incompatible, message))
     }
 
-    /// What is lost because this server does not announce what is done to keys, and what to set.
+    /// The error or warning that this server does not announce changes of keys: the consequences,
+    /// and the setting that is missing.
     pub(crate) fn does_not_announce(&self, why: &str) -> String {
         format!(
             "Redis at {} does not announce what is done to plain keys, which routes adopt: {LOST} \
@@ -123,20 +130,21 @@ impl Server {
         )
     }
 
-    /// What this server announces of a key of its own, to a user who adopts keys like these. Its
-    /// value is our marker and its name that of no job, so that nobody adopts it.
+    /// The events that this server announces of a key that looks like the adopted ones. The key
+    /// holds our marker and has the name of no job, so that no instance adopts it.
     ///
     /// # Errors
-    /// If it could not be tried.
+    /// If the key could not be set, or the events not subscribed to, by `until`.
     pub(crate) async fn prove(&self, globs: &[String], until: Instant) -> Result<Proof> {
         let proof = self.prove_once(globs, until).await?;
         if proof.unheard().is_none() {
             return Ok(proof);
         }
-        // Another server may have taken over in between.
+        // Another server may have become the primary in between.
         self.prove_once(globs, until).await
     }
 
+    /// One attempt of [`prove`](Self::prove).
     async fn prove_once(&self, globs: &[String], until: Instant) -> Result<Proof> {
         let address = self.address();
         let (key, glob) = self.names.probe(globs, &unique_id());
@@ -160,7 +168,7 @@ impl Server {
                     break;
                 }
             }
-            // Answered behind all that was announced before.
+            // The answer follows all that was announced before.
             sink.ping::<redis::Value>().await.map_err(failed)?;
             let mut proof = Proof::default();
             proof.listen(&mut stream, &key, self.database).await;
