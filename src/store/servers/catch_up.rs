@@ -1,9 +1,9 @@
-//! Telling one of several servers that was away what it has missed, before anything else is asked of
-//! it: which kinds were paused and resumed meanwhile, which are new, and how many ledgers they have.
+//! Tells one of several servers that was away the changes that it has missed, before any other
+//! call: the kinds that were paused and resumed meanwhile, new kinds, and their numbers of ledgers.
 //!
-//! Whatever breaks a connection, the server may have been away; so it is told whenever one is opened,
-//! and before that is used. What it is told by the others it may be told again, or late: pauses and
-//! resumes are numbered, and so are layouts.
+//! Whatever breaks a connection, the server may have been away; so it is told with each new
+//! connection, before a call uses that. The news may come repeatedly, or late: pauses and resumes
+//! are numbered, and so are layouts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,40 +24,47 @@ use crate::store::servers::membership::EMPTIED;
 use crate::store::{Lane, Ledger, Server, Store, from_value, texts};
 use crate::time::UnixMs;
 
-/// How long each of the servers is asked for what it knows. Whoever opens a connection waits for that.
+/// The longest that each of the servers is asked for its records. A new connection waits for that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long the telling may take.
+/// The longest that the telling may take.
 const TELLING: Duration = Duration::from_secs(5);
 
-/// Of how many kinds it is told at the same time.
+/// Number of kinds that a server is told about at the same time.
 const AT_ONCE: usize = 256;
 
-/// Tells one of several servers what it has missed.
+/// Tells one of several servers the changes that it has missed.
 pub(in crate::store) struct CatchUp {
-    /// All of them, by connections on which nobody is told anything.
+    /// All servers, with links that do not use a `CatchUp` themselves.
     store: Arc<Store>,
-    /// Which one it is.
+    /// The index of the server to be told.
     place: usize,
 }
 
-/// What a server knows of kinds as wholes.
+/// The records of a server on kinds: their list, and their pauses.
 #[derive(Default)]
 struct KindRecords {
+    /// Each kind with its layout.
     kinds: HashMap<Kind, Layout>,
+    /// The latest pauses and resumes.
     switches: Switches,
-    /// It came without any data, which nobody has taken note of.
+    /// The server came back without any data, and no operator has taken note of it yet.
     was_emptied: bool,
 }
 
 impl CatchUp {
+    /// Tells the server at index `place` of this store.
     pub(in crate::store) fn new(store: Arc<Store>, place: usize) -> Self {
         CatchUp { store, place }
     }
 
-    /// Fails if the server is away again. What it refuses keeps it from nothing else.
+    /// Tells the server its news, and starts to tell other servers theirs.
     ///
-    /// Rare, and not a part of the type of every call.
+    /// # Errors
+    /// If the server is away again. A refusal of the server is logged only: it prevents no other
+    /// call.
+    ///
+    /// Boxed, since it is rare: else it is part of the type of every call.
     pub(in crate::store) fn tell(&self) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             let told = self.tell_by_all().await;
@@ -69,6 +76,7 @@ impl CatchUp {
         })
     }
 
+    /// Asks all servers for their records, merges these, and sends each server its news.
     async fn tell_by_all(&self) -> Result<()> {
         let asked = self.store.servers.iter().map(|it| async move {
             let known = it.known(it.patience(Instant::now() + PATIENCE)).await;
@@ -90,12 +98,13 @@ impl CatchUp {
         for (place, one) in known {
             if place == self.place {
                 if one.was_emptied && all.kinds.is_empty() {
-                    // There was nothing to lose: it is as new as the others.
+                    // No server knows of a job, so none was lost: this server is as new as the
+                    // others.
                     self.store.servers[place].forget_emptying().await?;
                 }
                 all.tell(&self.store, place, &one).await?;
             } else if all.is_news_to(&one) {
-                // It was there while this one knew more and was away: nobody waits for that.
+                // That server has missed changes while this one was away: no call waits for it.
                 let (store, all) = (self.store.clone(), all.clone());
                 tokio::spawn(async move {
                     if let Err(error) = all.tell(&store, place, &one).await {
@@ -110,7 +119,7 @@ impl CatchUp {
 }
 
 impl Server {
-    /// What this server knows, if it says so at once.
+    /// The records of this server, if it answers at the first try.
     async fn known(&self, until: Instant) -> Result<KindRecords> {
         let mut both = redis::pipe();
         both.cmd("HGETALL").arg(self.names.kinds());
@@ -119,7 +128,7 @@ impl Server {
         let answer = self.link.send_at_once(Request::Many(&both), until).await?;
         let [kinds, switches, emptied]: [Value; 3] = from_value(answer.value)?;
         let (kinds, switches) = (texts(kinds)?, texts(switches)?);
-        // What this version does not know it says to nobody.
+        // Records that this version cannot read are passed on to no server.
         let kind = |(name, layout): (String, String)| {
             Some((Kind::parse(&name).ok()?, Layout::parse(&layout)?))
         };
@@ -130,6 +139,7 @@ impl Server {
         })
     }
 
+    /// Removes the note that this server came back without data.
     async fn forget_emptying(&self) -> Result<()> {
         let mut forget = redis::cmd("HDEL");
         forget.arg(self.names.meta()).arg(EMPTIED);
@@ -137,7 +147,7 @@ impl Server {
         self.command(&forget, until).await.map(drop)
     }
 
-    /// The number of the last pause or resume that this ledger was told of.
+    /// The number of the latest pause or resume in this ledger; 0 if there was none.
     async fn turn_of(&self, calls: &str, until: Instant) -> Result<UnixMs> {
         let mut get = redis::cmd("HGET");
         get.arg(calls).arg("turn");
@@ -147,6 +157,7 @@ impl Server {
 }
 
 impl KindRecords {
+    /// The newest record of each kind.
     fn together<'a>(all: impl Iterator<Item = &'a KindRecords> + Clone) -> Self {
         let mut kinds: HashMap<Kind, Layout> = HashMap::new();
         for (kind, layout) in all.clone().flat_map(|one| &one.kinds) {
@@ -162,7 +173,7 @@ impl KindRecords {
         }
     }
 
-    /// What is new of a kind to a server that knows `one`.
+    /// The kinds that are new, or have a newer layout, to a server with the records `one`.
     fn news<'a>(&'a self, one: &'a KindRecords) -> impl Iterator<Item = (&'a Kind, Layout)> {
         let is_new = |(kind, layout): &(&Kind, &Layout)| {
             let known = one.kinds.get(*kind);
@@ -172,11 +183,12 @@ impl KindRecords {
         news.map(|(kind, layout)| (kind, *layout))
     }
 
+    /// True if a server with the records `one` lacks any of these.
     fn is_news_to(&self, one: &KindRecords) -> bool {
         self.news(one).next().is_some() || self.switches.change(&one.switches) != Default::default()
     }
 
-    /// Tells the server at this place, which knows `one`.
+    /// Sends the news to the server at index `place`, which has the records `one`.
     async fn tell(&self, store: &Arc<Store>, place: usize, one: &KindRecords) -> Result<()> {
         let (it, until) = (&store.servers[place], Instant::now() + TELLING);
         let kinds: Vec<&Kind> = one.kinds.keys().collect();
@@ -202,7 +214,8 @@ impl KindRecords {
         told.or_else(unless_refused)
     }
 
-    /// Pauses or resumes what this server has of a kind, if that was done since it was last told.
+    /// Pauses or resumes the ledgers of a kind on this server, unless they know that turn or a
+    /// later one.
     async fn tell_switch(
         &self,
         store: &Arc<Store>,
@@ -229,8 +242,8 @@ impl KindRecords {
         Ok(())
     }
 
-    /// Tells a server of a kind that is new to it, or has another number of ledgers. The list comes
-    /// last: what breaks off is done again.
+    /// Tells a server of a kind that is new to it, or has another number of ledgers. The list of
+    /// kinds is written last, so that an interrupted telling is done again.
     async fn tell_of(
         &self,
         store: &Arc<Store>,
@@ -254,8 +267,8 @@ impl KindRecords {
     }
 }
 
-/// What a server refuses is no reason to leave it alone: it may be full, or this user may not do all
-/// that others may.
+/// Passes on the error of a server that is away, and logs a refusal. A refusal must not keep the
+/// server from other calls: it may be full, or this user may have fewer rights than others.
 fn unless_refused(error: Error) -> Result<()> {
     if is_of_absence(&error) {
         return Err(error);

@@ -1,32 +1,36 @@
-//! Redis' clock, as far as this process knows it.
+//! The clock of Redis, as this process estimates it.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::time::UnixUs;
 
-/// How far two clocks may drift apart, as a fraction: NTP slews by 500 ppm at the most.
+/// How far two clocks may drift apart, as a fraction of the time between them: NTP corrects by
+/// 500 ppm at most.
 const DRIFT: f64 = 0.001;
 
-/// Where Redis' clock stands, estimated from the replies that carry its time. It only paces
-/// sleeps: what is due is decided by the scripts.
+/// An estimate of Redis' clock, from the replies that carry its time. It only sets the length of
+/// sleeps: scripts decide by Redis' own clock which jobs are due.
 #[derive(Debug, Default)]
 pub(crate) struct RedisClock {
+    /// The best sample so far.
     best: Mutex<Option<ClockSample>>,
 }
 
+/// One reading of the clock.
 #[derive(Debug, Clone, Copy)]
 struct ClockSample {
-    /// The middle between sending a call and receiving its reply.
+    /// The middle between the sending of a call and the receipt of its reply.
     at: Instant,
+    /// The time in the reply.
     server: UnixUs,
-    /// Half the round trip: how wrong the sample may be.
+    /// The largest error of the sample: half the round trip.
     error: Duration,
 }
 
 impl RedisClock {
-    /// Learns from one reply. A worse sample than the one held is taken only if it
-    /// contradicts it: then the server's clock has jumped.
+    /// Takes in one reply. A sample less exact than the present one is kept only if it contradicts
+    /// that: then the server's clock has jumped.
     pub(crate) fn observe(&self, sent: Instant, received: Instant, server: UnixUs) {
         let error = received.duration_since(sent) / 2;
         let new = ClockSample {
@@ -40,14 +44,15 @@ impl RedisClock {
         }
     }
 
-    /// The server's time now, or `None` before the first reply.
+    /// The server's time now, as estimated; `None` before the first reply.
     #[cfg(feature = "worker")]
     pub(crate) fn now(&self) -> Option<UnixUs> {
         let best = self.best.lock().expect("no panic while held");
         best.map(|sample| sample.server_at(Instant::now()))
     }
 
-    /// Between which times the server's is now, or `None` before the first reply.
+    /// The earliest and the latest time that the server's clock may show now; `None` before the
+    /// first reply.
     #[cfg(feature = "worker")]
     pub(crate) fn bounds(&self) -> Option<[UnixUs; 2]> {
         let (best, at) = (
@@ -60,7 +65,8 @@ impl RedisClock {
         })
     }
 
-    /// How long until the server's clock shows `time`; zero if it does, or if it is not known.
+    /// How long until the server's clock shows `time`; zero if it does already, or before the first
+    /// reply.
     #[cfg(feature = "worker")]
     pub(crate) fn until(&self, time: crate::time::UnixMs) -> Duration {
         let now = self.now().map_or(u64::MAX, |now| now.0);
@@ -69,18 +75,22 @@ impl RedisClock {
 }
 
 impl ClockSample {
+    /// The server's time at this instant.
     fn server_at(&self, at: Instant) -> UnixUs {
         self.server.plus(at.saturating_duration_since(self.at))
     }
 
+    /// The largest error of that time; it grows with the distance to the sample.
     fn error_at(&self, at: Instant) -> Duration {
         self.error + at.saturating_duration_since(self.at).mul_f64(DRIFT)
     }
 
+    /// True if this sample is at least as exact as the old one is by now.
     fn is_better_than(&self, old: &ClockSample) -> bool {
         self.error <= old.error_at(self.at)
     }
 
+    /// True if no clock without a jump gives both samples.
     fn contradicts(&self, old: &ClockSample) -> bool {
         let apart = self.server.0.abs_diff(old.server_at(self.at).0);
         Duration::from_micros(apart) > self.error + old.error_at(self.at)

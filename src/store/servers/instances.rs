@@ -1,4 +1,4 @@
-//! Which instances live: what each says of itself, in `keyfall:instances`.
+//! The list of live instances, `keyfall:instances`: each writes its own row, again and again.
 
 use std::time::{Duration, Instant};
 
@@ -10,30 +10,33 @@ use crate::store::servers::health::Ailment;
 use crate::store::{Server, Store, from_value, texts};
 use crate::time::{UnixMs, UnixUs};
 
-/// What an instance says of itself.
+/// The row of an instance, as it writes it.
 pub(crate) struct Beat<'a> {
+    /// Its id.
     pub(crate) id: &'a str,
-    /// Of its routes, in order, `1` if it can run another job, else `0`; behind it `h` if it
-    /// hears events, else `d`.
+    /// For each of its routes, in order, `1` if it can run another job, else `0`; behind that `h`
+    /// if it hears events, else `d`.
     pub(crate) room: &'a str,
-    /// One line; what it takes stays the same for as long as the instance lives.
+    /// One line: the parts that stay the same for as long as the instance lives.
     pub(crate) description: &'a str,
-    /// After which time another instance counts as gone.
+    /// Another instance counts as gone if its row is older than this.
     pub(crate) silence: Duration,
 }
 
-/// An instance as it was last heard of.
+/// An instance in the list.
 #[derive(Debug)]
 pub(crate) struct Alive {
+    /// Its id.
     pub(crate) id: String,
-    /// How long ago it said so.
+    /// Time since its latest beat.
     pub(crate) age: Duration,
+    /// As in [`Beat::room`].
     pub(crate) room: String,
 }
 
 impl Store {
-    /// All instances that live, with their descriptions. Of one that several servers know what it told
-    /// last.
+    /// All live instances, with their descriptions. If several servers list an instance, its latest
+    /// row counts.
     pub(crate) async fn instances(
         &self,
         silence: Duration,
@@ -50,7 +53,7 @@ impl Store {
 }
 
 impl Server {
-    /// Says that this instance lives, and asks who else does; `lua/beat.lua`.
+    /// Writes the row of this instance, and returns the other live ones; `lua/beat.lua`.
     pub(crate) async fn beat(&self, me: &Beat<'_>, until: Instant) -> Result<Vec<Alive>> {
         let mut cmd = BEAT.call(1);
         cmd.arg(self.names.instances())
@@ -64,7 +67,7 @@ impl Server {
         let called = self
             .eval(&BEAT, &cmd, &self.clock, "instances", until)
             .await;
-        // A call that writes, and that this instance never stops making.
+        // The beat writes and never stops, so that it tells the health of the server.
         if let Some(health) = self.health() {
             if let (Err(error), true) = (&called, self.is_cluster()) {
                 health.fails(Ailment::Away, began, error);
@@ -83,7 +86,7 @@ impl Server {
         Ok(seen)
     }
 
-    /// Says that this instance lives no more.
+    /// Removes this instance from the list, and wakes the others.
     pub(crate) async fn leave(&self, id: &str, until: Instant) -> Result<()> {
         let until = self.patience(until);
         let mut forget = redis::cmd("HDEL");
@@ -92,7 +95,7 @@ impl Server {
         self.tell("instances", until).await
     }
 
-    /// What these instances say of themselves; `None` for one that is forgotten.
+    /// The descriptions of these instances; `None` for one that is not in the list.
     pub(crate) async fn descriptions(
         &self,
         ids: &[&str],
@@ -108,6 +111,7 @@ impl Server {
             .collect())
     }
 
+    /// The live instances that this server lists.
     async fn instances(&self, silence: Duration, until: Instant) -> Result<Vec<(Alive, String)>> {
         let mut pipeline = redis::pipe();
         pipeline.cmd("TIME");
@@ -117,7 +121,7 @@ impl Server {
         let now = UnixUs(time.0 * 1_000_000 + time.1).floor_ms();
         let mut live = Vec::new();
         for (id, row) in rows {
-            // What does not parse was put there by somebody else.
+            // A row that does not parse was written by another program.
             let Some(row) = Row::parse(&row) else {
                 continue;
             };
@@ -131,19 +135,21 @@ impl Server {
     }
 }
 
-/// Whether this is what an instance says of itself.
+/// True if this is the row of an instance.
 pub(in crate::store) fn is_beat(row: &str) -> bool {
     Row::parse(row).is_some()
 }
 
-/// A value of `keyfall:instances`.
+/// A value of `keyfall:instances`: beat, room and description, with blanks between.
 struct Row<'a> {
+    /// Time of the beat, by the clock of Redis.
     beat: UnixMs,
     room: &'a str,
     description: &'a str,
 }
 
 impl<'a> Row<'a> {
+    /// Parses a row; nothing if it has another shape.
     fn parse(row: &'a str) -> Option<Self> {
         let (beat, rest) = row.split_once(' ')?;
         let (room, description) = rest.split_once(' ')?;

@@ -1,8 +1,8 @@
-//! That a server is the one of several that it is taken for.
+//! Verifies that a server is number m of n.
 //!
-//! Where a job is follows from the order and the number of the servers, so all have to name them
-//! alike, or jobs would not be found. Each server knows which one of how many it is, and is asked with
-//! each new connection.
+//! The server of a job follows from the number and the order of the servers, so all processes must
+//! name them alike, or jobs would not be found. Each server stores its number and the number of
+//! servers, and is asked for them with each new connection.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,23 +13,25 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::names::Names;
 use crate::store::connections::fault::Fault;
 
-/// The field of `meta` that says so.
+/// The field of `meta` with the server's number, such as `1 of 2`.
 pub(in crate::store) const FIELD: &str = "server";
 
-/// The field of `meta` that says when a server that did not know it was told, though all had been: it
-/// has no data any more, or never had, and an audit says so until somebody has taken note.
+/// The field of `meta` with the time, in ms, at which a server was numbered that had no number
+/// although all servers had been numbered: it has lost its data, or is new. The audit reports it
+/// until an operator has taken note.
 pub(in crate::store) const EMPTIED: &str = "emptied";
 
-/// Which one of how many a server is to be.
+/// The number that a server must have.
 pub(in crate::store) struct Membership {
     names: Names,
-    /// `1 of 2`.
+    /// Such as `1 of 2`.
     wanted: String,
-    /// No server that was there has said otherwise, so that one that is new may be told which it is.
+    /// True once no server has contradicted, so that a new server may be given its number.
     is_agreed: AtomicBool,
 }
 
 impl Membership {
+    /// Membership of the server at index `place`, from 0, of `of` servers.
     pub(in crate::store) fn new(names: Names, place: usize, of: usize) -> Self {
         Membership {
             names,
@@ -38,12 +40,16 @@ impl Membership {
         }
     }
 
-    /// From now on, a server that is new is told which one it is.
+    /// From now on, a new server is given its number.
     pub(in crate::store) fn agree(&self) {
         self.is_agreed.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses a server that is another one. Returns whether it knows which one it is.
+    /// Verifies the number of a server. Returns false if it has none and none was agreed on.
+    ///
+    /// # Errors
+    /// A refusal if the server has another number, or has none but has jobs; a fault of the
+    /// connection.
     pub(in crate::store) async fn check(
         &self,
         to: &mut MultiplexedConnection,
@@ -75,8 +81,8 @@ impl Membership {
         Ok(true)
     }
 
-    /// Tells a server which one it is, if it is none yet; and asks it, since somebody else may have
-    /// been quicker.
+    /// The commands that give a server its number, if it has none, and read it back, since another
+    /// process may have been quicker.
     pub(in crate::store) fn note(&self) -> [Cmd; 2] {
         let (mut note, mut ask) = (redis::cmd("HSETNX"), redis::cmd("HGET"));
         note.arg(self.names.meta()).arg(FIELD).arg(&self.wanted);
@@ -84,8 +90,9 @@ impl Membership {
         [note, ask]
     }
 
-    /// Before the other note, so that whoever stops in between does it again. By the time of that
-    /// server: seconds, and microseconds.
+    /// The command that notes that a server came without data. It goes before the number, so that a
+    /// process that stops in between does it again. `now` is the time of that server: seconds, and
+    /// microseconds.
     pub(in crate::store) fn note_emptied(&self, now: (u64, u64)) -> Cmd {
         let mut note = redis::cmd("HSETNX");
         note.arg(self.names.meta()).arg(EMPTIED);
@@ -93,12 +100,15 @@ impl Membership {
         note
     }
 
-    /// Which one it is to be.
+    /// The number that the server must have, such as `1 of 2`.
     pub(in crate::store) fn wanted(&self) -> &str {
         &self.wanted
     }
 
-    /// Refuses a server that says that it is another one.
+    /// Verifies the number that a server has.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Incompatible`] if it is another one.
     pub(in crate::store) fn compare(&self, there: &str, address: &str) -> Result<()> {
         if there != self.wanted {
             let wrong = format!(
@@ -112,6 +122,7 @@ impl Membership {
         Ok(())
     }
 
+    /// The error of a server that has jobs but no number.
     fn is_in_use(&self, address: &str, kinds: u64) -> Error {
         let what = match kinds {
             0 => "functions that schedule jobs".to_owned(),
@@ -133,7 +144,7 @@ impl Membership {
     }
 }
 
-/// What a server that is named alone says if it is one of several.
+/// The error of a server that is named alone, but has a number.
 pub(in crate::store) fn is_not_alone(address: &str, there: &str) -> Error {
     Error::new(
         ErrorKind::Incompatible,

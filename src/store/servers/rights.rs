@@ -1,4 +1,5 @@
-//! What an ACL user must be allowed, tried before anything depends on it.
+//! The rights that an ACL user needs. They are tried with commands that change nothing, before any
+//! job depends on them.
 
 use std::time::Instant;
 
@@ -21,59 +22,65 @@ use crate::store::connections::fault::Fault;
 use crate::store::ledger::script::STATS;
 use crate::store::{Server, Store, unique_id};
 
-/// Who needs rights. Those who run jobs need what those need who schedule them, and those who look
-/// after jobs need both.
+/// The role of a user. Workers need their own rights and those of producers; operators need all.
 #[cfg(feature = "worker")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whom {
+    /// Schedule, change, cancel and look up jobs.
     Producers,
+    /// Run jobs.
     Workers,
+    /// Look after jobs: list, inspect, repair.
     Operators,
 }
 
 #[cfg(feature = "worker")]
 impl Whom {
-    /// How many channels a worker subscribes to.
+    /// The number of channels that a worker subscribes to.
     pub(crate) const CHANNELS: usize = 3;
 }
 
-/// What a user may not do.
+/// A command that a user may not use, or not on this key or channel.
 #[cfg(feature = "worker")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// A command, as `SCRIPT|LOAD`.
+    /// The command, such as `SCRIPT|LOAD`.
     pub(crate) command: &'static str,
-    /// The keys or the channel that it was tried on; nothing if it has none.
+    /// The keys or the channel that it was tried on, as a pattern or name; empty if it has none.
     pub(crate) name: String,
 }
 
-/// Commands that change nothing, and of which only the rights are of interest.
+/// Commands that change nothing, sent together to find out which of them the ACL refuses.
 #[cfg(feature = "worker")]
 #[derive(Default)]
 struct Tries {
     pipeline: Pipeline,
+    /// For each command its entry in the result, in case it is refused.
     names: Vec<Refused>,
 }
 
 #[cfg(feature = "worker")]
 impl Tries {
+    /// Adds a command; `name` is the key or channel for the result.
     fn add(&mut self, command: &'static str, name: String, cmd: Cmd) {
         self.pipeline.add_command(cmd);
         self.names.push(Refused { command, name });
     }
 
+    /// Adds a command on one key.
     fn on(&mut self, command: &'static str, name: &str, arguments: &[&str]) {
         let mut cmd = redis::cmd(command);
         cmd.arg(name).arg(arguments);
         self.add(command, name.to_owned(), cmd);
     }
 
+    /// Adds a command without a key.
     fn alone(&mut self, command: &'static str, cmd: &Cmd) {
         self.add(command, String::new(), cmd.clone());
     }
 
-    /// Those that were refused. Whatever else is wrong, such as a full memory, may pass, and is
-    /// told elsewhere.
+    /// Sends the commands and returns those that the ACL refused. Other errors, such as a full
+    /// memory, may pass and are reported by other checks, so they do not count.
     async fn refused(mut self, server: &Server, until: Instant) -> Result<Vec<Refused>> {
         let answers = server.each(&mut self.pipeline, until).await?;
         let both = answers.into_iter().zip(self.names);
@@ -83,8 +90,8 @@ impl Tries {
     }
 }
 
-/// What scripts do to triggers, on one that is not there: it can be asked of every server, and
-/// nothing changes. The scripts pass over what fails of it, since a trigger is a hint.
+/// The commands that scripts use on triggers, for a trigger that does not exist: any server can be
+/// asked, and nothing changes. The scripts go on when one of them fails, since a trigger is a hint.
 fn on_a_trigger(kind: &Kind) -> [(&'static str, Cmd); 4] {
     let trigger = format!("{kind}:{}", unique_id());
     [
@@ -101,9 +108,9 @@ fn on_a_trigger(kind: &Kind) -> [(&'static str, Cmd); 4] {
 }
 
 impl Store {
-    /// Warns of a user who may store jobs of a kind and not keep their triggers.
+    /// Warns of a user who may store jobs of a kind, but not set their triggers.
     pub(crate) async fn warn_of_rights(&self, kind: &Kind, until: Instant) {
-        // What one of them does not answer it warns nobody of.
+        // A server that does not answer causes no warning.
         let _ = self
             .on_rest(until, |it, until| {
                 Box::pin(async move {
@@ -114,17 +121,24 @@ impl Store {
             .await;
     }
 
-    /// Refuses a user who may not change the triggers or the ledger of a kind, and whose jobs
-    /// would be claimed and never settled.
+    /// Verifies that this user may change the triggers and the ledger of a kind: without these
+    /// rights jobs would be claimed and never settled.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`], with the missing ACL rule.
     #[cfg(feature = "worker")]
     pub(crate) async fn check_rights(&self, kind: &Kind, until: Instant) -> Result<()> {
         let checked = self.on_rest(until, |it, until| Box::pin(it.check_rights(kind, until)));
         checked.await.unless_refused().map(drop)
     }
 
-    /// Refuses a user who may not do what it takes to adopt these keys, and a server that does not
-    /// announce what is done to them, unless that is accepted: they would go unheard, or become no
-    /// job.
+    /// Verifies that this user may adopt keys that match these globs, and, unless
+    /// `allow_unannounced`, that each server announces their changes. Without that, keys would go
+    /// unheard, or not become jobs.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] for a missing right; [`ErrorKind::Incompatible`] for a cluster, or a
+    /// server that announces no changes.
     #[cfg(feature = "worker")]
     pub(crate) async fn check_adoption(
         &self,
@@ -137,7 +151,8 @@ impl Store {
                 it.check_adoption(globs, patience).await?;
                 match allow_unannounced {
                     true => Ok(()),
-                    // It is there, and to hear that nothing is announced takes its time.
+                    // The server has just answered, and the proof that it announces nothing takes
+                    // time.
                     false => it.check_announced(globs, until).await,
                 }
             })
@@ -164,8 +179,8 @@ impl Server {
         self.warn_of_history(kind, until).await;
     }
 
-    /// Warns of a user who may change a ledger and not write what was done. An entry without a
-    /// number is never written.
+    /// Warns of a user who may change a ledger, but not write its history. Tries an entry with the
+    /// id `0-0`, which Redis never writes.
     async fn warn_of_history(&self, kind: &Kind, until: Instant) {
         let history = self.names.ledger(kind, 0).history;
         let mut add = redis::cmd("XADD");
@@ -203,9 +218,9 @@ impl Server {
         ))
     }
 
-    /// What this user may not do with the triggers and the ledger of a kind. Tries the commands
-    /// themselves, on a name that no job has and fields that no ledger has: every server can be
-    /// asked that, and nothing changes.
+    /// The commands that this user may not use on the triggers and the ledger of a kind. Tries the
+    /// commands themselves, on a name that no job has and fields that no ledger has: any server can
+    /// be asked, and nothing changes.
     #[cfg(feature = "worker")]
     pub(crate) async fn refused_of_kind(
         &self,
@@ -233,9 +248,9 @@ impl Server {
         tries.refused(self, until).await
     }
 
-    /// What this user may not do of what these people need, kinds aside; the lists are those of
-    /// acl.conf. `known` is a kind that is known to all. Nothing is changed, by the type of the key,
-    /// or by arguments that are wrong.
+    /// The commands that this user may not use of those that this role needs, apart from the keys
+    /// of kinds; the lists are those of acl.conf. `known` is a kind that is listed on all servers.
+    /// Nothing changes, because the type of the key, or an argument, is wrong.
     #[cfg(feature = "worker")]
     pub(crate) async fn refused_to(
         &self,
@@ -259,7 +274,8 @@ impl Server {
                 tries.on("HGETALL", &self.names.paused(), &[]);
                 tries.on("HDEL", &kinds, &[""]);
                 tries.on("HDEL", &meta, &[""]);
-                // Refused for what they say, behind the rights and before anything is done.
+                // Redis refuses their arguments after it has checked the rights, and before it
+                // writes.
                 tries.on("HSET", &meta, &["schema", "1", "odd"]);
                 tries.on("HINCRBY", &meta, &["schema", "none"]);
                 tries.on("ZADD", &meta, &["none", "schema"]);
@@ -268,11 +284,11 @@ impl Server {
                 tries.on("ZMSCORE", &meta, &[""]);
                 tries.on("ZRANGEBYSCORE", &meta, &["1", "0"]);
                 tries.on("XADD", &meta, &["NOMKSTREAM", "0-0", "what", ""]);
-                // It stands there.
+                // This field exists, so that it is not written.
                 if let Some(kind) = known {
                     tries.on("HSETNX", &kinds, &[kind.as_str(), "1"]);
                 }
-                // A word that no worker knows.
+                // Workers ignore this message.
                 let wake = self.names.wake(self.database);
                 tries.on("PUBLISH", &wake, &["doctor"]);
             }
@@ -299,7 +315,7 @@ impl Server {
                 tries.on("HSCAN", &meta, &["0"]);
                 tries.on("ZSCAN", &meta, &["0"]);
                 tries.on("TYPE", &meta, &[]);
-                // To where it is.
+                // Renames the key to its own name, which exists.
                 tries.on("RENAMENX", &meta, &[&meta]);
                 tries.alone("SCAN", redis::cmd("SCAN").arg(0).arg("COUNT").arg(1));
             }
@@ -311,8 +327,8 @@ impl Server {
         Ok(refused)
     }
 
-    /// What this user may not do of what it takes to adopt keys that look like this, beside what
-    /// workers need. The keys and channels of no globs are tried with none.
+    /// The commands that this user may not use of those that adoption of keys with these globs
+    /// needs, beside the rights of workers. Without globs, commands are tried on our own key only.
     #[cfg(feature = "worker")]
     pub(crate) async fn refused_to_adopt(
         &self,
@@ -320,7 +336,7 @@ impl Server {
         until: Instant,
     ) -> Result<Vec<Refused>> {
         let mut tries = Tries::default();
-        // The own keys, and of the others names that no job has.
+        // One key of our own; of the adopted keys, names that no job has.
         tries.on("HGET", &self.names.search(), &[""]);
         tries.on("GETRANGE", &self.names.searching(), &["0", "1"]);
         let foreign = globs
@@ -379,8 +395,8 @@ impl Server {
         ))
     }
 
-    /// The channels that this user may not subscribe to, of those on which changes of keys are
-    /// announced. A rule must be the pattern to the letter. On a connection of its own.
+    /// The channels for changes of keys that this user may not subscribe to. The ACL rule must
+    /// equal the pattern letter by letter. Uses a connection of its own.
     #[cfg(feature = "worker")]
     async fn unheard_changes(&self, globs: &[String], until: Instant) -> Result<Vec<Refused>> {
         let address = self.address();
@@ -410,14 +426,14 @@ impl Server {
         Ok(unheard)
     }
 
-    /// The channels that this user may not subscribe to, of those of a worker. On a connection of
-    /// its own: one that has subscribed is good for nothing else.
+    /// The channels of a worker that this user may not subscribe to. Uses a connection of its own:
+    /// after a subscription it takes no other commands.
     #[cfg(feature = "worker")]
     async fn unheard(&self, until: Instant) -> Result<Vec<Refused>> {
         let address = self.address();
         let mut unheard = Vec::new();
         let subscribe = async {
-            // What it says is not read; dropping it ends the connection.
+            // The messages are not read; dropping the stream ends the connection.
             let (mut sink, _stream) = self.open_pubsub().await?.split();
             let instance = unique_id();
             let channels: [String; Whom::CHANNELS] = [
@@ -429,7 +445,7 @@ impl Server {
                 match sink.subscribe(&channel).await {
                     Err(error) if error.code() == Some("NOPERM") => unheard.push(Refused {
                         command: "SUBSCRIBE",
-                        // Each instance has one of its own.
+                        // Each instance has its own channel.
                         name: channel.replace(&instance, "*"),
                     }),
                     Err(error) => return Err(Fault::from_redis(error, &address)),

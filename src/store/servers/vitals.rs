@@ -1,4 +1,5 @@
-//! What the doctor looks at: what a server says of itself, and samples of what it holds.
+//! Observations for the doctor: the state and settings of a server, its clock, and samples of
+//! ledgers.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,34 +15,36 @@ use crate::store::servers::requirements::Info;
 use crate::store::{Ledger, Server, Store, from_value};
 use crate::time::{UnixMs, UnixUs};
 
-/// Something that was looked for, or why it could not be seen.
+/// A value that was looked up, or the reason why it could not be seen, for people.
 pub(crate) type Observed<T> = std::result::Result<T, String>;
 
-/// What one round trip tells of a server.
+/// The state of one server or node, from one round trip.
 pub(crate) struct ServerReport {
+    /// Its `INFO`.
     pub(crate) info: Observed<Info>,
-    /// The schema of what is stored; `None` if nothing is.
+    /// The schema of the stored data; `None` if there is no data.
     pub(crate) schema: Observed<Option<String>>,
-    /// Whether sentinels watch it, for all that is known here.
+    /// True if sentinels watch it, or it is a cluster, as far as the URL tells.
     pub(crate) is_watched: bool,
+    /// By name, the settings that were asked for.
     config: HashMap<&'static str, Observed<String>>,
 }
 
-/// What was seen of one ledger, or several, beside its counts.
+/// Numbers of one ledger, or several, beside its counts.
 #[derive(Default)]
 pub(crate) struct LedgerSample {
-    /// How many jobs have a record; of several ledgers the most.
+    /// Jobs with a record; of several ledgers the highest number.
     pub(crate) jobs: u64,
-    /// Dead letters since the time that was asked for.
+    /// Dead letters since the given time.
     pub(crate) died: u64,
-    /// When the oldest of all died.
+    /// When the oldest dead letter died.
     pub(crate) oldest: Option<UnixMs>,
-    /// The ids of those looked at under whose name somebody else keeps a value.
+    /// Ids of the examined jobs whose name is the key of a value that Keyfall did not write.
     pub(crate) foreign: Vec<String>,
 }
 
 impl LedgerSample {
-    /// Of two ledgers.
+    /// The sample of two ledgers together.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.jobs = self.jobs.max(other.jobs);
         self.died += other.died;
@@ -51,16 +54,18 @@ impl LedgerSample {
     }
 }
 
-/// The server's clock, asked once.
+/// One reading of a server's clock.
 pub(crate) struct ClockReading {
+    /// The time that the server told.
     pub(crate) server: UnixUs,
-    /// When it was asked, by the clock of this process, and how long that took.
+    /// When the request was sent, by the clock of this process.
     pub(crate) asked: SystemTime,
+    /// How long the answer took.
     pub(crate) took: Duration,
 }
 
 impl ServerReport {
-    /// Of which nothing could be seen.
+    /// A report of a server of which nothing could be seen.
     #[cfg(test)]
     pub(crate) fn unseen() -> Self {
         ServerReport {
@@ -213,8 +218,8 @@ impl Server {
 }
 
 impl Ledger {
-    /// How many jobs there are, how many dead letters since then, when the oldest died, and which of the `most`
-    /// jobs that are due next have a value of somebody else under their name.
+    /// How many jobs there are, how many dead letters since then, when the oldest died, and which
+    /// of the `most` jobs that are due next have a value of somebody else under their name.
     pub(crate) async fn sample(
         &self,
         since: UnixMs,
