@@ -1,15 +1,16 @@
-//! Waiting until replicas, and disks, have what was written.
+//! Waits until replicas and disks have a write.
 //!
-//! `WAIT` counts the replicas that have what *its own connection* wrote, and all of them if that
-//! wrote nothing. So the call is [touched](../../lua/touch.lua) on a connection that nothing else
-//! uses: if this data set holds the call, it is written once more, and whoever has that write has
-//! the call's. If it does not, a fail-over forgot the call meanwhile, and it is to be made again.
-//! Those who wait at the same time share a `WAIT`, whatever they wrote.
+//! `WAIT` counts the replicas that have the writes of *its own connection*, and all replicas if
+//! that connection wrote nothing. So the call is [touched](../../lua/touch.lua) on a connection
+//! that nothing else uses: if this data set holds the call, the touch writes once more, and a
+//! replica that has this write has the call, too. If the data set does not hold the call, a
+//! fail-over has lost it, and it must be made again. Callers that wait at the same time share a
+//! `WAIT`, whatever they wrote.
 //!
-//! On a cluster it is waited on the node that serves the ledger. One that has handed the slot over
-//! while it was waited for speaks of its own replicas still, and those are not who has the ledger
-//! now. So behind each `WAIT` it is asked whether the ledger is still there; if it is not, the same
-//! begins where it is now.
+//! On a cluster the node that serves the ledger is asked. A node that hands the slot over during
+//! the wait still counts its own replicas, which do not have the ledger any more. So behind each
+//! `WAIT` it is asked whether it still has the ledger; if not, the wait begins again at the node
+//! that has it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -29,47 +30,52 @@ use crate::store::ledger::reply::{Reply, ReplyWord, unexpected};
 use crate::store::ledger::script::TOUCH;
 use crate::store::{Lane, Ledger, from_value};
 
-/// How many connections to one server wait at the same time.
+/// Number of connections to one server, or node, that wait at the same time.
 const WAITERS: usize = 4;
 
-/// The first pause before it is looked again where a ledger is; it doubles up to [`LAST_PAUSE`].
+/// The first pause before the ledger is looked for again; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Those who wait.
+/// All waits on one server.
 pub(in crate::store) struct Waits {
     origin: Origin,
     settings: LinkSettings,
-    /// By node; a single server has no name.
+    /// The queue of each node; a single server has the key `None`.
     entrances: Mutex<HashMap<Option<Node>, mpsc::Sender<DurableWait>>>,
 }
 
-/// What is to be durable: the last call of a lane.
+/// The touch of the call that must be durable: the last call of a lane.
 struct Touch {
+    /// The key that holds the lane.
     calls: String,
+    /// The call of `lua/touch.lua`.
     cmd: Cmd,
 }
 
-/// A call that is to be durable.
+/// A wait for one call.
 struct DurableWait {
     touch: Arc<Touch>,
-    /// The slot is only on its way to this node.
+    /// True if the slot is being moved to this node, which serves it only behind `ASKING`.
     is_asked: bool,
+    /// The wanted number of replicas, and whether on disk.
     durable: Durable,
-    /// Then it is answered, however far it got.
+    /// When the state so far becomes the answer.
     ends: Instant,
-    /// Then it is given up, if nobody answers.
+    /// When the caller gives up if the server does not answer.
     until: Instant,
+    /// Takes the answer; `None` if the data set does not hold the call.
     told: oneshot::Sender<Result<Option<Reached>, Fault>>,
 }
 
-/// What a server tells of disks.
+/// The disks that a server reports on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Disks {
-    /// Nothing: it does not know `WAITAOF`, or does not allow it.
+    /// None: it does not know `WAITAOF`, or the ACL does not allow it.
     Untold,
-    /// Those of its replicas; it has no log itself.
+    /// The disks of its replicas; it has no append-only file itself.
     OfReplicas,
+    /// Its own and those of its replicas.
     All,
 }
 
@@ -77,20 +83,28 @@ enum Disks {
 enum Persistence {
     Yes,
     No,
-    /// Its ledger is not here, or not any more.
+    /// Its ledger is not on this node, or not any more.
     Unknown(Fault),
 }
 
-/// How far a server and its replicas are.
+/// How far a server and its replicas are with the writes of a connection.
 struct ReplicationState {
+    /// The number of replicas that have them in memory.
     replicas: u32,
     disks: Disks,
+    /// 1 if they are on the server's own disk, else 0.
     own: u32,
+    /// The number of replicas that have them on disk.
     replicas_on_disk: u32,
 }
 
 impl Ledger {
-    /// Waits until the last call of a lane is durable. `None` if the data set does not hold it.
+    /// Waits until the last call of a lane is durable, for `durable.within` at most. Returns how
+    /// far it got; `None` if the data set does not hold the call.
+    ///
+    /// # Errors
+    /// Usually [`ErrorKind::OutcomeUnknown`]: the write was made, and it is unknown whether it is
+    /// durable.
     pub(crate) async fn reached(
         &self,
         lane: &Lane,
@@ -108,6 +122,7 @@ impl Ledger {
 }
 
 impl Waits {
+    /// Waits on a server, with settings for connections of their own. Opens none yet.
     pub(in crate::store) fn new(origin: Origin, settings: &LinkSettings) -> Self {
         Waits {
             origin,
@@ -116,7 +131,7 @@ impl Waits {
         }
     }
 
-    /// `link` knows where the ledger is.
+    /// Waits for one call, where its ledger is at present. `link` finds the node of the ledger.
     async fn wait(
         &self,
         link: &Link,
@@ -146,7 +161,7 @@ impl Waits {
                 let sent = self.entrance(&node?).send(wait).await;
                 match (sent, answer.await) {
                     (Ok(()), Ok(answer)) => answer,
-                    // The runtime on which the waiters were is gone, and so is whoever asked.
+                    // The runtime of the waiters is gone, and so is the caller.
                     _ => Err(Fault::refused(Error::new(
                         ErrorKind::Unavailable,
                         "nobody waits for it any more",
@@ -174,15 +189,15 @@ impl Waits {
         }
     }
 
-    /// The way in. The waiters are started with the first call, and anew if the runtime that they
-    /// ran on is gone.
+    /// The queue of a node. Its waiters are started with the first call, and again if the runtime
+    /// that they ran on is gone.
     fn entrance(&self, node: &Option<Node>) -> mpsc::Sender<DurableWait> {
         let mut entrances = self.entrances.lock().expect("no panic while held");
         if let Some(open) = entrances.get(node).filter(|open| !open.is_closed()) {
             return open.clone();
         }
         if let Some(cluster) = self.origin.cluster() {
-            // Those of nodes that have left go with their entrance.
+            // The waiters of nodes that have left end when their queue is dropped.
             let (primaries, _) = cluster.nodes();
             let is_known =
                 |node: &Option<Node>| node.as_ref().is_some_and(|it| primaries.contains(it));
@@ -202,14 +217,15 @@ impl Waits {
 /// One connection that waits.
 struct Waiter {
     link: Link,
-    /// A node of a cluster.
+    /// A node of a cluster; nothing for a single server.
     node: Option<Node>,
     response_timeout: Duration,
-    /// What the server tells of disks, and of which connection that is known.
+    /// The disks that the server reports on, as seen by the connection with this number.
     disks: Option<(u64, Disks)>,
 }
 
 impl Waiter {
+    /// A waiter for a server or node. Its timeouts are longer by the longest wait.
     fn new(origin: Origin, node: Option<Node>, settings: &LinkSettings) -> Self {
         let patient = LinkSettings {
             response_timeout: settings.response_timeout + LONGEST,
@@ -223,6 +239,7 @@ impl Waiter {
         }
     }
 
+    /// Takes waits from the queue, as many as there are, until the queue is dropped.
     async fn run(mut self, waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<DurableWait>>>) {
         let mut waits = Vec::new();
         loop {
@@ -235,7 +252,7 @@ impl Waiter {
         }
     }
 
-    /// Waits for all of them together, until the first of them has to be answered. Returns those
+    /// Waits for all calls together, until the first of them must be answered. Returns the waits
     /// that go on.
     async fn round(&mut self, waits: Vec<DurableWait>) -> Vec<DurableWait> {
         match self.look(&waits).await {
@@ -254,15 +271,15 @@ impl Waiter {
         }
     }
 
-    /// Whether each of the calls is held, and how far the server was then; as soon as all is
-    /// reached that any of them wants, or when the time of one is over.
+    /// Reads for each call whether it is held, and the state of the server; returns when the state
+    /// suffices for all calls, or the time of one is over.
     async fn look(
         &mut self,
         waits: &[DurableWait],
     ) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
         let now = Instant::now();
         let ends = waits.iter().map(|wait| wait.ends).min().unwrap_or(now);
-        // No time at all would mean for ever.
+        // To `WAIT`, a time of 0 means for ever.
         let left = ends
             .saturating_duration_since(now)
             .max(Duration::from_millis(1));
@@ -270,7 +287,7 @@ impl Waiter {
         let until = latest.min(now + left + self.response_timeout);
         let was_known = self.disks.is_some();
         match self.ask(waits, left, until).await {
-            // A log may have been switched on or off.
+            // The append-only file may have been switched on or off.
             Err(fault) if !fault.is_passing() && was_known => {
                 self.disks = None;
                 self.ask(waits, left, until).await
@@ -279,6 +296,7 @@ impl Waiter {
         }
     }
 
+    /// Sends the touches, a `WAIT` or `WAITAOF`, and on a cluster the question for each ledger.
     async fn ask(
         &mut self,
         waits: &[DurableWait],
@@ -301,7 +319,7 @@ impl Waiter {
             });
             let own = u8::from(disks == Disks::All);
             pipeline.cmd("WAITAOF").arg(own).arg(logs).arg(ms);
-            // What is on disk is in memory.
+            // A replica that has a write on disk has it in memory.
             pipeline.cmd("WAIT").arg(0).arg(ms);
         } else {
             if disks != Disks::Untold {
@@ -315,7 +333,7 @@ impl Waiter {
                 is_here.arg(&wait.touch.calls);
                 wait.add(&mut pipeline, is_here);
             }
-            // One ledger that has left is no hindrance to others.
+            // A ledger that has left must not hinder the others.
             pipeline.ignore_errors();
         }
         loop {
@@ -332,8 +350,8 @@ impl Waiter {
         }
     }
 
-    /// A single server is asked until it answers; a node once, since another one may have its
-    /// place.
+    /// Sends to a single server until it answers; to a node once, since another node may have taken
+    /// its place.
     async fn send(&self, request: Request<'_>, until: Instant) -> Result<Value, Fault> {
         let answer = match &self.node {
             None => self.link.send(request, until).await,
@@ -342,7 +360,7 @@ impl Waiter {
         Ok(answer?.value)
     }
 
-    /// Whether each of so many calls is held, and how far the server is.
+    /// Parses the answers to so many calls.
     fn read(
         &self,
         value: Value,
@@ -396,7 +414,7 @@ impl Waiter {
         Ok((held, state))
     }
 
-    /// What was answered, unless it is an error.
+    /// An answer; an error in it becomes a fault.
     fn sound(&self, value: Value) -> Result<Value, Fault> {
         value.extract_error().map_err(|error| {
             let node = self.node.as_ref();
@@ -404,14 +422,14 @@ impl Waiter {
         })
     }
 
-    /// What this server tells of disks.
+    /// The disks that this server reports on. Asks once for each connection.
     async fn disks(&mut self, until: Instant) -> Result<Disks, Fault> {
         if let Some((connection, disks)) = self.disks
             && connection == self.link.opened()
         {
             return Ok(disks);
         }
-        // A touch that fails would be waited behind all the same.
+        // A touch that fails would still be followed by the wait.
         self.send(Request::One(&TOUCH.load()), until).await?;
         let mut ask = redis::cmd("WAITAOF");
         ask.arg(1).arg(0).arg(1);
@@ -428,7 +446,7 @@ impl Waiter {
     }
 }
 
-/// Whether the data set holds the call that was touched.
+/// True if the data set holds the call that was touched.
 fn is_present(touched: Value) -> Result<bool> {
     let answers = Reply::parse(touched)?.answers()?;
     let first = answers.first();
@@ -436,7 +454,7 @@ fn is_present(touched: Value) -> Result<bool> {
 }
 
 impl DurableWait {
-    /// Adds a command on its ledger.
+    /// Adds a command on the ledger of this call.
     fn add(&self, pipeline: &mut Pipeline, cmd: Cmd) {
         if self.is_asked {
             pipeline.cmd("ASKING").ignore();
@@ -444,7 +462,7 @@ impl DurableWait {
         pipeline.add_command(cmd);
     }
 
-    /// Answers if it is over. Returns itself if it goes on.
+    /// Answers the caller if the wait is over. Returns itself if it goes on.
     fn told_of(self, held: Persistence, state: &ReplicationState) -> Option<Self> {
         let answer = match held {
             Persistence::Unknown(fault) => Err(fault),
@@ -464,7 +482,7 @@ impl DurableWait {
 }
 
 impl ReplicationState {
-    /// How far it got, and whether there is nothing more to wait for.
+    /// How far the writes got, and true if waiting longer gains nothing.
     fn reached(&self, durable: &Durable) -> (Reached, bool) {
         let is_told = self.disks != Disks::Untold;
         let in_memory = self.replicas >= durable.replicas;
@@ -475,7 +493,7 @@ impl ReplicationState {
             on_disk: is_told.then_some(self.own > 0),
             replicas_on_disk: is_told.then_some(self.replicas_on_disk),
         };
-        // Neither what is not told nor a log that is not there comes by waiting.
+        // Neither a missing report nor a missing append-only file comes by waiting.
         let own_comes = self.disks == Disks::All && self.own == 0;
         let is_rest_hopeless = !is_told || on_disks && !own_comes;
         let is_all = in_memory && (!durable.fsynced || is_rest_hopeless);
@@ -483,7 +501,7 @@ impl ReplicationState {
     }
 }
 
-/// The write was made, whatever became of the wait.
+/// The error of a wait that failed. The write itself was made.
 fn unknown(why: &Error) -> Error {
     let kind = match why.kind() {
         kind @ (ErrorKind::Denied | ErrorKind::Damaged) => kind,

@@ -1,9 +1,8 @@
-//! Asking several independent servers, of which some may be away.
+//! Asks several independent servers, of which some may be away.
 //!
-//! A ledger is on one of them, with its triggers, and is there as on a single server. What concerns
-//! more than one ledger is kept on each: the list of kinds, pauses, instances. So it is known as long
-//! as one of them is there; and one that is away takes along what its own ledgers hold, and nothing
-//! else.
+//! A ledger is on one of them, with its triggers, as it would be on a single server. Data about
+//! more than one ledger is kept on each server: the list of kinds, pauses, instances. So this data
+//! is known as long as one server is there; a server that is away takes only its own ledgers along.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -15,38 +14,41 @@ use crate::key::Kind;
 use crate::shards::server_of;
 use crate::store::{Server, Store};
 
-/// How long one of several servers is waited for beside the others.
+/// The longest that one of several servers is waited for beside the others.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The same of one that did not answer the last time.
+/// The same for a server that did not answer the last question.
 const IMPATIENCE: Duration = Duration::from_millis(500);
 
-/// How long a node of a cluster is waited for by those who can do without.
+/// The longest that a node of a cluster is waited for by a caller that can do without it.
 pub(in crate::store) const OF_A_NODE: Duration = Duration::from_secs(1);
 
-/// How often it is waited for all the same: it may only be slow.
+/// After this long, a server that was away is waited for longer again: it may only be slow.
 const SECOND_LOOK: Duration = Duration::from_secs(5);
 
-/// What one of several servers did not answer.
+/// A server that did not answer, or refused.
 #[derive(Debug)]
 pub(crate) struct Away {
-    /// Which one.
+    /// Its index, from 0.
     pub(crate) place: usize,
+    /// The reason.
     pub(crate) error: Error,
 }
 
-/// What each of the servers has answered, by their places.
+/// The answers of all servers that were asked, in their order.
 pub(in crate::store) struct MemberReplies<T>(Vec<Result<T>>);
 
-/// Which of several servers one is, if there are several.
+/// The number of a server among several, and whether it was away when all were asked.
 #[derive(Default)]
 pub(in crate::store) struct MemberStatus {
+    /// Its index, from 0; `None` for a single server.
     pub(in crate::store) number: Option<usize>,
-    /// Since when, and why, it does not answer when it is asked beside the others.
+    /// Since when it does not answer, and the latest error; nothing if it answers.
     away: Mutex<Option<(Instant, Error)>>,
 }
 
 impl MemberStatus {
+    /// The server at this index, from 0.
     pub(in crate::store) fn new(number: usize) -> Self {
         MemberStatus {
             number: Some(number),
@@ -58,7 +60,8 @@ impl MemberStatus {
         self.away.lock().expect("no panic while held")
     }
 
-    /// It has answered so when it was asked beside the others.
+    /// Takes in the answer to a question that all servers were asked. A refusal does not count as
+    /// away.
     pub(in crate::store) fn note<T>(&self, answer: &Result<T>) {
         let mut away = self.lock();
         *away = match answer {
@@ -71,7 +74,7 @@ impl MemberStatus {
         };
     }
 
-    /// How long it is waited for.
+    /// How long to wait for it: shorter if it was away a short time ago.
     pub(in crate::store) fn patience(&self) -> Duration {
         match &*self.lock() {
             Some((since, _)) if since.elapsed() < SECOND_LOOK => IMPATIENCE,
@@ -79,7 +82,7 @@ impl MemberStatus {
         }
     }
 
-    /// The same, for other connections to that server.
+    /// The same for another `Server` value of that server: it does not know yet whether it is away.
     pub(in crate::store) fn again(&self) -> Self {
         MemberStatus {
             number: self.number,
@@ -89,12 +92,12 @@ impl MemberStatus {
 }
 
 impl Store {
-    /// Whether it is more than one server.
+    /// True if there is more than one server. A cluster is one.
     pub(crate) fn is_several(&self) -> bool {
         self.servers.len() > 1
     }
 
-    /// Where one of several servers is; without credentials.
+    /// The address of the server at this index; without credentials.
     pub(crate) fn address_of_member(&self, place: usize) -> String {
         match self.servers.get(place) {
             Some(server) => server.address(),
@@ -102,7 +105,7 @@ impl Store {
         }
     }
 
-    /// Which of the servers has the ledger of this shard.
+    /// The index of the server that has the ledger of this shard.
     pub(crate) fn place_of(&self, kind: &Kind, shard: u16) -> usize {
         match u16::try_from(self.servers.len()) {
             Ok(servers @ 2..) => usize::from(server_of(kind.as_str(), shard, servers)),
@@ -115,8 +118,8 @@ impl Store {
         &self.servers[self.place_of(kind, shard)]
     }
 
-    /// Asks each of the servers at the same time. One of several that is away is not waited for as
-    /// long as a single one would be.
+    /// Asks all servers at the same time, and notes which are away. A server that is away is not
+    /// waited for as long as a single server would be.
     pub(in crate::store) async fn on_each<'a, T: 'a>(
         &'a self,
         until: Instant,
@@ -133,7 +136,7 @@ impl Store {
         .await
     }
 
-    /// Asks those that were there when all were asked the last time, by the same call.
+    /// Asks the servers that were there at the last [`on_each`](Self::on_each); all if none was.
     pub(in crate::store) async fn on_rest<'a, T>(
         &'a self,
         until: Instant,
@@ -148,8 +151,8 @@ impl Store {
         MemberReplies(join_all(asked).await)
     }
 
-    /// Asks each of the servers at the same time, and waits for all of them. The error is the first
-    /// one, when all have been asked.
+    /// Asks all servers at the same time, and waits for all answers until `until`. If some fail,
+    /// the result is the error of the first of them.
     pub(in crate::store) async fn on_all<'a, T>(
         &'a self,
         until: Instant,
@@ -158,7 +161,8 @@ impl Store {
         self.ask(|it| ask(it, until)).await.0.into_iter().collect()
     }
 
-    /// Returns the first answer that one of the servers gives.
+    /// Asks all servers at the same time, and returns the first answer. The error is that of the
+    /// last server to fail, when all have failed.
     pub(in crate::store) async fn on_any<'a, T>(
         &'a self,
         until: Instant,
@@ -175,9 +179,9 @@ impl Store {
         MemberReplies(join_all(self.servers.iter().map(|it| ask(it))).await)
     }
 
-    /// Which of the servers were away when all were asked the last time.
+    /// The servers that were away when all were asked the last time; none for a single server.
     pub(crate) fn away(&self) -> Vec<Away> {
-        // A single server is there, or nothing is.
+        // If a single server is away, each call fails by itself.
         let several = self.servers.iter().filter(|it| it.is_member());
         let away = several.enumerate().filter_map(|(place, server)| {
             let error = server.place.lock().as_ref()?.1.duplicate();
@@ -186,19 +190,19 @@ impl Store {
         away.collect()
     }
 
-    /// Whether a part of the ledgers may be away, while others are there.
+    /// True if some ledgers can be away while others are there: on several servers, or a cluster.
     pub(in crate::store) fn has_parts(&self) -> bool {
         self.is_several() || self.is_cluster()
     }
 
-    /// Until when a ledger, or the list of kinds, is waited for by those who can do without, where it
-    /// may be on a node of a cluster that is away.
+    /// The deadline of a caller that can do without one ledger, or the list of kinds; earlier than
+    /// `until` on a cluster, where its node may be away.
     pub(in crate::store) fn patience_for_one(&self, until: Instant) -> Instant {
         self.cluster()
             .map_or(until, |cluster| cluster.patience_for_one(until))
     }
 
-    /// Until when all are waited for by those who can do without some of them.
+    /// The deadline of a caller that asks all ledgers and can do without some of them.
     pub(in crate::store) fn patience_for_all(&self, until: Instant) -> Instant {
         match (self.has_parts(), self.away().is_empty()) {
             (false, _) => until,
@@ -209,11 +213,11 @@ impl Store {
 }
 
 impl<T> MemberReplies<T> {
-    /// What those answered that are there, and who is away. One that refuses keeps nobody from the
-    /// others: it counts as away.
+    /// The answers of the servers that are there, and the servers that are away. A refusal must not
+    /// keep a caller from the other servers, so it counts as away.
     ///
     /// # Errors
-    /// If none of them has answered.
+    /// If no server has answered: a refusal before a failure to answer.
     pub(in crate::store) fn there(self) -> Result<(Vec<T>, Vec<Away>)> {
         let (mut there, mut away) = (Vec::new(), Vec::new());
         for (place, answer) in self.0.into_iter().enumerate() {
@@ -225,15 +229,15 @@ impl<T> MemberReplies<T> {
         if !there.is_empty() {
             return Ok((there, away));
         }
-        // One that refuses says more than one that does not answer.
+        // A refusal says more than silence.
         let refused = away.iter().position(|it| !is_of_absence(&it.error));
         Err(away.swap_remove(refused.unwrap_or(0)).error)
     }
 
-    /// The same, for what has to be mended before anything is done.
+    /// The same for checks, after which an operator must mend each refusal.
     ///
     /// # Errors
-    /// If none of them has answered, or one of them refuses.
+    /// If no server has answered, or one refuses.
     pub(in crate::store) fn unless_refused(self) -> Result<(Vec<T>, Vec<Away>)> {
         let (there, mut away) = self.there()?;
         let refused = away.iter().position(|it| !is_of_absence(&it.error));
@@ -243,13 +247,13 @@ impl<T> MemberReplies<T> {
         }
     }
 
-    /// What those answered that are there.
+    /// The answers of the servers that are there.
     pub(in crate::store) fn of_those_there(self) -> Result<Vec<T>> {
         Ok(self.there()?.0)
     }
 }
 
-/// Whether a server that answers so is away, and not one that refuses.
+/// True if this error means that the server is away; false if it refuses the call.
 pub(crate) fn is_of_absence(error: &Error) -> bool {
     matches!(
         error.kind(),

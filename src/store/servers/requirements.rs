@@ -1,4 +1,5 @@
-//! What a server must be to carry Keyfall.
+//! The requirements for a server: version, role, eviction policy, schema, and key events. They are
+//! checked when a client connects.
 
 use std::collections::HashMap;
 #[cfg(feature = "worker")]
@@ -13,32 +14,34 @@ use crate::store::servers::membership::{self, is_not_alone};
 use crate::store::servers::nodes::ServerNode;
 use crate::store::{Away, Server, Store, from_value};
 
-/// The layout of what is stored. Another number in `meta` means another layout.
+/// The version of the stored data's layout. A database with another number in `meta` is refused.
 pub(crate) const SCHEMA: u32 = 1;
 
-/// The oldest server whose commands suffice: `ZMSCORE`, and `SET` with `PXAT`, came with 6.2.
+/// The oldest supported Redis version: `ZMSCORE`, and `SET` with `PXAT`, came with 6.2.
 const OLDEST: (u32, u32) = (6, 2);
 
+/// The setting that selects the key events.
 #[cfg(feature = "worker")]
 const FLAGS_NAME: &str = "notify-keyspace-events";
 
-/// How long the replicas of a cluster are waited for to announce what they may have to one day.
+/// The longest that replicas of a cluster are waited for, which announce events only once they are
+/// promoted.
 #[cfg(feature = "worker")]
 const REPLICAS: Duration = Duration::from_millis(200);
 
-/// What Redis is to announce.
+/// The events that Redis must announce.
 #[cfg(feature = "worker")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WantedEvents {
-    /// The keys that it expires.
+    /// Expired keys.
     Expiry,
-    /// Those, and what else happens to single keys, of whatever type (`g`), and to strings (`$`).
+    /// Expired keys, and changes of keys of any type (`g`) and of strings (`$`).
     Changes,
 }
 
 #[cfg(feature = "worker")]
 impl WantedEvents {
-    /// The notification flags that it takes.
+    /// The notification flags that these events need.
     pub(crate) fn flags(self) -> &'static str {
         match self {
             WantedEvents::Expiry => "Ex",
@@ -46,14 +49,14 @@ impl WantedEvents {
         }
     }
 
-    /// Whether these flags have all that it takes. `A` stands for all sorts of events, and for
+    /// True if these flags contain all needed ones. `A` stands for all sorts of events, but for
     /// neither sort of channel.
     pub(crate) fn is_announced_by(self, flags: &str) -> bool {
         let is_set = |flag| flags.contains(flag) || !"KE".contains(flag) && flags.contains('A');
         self.flags().chars().all(is_set)
     }
 
-    /// What is not announced of it, by the flags that are set.
+    /// The events that flags leave out, for people.
     pub(crate) fn missing(self, flags: &str) -> &'static str {
         match (WantedEvents::Expiry.is_announced_by(flags), self) {
             (true, _) => "changes of keys",
@@ -62,7 +65,7 @@ impl WantedEvents {
         }
     }
 
-    /// Says that these flags were set in the place of those that there were.
+    /// Logs a warning that the flags `set` replace the flags `was`.
     pub(crate) fn say_set(self, was: &str, set: &str) {
         tracing::warn!(
             was,
@@ -73,7 +76,7 @@ impl WantedEvents {
         );
     }
 
-    /// These flags, and what is missing of those that it takes.
+    /// These flags, and behind them the needed flags that they lack.
     pub(crate) fn merged_into(self, flags: &str) -> String {
         let is_missing = |flag: &char| match flag {
             'K' | 'E' => !flags.contains(*flag),
@@ -84,21 +87,22 @@ impl WantedEvents {
     }
 }
 
-/// Whether Redis announces what is wanted.
+/// Whether Redis announces the wanted events.
 #[cfg(feature = "worker")]
 pub(crate) enum Announced {
+    /// It does, by its own settings.
     Already,
     /// The missing flags were merged into those that were set.
     FromNow {
         was: String,
         set: String,
     },
-    /// It does not, by the flags that are set, and for this reason it cannot be told to.
+    /// It does not, and it refused to set the flags.
     Never {
         was: String,
         error: Error,
     },
-    /// That may not be looked up.
+    /// Its flags cannot be read.
     Unknown(Error),
     /// It did not answer the question.
     Unanswered(Error),
@@ -106,7 +110,7 @@ pub(crate) enum Announced {
 
 #[cfg(feature = "worker")]
 impl Announced {
-    /// Of several servers that which says most of what is to be done.
+    /// How urgent a state is; of several servers the most urgent one is reported.
     fn badness(&self) -> u8 {
         match self {
             Announced::Already => 0,
@@ -118,20 +122,22 @@ impl Announced {
     }
 }
 
-/// What a server says of itself, `INFO`.
+/// The fields of `INFO`, by name.
 pub(crate) struct Info(HashMap<String, String>);
 
-/// What goes when memory is full.
+/// The keys that Redis evicts when memory is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Evicted {
+    /// No key: writes are refused.
     Nothing,
-    /// The keys with a TTL, and so triggers.
+    /// Keys with a TTL, and so triggers.
     Triggers,
-    /// Whatever there is, and so ledgers.
+    /// Any key, and so ledgers.
     Anything,
 }
 
 impl Info {
+    /// Parses the answer of `INFO`; headings are skipped.
     pub(crate) fn parse(text: &str) -> Self {
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         Info(
@@ -141,19 +147,20 @@ impl Info {
         )
     }
 
-    /// A field; nothing if this server does not know it.
+    /// The value of a field; empty if this server does not know the field.
     pub(crate) fn text(&self, field: &str) -> &str {
         self.0.get(field).map_or("", String::as_str)
     }
 
-    /// Valkey reports the Redis version that it forked from, which suffices.
+    /// True for versions before 6.2. Valkey reports the Redis version that it forked from, which
+    /// suffices.
     pub(crate) fn is_too_old(&self) -> bool {
         let mut parts = self.text("redis_version").split('.');
         let mut next = || parts.next().and_then(|part| part.parse().ok()).unwrap_or(0);
         (next(), next()) < OLDEST
     }
 
-    /// Whether it has functions, which came with Redis 7.
+    /// True if it has functions, which came with Redis 7.0.
     pub(crate) fn has_functions(&self) -> bool {
         let major = self.text("redis_version").split('.').next();
         major
@@ -161,26 +168,29 @@ impl Info {
             .is_some_and(|major: u32| major >= 7)
     }
 
+    /// True for a node of a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
         self.text("cluster_enabled") == "1"
     }
 
+    /// True for a sentinel.
     pub(crate) fn is_sentinel(&self) -> bool {
-        // Valkey has a name of its own for it.
+        // Valkey has its own name for the field.
         let modes = ["redis_mode", "server_mode"];
         modes.iter().any(|mode| self.text(mode) == "sentinel")
     }
 
+    /// True for a replica.
     pub(crate) fn is_replica(&self) -> bool {
         self.text("role") == "slave"
     }
 
-    /// Whether there is a limit of memory. Without one nothing is evicted.
+    /// True if there is a memory limit. Without one, nothing is evicted.
     pub(crate) fn is_limited(&self) -> bool {
         !matches!(self.text("maxmemory"), "" | "0")
     }
 
-    /// What goes when memory is full, by the policy.
+    /// The keys that the policy evicts when memory is full.
     pub(crate) fn evicted(&self) -> Evicted {
         match self.text("maxmemory_policy") {
             policy if policy.starts_with("allkeys") => Evicted::Anything,
@@ -191,10 +201,13 @@ impl Info {
 }
 
 impl Store {
-    /// Refuses a server that cannot carry Keyfall: too old, a replica, one that would evict
-    /// the ledger unless that is allowed, or one that holds another schema.
+    /// Verifies each server's version, role, eviction policy (unless `allow_eviction`) and schema,
+    /// and that it is number m of n. Stores schema and number on a server that has none. Logs a
+    /// warning for each of several servers that is away.
     ///
-    /// Of several servers some may be away, which is said.
+    /// # Errors
+    /// [`ErrorKind::Incompatible`], [`ErrorKind::ReadOnly`] for a replica,
+    /// [`ErrorKind::InvalidSetting`] for a sentinel, and the failures of a call.
     pub(crate) async fn check(&self, allow_eviction: bool, until: Instant) -> Result<()> {
         let checked = self.on_each(until, |it, until| Box::pin(it.check(allow_eviction, until)));
         let (_, away) = checked.await.unless_refused()?;
@@ -206,9 +219,9 @@ impl Store {
         Ok(())
     }
 
-    /// Makes Redis announce this: merges the flags that are missing into those that are set, on
-    /// each node of a cluster. Somebody else who has read them before and sets them after it undoes
-    /// that, so it is to be looked at again a little later.
+    /// Makes each server, and each node of a cluster, announce these events: adds the missing flags
+    /// to the present ones. Returns the most urgent state. Another process that has read the flags
+    /// before and sets them afterwards undoes this, so it must be checked again a little later.
     #[cfg(feature = "worker")]
     pub(crate) async fn announce(&self, wanted: WantedEvents, until: Instant) -> Announced {
         let asked = self.servers.iter().map(|it| it.announce(wanted, until));
@@ -221,28 +234,29 @@ impl Store {
 }
 
 impl Server {
-    /// Tells one of several servers which one it is, when none of them has said otherwise.
+    /// Gives one of several servers its number, if no server has contradicted.
     async fn join(&self, until: Instant) -> Result<()> {
         let Some(membership) = self.link.membership() else {
             return Ok(());
         };
-        // One that is away is told when it is there.
+        // A server that is away gets its number with its next connection.
         membership.agree();
         let [note, ask] = membership.note();
         let mut there: Option<String> = from_value(self.command(&ask, until).await?)?;
-        // Written only then, as the schema is.
+        // Written only if it is missing, like the schema.
         if there.is_none() {
             let now: (u64, u64) = from_value(self.command(&redis::cmd("TIME"), until).await?)?;
             self.command(&membership.note_emptied(now), until).await?;
             self.command(&note, until).await?;
             there = from_value(self.command(&ask, until).await?)?;
             membership.compare(&there.unwrap_or_default(), &self.address())?;
-            // Whatever it was before, it is empty.
+            // A server without a number has no data.
             return Ok(self.link.tell_missed().await?);
         }
         membership.compare(&there.unwrap_or_default(), &self.address())
     }
 
+    /// Verifies one server: all its nodes, and the schema.
     async fn check(&self, allow_eviction: bool, until: Instant) -> Result<()> {
         let servers = self.data_nodes(until).await?;
         let checked = servers
@@ -252,8 +266,8 @@ impl Server {
         let is_any_there = checked.iter().any(Result::is_ok);
         for checked in checked {
             match checked {
-                // A node that is dead may still be taken for a primary by one that has not heard who
-                // took over, as of a slot that was on its way.
+                // A node that is dead may still be listed as a primary by a node that has not heard
+                // of its successor, for example if the slot was being moved.
                 Err(error) if is_any_there && is_of_absence(&error) => {
                     tracing::debug!(%error, "a node of the cluster could not be checked");
                 }
@@ -275,6 +289,7 @@ impl Server {
         Ok(())
     }
 
+    /// Verifies one node: that it is no sentinel, its version, mode, role and eviction policy.
     async fn check_one(
         &self,
         server: &ServerNode,
@@ -314,7 +329,7 @@ impl Server {
                 ),
             ));
         }
-        // It may be one since a moment ago.
+        // A node of a cluster may have become a replica a moment ago.
         if info.is_replica() && !self.is_cluster() {
             return Err(Error::new(
                 ErrorKind::ReadOnly,
@@ -324,8 +339,8 @@ impl Server {
         self.check_eviction(&info, &address, allow_eviction)
     }
 
-    /// The schema of what is stored; ours, if nothing is. Written only then, so that a worker
-    /// can start, and empty it, while Redis is full.
+    /// The schema of the stored data. If there is none, ours is stored; only then, so that a worker
+    /// can start while Redis is full, and work its jobs off.
     async fn schema(&self, until: Instant) -> Result<String> {
         let get = |field: &str| {
             let mut get = redis::cmd("HGET");
@@ -350,7 +365,8 @@ impl Server {
         from_value(self.command(&get("schema"), until).await?)
     }
 
-    /// Without it nobody gets in, so no audit repairs it.
+    /// Adds the remedy for a damaged `meta` to an error. Without `meta` no call works, not even an
+    /// audit, so an operator must repair it.
     fn of_meta(&self, error: Error) -> Error {
         if error.kind() != ErrorKind::Damaged {
             return error;
@@ -368,8 +384,9 @@ impl Server {
         )
     }
 
-    /// An `allkeys-*` policy evicts ledgers, and with them jobs; a `volatile-*` one evicts
-    /// triggers. Without a limit of memory nothing is evicted.
+    /// Refuses an `allkeys-*` policy, which evicts ledgers and with them jobs, unless `allowed`;
+    /// warns of it and of a `volatile-*` policy, which evicts triggers. Without a memory limit
+    /// nothing is evicted.
     fn check_eviction(&self, info: &Info, address: &str, allowed: bool) -> Result<()> {
         let policy = info.text("maxmemory_policy");
         let limited = info.is_limited();
@@ -385,7 +402,7 @@ impl Server {
                 ),
             ));
         }
-        // The client of a worker has said it.
+        // A worker's client has logged the warnings already.
         if self.insists {
             return Ok(());
         }
@@ -411,7 +428,7 @@ impl Server {
         Ok(())
     }
 
-    /// Makes this server announce this.
+    /// Makes this server, and each node of a cluster, announce these events.
     #[cfg(feature = "worker")]
     pub(crate) async fn announce(&self, wanted: WantedEvents, until: Instant) -> Announced {
         let (primaries, replicas) = match self.nodes(until).await {
@@ -419,17 +436,18 @@ impl Server {
             Err(error) => return Announced::Unanswered(error),
         };
         let of_primaries = primaries.iter().map(|it| (it, until));
-        // They announce nothing yet, and one that hangs holds nobody up.
+        // Replicas announce nothing yet, so a replica that hangs must not hold up the others.
         let soon = until.min(Instant::now() + REPLICAS);
         let of_replicas = replicas.iter().map(|it| (it, soon));
         let all = of_primaries.chain(of_replicas);
         let asked = all.map(|(server, until)| self.announce_at(server, wanted, until));
         let answers = join_all(asked).await;
-        // The worst of them.
+        // The most urgent state.
         let worst = answers.into_iter().max_by_key(Announced::badness);
         worst.unwrap_or(Announced::Already)
     }
 
+    /// Makes one node announce these events.
     #[cfg(feature = "worker")]
     async fn announce_at(
         &self,
@@ -455,14 +473,14 @@ impl Server {
         }
     }
 
-    /// The notification flags that are set.
+    /// The present notification flags of a node.
     #[cfg(feature = "worker")]
     async fn flags(&self, server: &ServerNode, until: Instant) -> Result<String> {
         let mut get = redis::cmd("CONFIG");
         get.arg("GET").arg(FLAGS_NAME);
         let answer = self.command_at(server, &get, until).await?;
         let mut pair: HashMap<String, String> = from_value(answer)?;
-        // Some managed servers answer the question, and show only what they let users set.
+        // Some managed servers answer, but show only the settings that users may change.
         pair.remove(FLAGS_NAME).ok_or_else(|| {
             let what = format!("{} does not show `{FLAGS_NAME}`", self.address());
             Error::new(ErrorKind::Denied, what)
@@ -470,6 +488,7 @@ impl Server {
     }
 }
 
+/// True if the server may answer differently later.
 #[cfg(feature = "worker")]
 fn is_passing(error: &Error) -> bool {
     matches!(

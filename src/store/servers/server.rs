@@ -1,7 +1,7 @@
-//! One server: its connections, its clock, and what is known of it.
+//! One server: its connections, its clock, and its simple commands.
 //!
-//! A cluster is one server with several nodes. Of several independent servers each is a `Server`, and
-//! the [`Store`](crate::store::Store) has them all.
+//! A cluster is one server with several nodes. If there are several independent servers, each is a
+//! `Server`, and the [`Store`](crate::store::Store) holds them all.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,25 +35,29 @@ use crate::store::servers::membership::Membership;
 use crate::store::{from_value, texts};
 use crate::time::UnixUs;
 
-/// One server, or one cluster.
+/// One server, or one cluster. Methods that take `until` give up at that instant.
 pub(crate) struct Server {
+    /// Connections for commands.
     pub(in crate::store) link: Link,
-    /// Which of several servers it is.
+    /// Its number among several servers, and whether it is away.
     pub(in crate::store) place: MemberStatus,
+    /// The estimate of its clock.
     pub(in crate::store) clock: Arc<RedisClock>,
-    /// How many ledgers kinds have, as far as is known; common to all servers of a store.
+    /// The known number of ledgers of each kind; shared by all servers of a store.
     pub(in crate::store) layouts: Arc<Layouts>,
+    /// The names of all keys and channels.
     pub(in crate::store) names: Names,
+    /// The number of the database.
     pub(in crate::store) database: i64,
-    /// The ledgers of which a part is missing.
+    /// The ledgers that lack a part on the node that serves them; only on a cluster.
     pub(in crate::store) torn: Arc<SplitLedgers>,
     pub(in crate::store) primaries: Arc<Primaries>,
-    /// The calls that wait until their writes are durable.
+    /// The calls that wait until a write is durable.
     pub(in crate::store) waits: Waits,
-    /// Whether numbered calls outlast a server that refuses for now: for a worker, which
-    /// has nobody to hand the error to.
+    /// True for a worker, which has no caller to give an error to: numbered calls are repeated
+    /// while the server refuses them.
     pub(in crate::store) insists: bool,
-    /// Where a worker notes what the server refuses.
+    /// Takes note of refusals, for a worker.
     #[cfg(feature = "worker")]
     health: Option<Arc<Health>>,
     #[cfg(feature = "worker")]
@@ -61,7 +65,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A server that is used alone.
+    /// A server that has all jobs of its store.
     pub(in crate::store) fn alone(
         origin: Origin,
         layouts: Arc<Layouts>,
@@ -72,7 +76,7 @@ impl Server {
         Server::new(link, MemberStatus::default(), layouts, names, settings)
     }
 
-    /// One of `of` servers.
+    /// Server `number`, from 0, of `of` servers.
     pub(in crate::store) fn member(
         origin: Origin,
         (number, of): (usize, usize),
@@ -110,7 +114,7 @@ impl Server {
         }
     }
 
-    /// The same server with a connection of its own, for calls that wait.
+    /// The same server with connections of its own, for calls that wait.
     pub(in crate::store) fn beside(&self, settings: &LinkSettings) -> Self {
         Server {
             clock: self.clock.clone(),
@@ -118,8 +122,9 @@ impl Server {
         }
     }
 
-    /// The same server with a connection of its own, whose calls outlast whatever may pass:
-    /// outages, fail-overs, a narrow ACL that somebody mends. `health` is told what they meet.
+    /// The same server with connections of its own, for calls that are repeated through outages,
+    /// fail-overs, and an ACL that is too narrow until an operator mends it. `health` gets a report
+    /// of each fault.
     #[cfg(feature = "worker")]
     pub(in crate::store) fn insisting(&self, settings: &LinkSettings, health: Health) -> Self {
         let health = Arc::new(health);
@@ -131,6 +136,7 @@ impl Server {
         }
     }
 
+    /// The same server, by another link. It shares the knowledge of layouts and torn ledgers.
     fn with_link(&self, link: Link, settings: &LinkSettings) -> Self {
         Server {
             torn: self.torn.clone(),
@@ -145,18 +151,18 @@ impl Server {
         }
     }
 
-    /// From now on the server is told what it has missed whenever a connection to it is new.
+    /// From now on the server is told the changes that it has missed with each new connection.
     pub(in crate::store) fn begin_to_tell(&mut self, missed: CatchUp) {
         self.link.begin_to_tell(missed);
     }
 
-    /// The health of the server, if a worker uses it.
+    /// The health of the server, if this store belongs to a worker.
     #[cfg(feature = "worker")]
     pub(crate) fn health(&self) -> Option<&Health> {
         self.health.as_deref()
     }
 
-    /// Notes that a call was answered or refused that concerns this subject only.
+    /// Notes that a call on this subject was answered or refused.
     #[cfg(feature = "worker")]
     pub(crate) fn note(&self, subject: &str, call: &'static str, refused: Option<&Error>) {
         if let Some(health) = &self.health {
@@ -164,38 +170,39 @@ impl Server {
         }
     }
 
-    /// Whether it is a cluster, where each key has a node of its own.
+    /// True if it is a cluster, where each key has its own node.
     pub(crate) fn is_cluster(&self) -> bool {
         self.link.origin().cluster().is_some()
     }
 
-    /// Where the server is; without credentials.
+    /// The address of the server; without credentials.
     pub(crate) fn address(&self) -> String {
         self.link.address()
     }
 
-    /// How many connections were opened so far. A change tells that there was a gap.
+    /// The number of connections opened so far. If it has grown, there was a gap.
     pub(crate) fn connections_opened(&self) -> u64 {
         self.link.opened()
     }
 
-    /// Whether it is one of several.
+    /// True if it is one of several servers.
     pub(in crate::store) fn is_member(&self) -> bool {
         self.place.number.is_some()
     }
 
-    /// Which of several servers it is; 0 if there is one.
+    /// Its index among several servers, from 0; 0 if there is one server.
     pub(crate) fn place(&self) -> usize {
         self.place.number.unwrap_or(0)
     }
 
-    /// It has answered so when it was asked beside the others.
+    /// Takes in the server's answer to a question that all servers were asked: it is there or away.
     pub(in crate::store) fn note_presence<T>(&self, answer: &Result<T>) {
         self.place.note(answer);
     }
 
-    /// Asks two that may be on different nodes of a cluster. When one of them has answered there, the
-    /// other one is not waited for for long. Returns their answers, and whether these are both.
+    /// Asks two questions that may go to different nodes of a cluster. When the first answer has
+    /// come there, the second is waited for for [`OF_A_NODE`] only. Returns the answers, and true
+    /// if both came.
     pub(in crate::store) async fn one_suffices<T>(
         &self,
         one: impl Future<Output = Result<T>>,
@@ -223,8 +230,8 @@ impl Server {
         }
     }
 
-    /// Until when a ledger is waited for by those who can do without: one of several servers, or one
-    /// on a node of a cluster.
+    /// The deadline of a caller that can do without one ledger: earlier than `until` if there are
+    /// several servers, or nodes.
     pub(in crate::store) fn patience_for_one(&self, until: Instant) -> Instant {
         match self.is_cluster() {
             true => until.min(Instant::now() + OF_A_NODE),
@@ -232,7 +239,8 @@ impl Server {
         }
     }
 
-    /// Until when one of several servers is waited for by those who can do without.
+    /// The deadline of a caller that can do without one of several servers; `until` if there is
+    /// one.
     pub(in crate::store) fn patience(&self, until: Instant) -> Instant {
         if !self.is_member() {
             return until;
@@ -241,20 +249,21 @@ impl Server {
         until.min(Instant::now() + patience)
     }
 
-    /// The kinds that this server lists, in no order. Their layouts are known from now on.
+    /// The kinds that this server lists, in no order. From now on their layouts are known.
     pub(crate) async fn kinds(&self, until: Instant) -> Result<Vec<Kind>> {
         let listed = self.list_of_kinds(self.patience(until)).await;
         self.note_presence(&listed);
         listed
     }
 
+    /// Reads the list of kinds.
     async fn list_of_kinds(&self, until: Instant) -> Result<Vec<Kind>> {
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(self.names.kinds());
         let found = texts(self.command(&cmd, until).await?)?;
         let mut kinds = Vec::with_capacity(found.len());
         for (name, layout) in found {
-            // A name that is no kind was put there by somebody else, and nothing can be under it.
+            // Another program wrote a name that is no kind; nothing can be stored under it.
             let Ok(kind) = Kind::parse(&name) else {
                 continue;
             };
@@ -266,14 +275,14 @@ impl Server {
         Ok(kinds)
     }
 
-    /// Whether a kind was ever used, for all that this server knows.
+    /// True if this server knows that a kind was ever used.
     pub(in crate::store) async fn knows(&self, kind: &Kind, until: Instant) -> Result<bool> {
         let kinds = self.names.kinds();
         let listed = self.has_field(&kinds, kind.as_str(), until);
         if !self.is_cluster() {
             return listed.await;
         }
-        // The list may be on a node that is away. Its first ledger knows as well whether it was used.
+        // The list may be on a node that is away. The kind's first ledger knows as well.
         let first = self.names.ledger(kind, 0);
         let was_used = async {
             Ok(self.has_field(&first.calls, "layout", until).await?
@@ -283,7 +292,7 @@ impl Server {
         Ok(told.contains(&true))
     }
 
-    /// Whether a hash has a field.
+    /// True if a hash has a field.
     pub(in crate::store) async fn has_field(
         &self,
         key: &str,
@@ -296,7 +305,7 @@ impl Server {
         Ok(text.is_some())
     }
 
-    /// Says something on the wake channel. A hint: nothing depends on its being heard.
+    /// Publishes a message on the wake channel. It is a hint: nothing depends on delivery.
     pub(crate) async fn tell(&self, message: &str, until: Instant) -> Result<()> {
         let until = self.patience(until);
         let mut cmd = redis::cmd("PUBLISH");
@@ -304,19 +313,19 @@ impl Server {
         self.command(&cmd, until).await.map(drop)
     }
 
-    /// The time of the server.
+    /// The time by the server's clock.
     pub(crate) async fn time(&self, until: Instant) -> Result<UnixUs> {
         let time = self.command(&redis::cmd("TIME"), until).await?;
         let (seconds, micros): (u64, u64) = from_value(time)?;
         Ok(UnixUs(seconds * 1_000_000 + micros))
     }
 
-    /// Sends a command until it is answered, or until `until`.
+    /// Sends a command, and repeats it until it is answered or `until` has passed.
     pub(in crate::store) async fn command(&self, cmd: &Cmd, until: Instant) -> Result<Value> {
         Ok(self.link.send(Request::One(cmd), until).await?.value)
     }
 
-    /// Sends several commands together; one that fails fails them all.
+    /// Sends several commands together; if one fails, all count as failed.
     pub(in crate::store) async fn pipeline(
         &self,
         pipeline: &Pipeline,
