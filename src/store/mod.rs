@@ -268,7 +268,7 @@ impl Store {
     /// True if a kind was ever used.
     ///
     /// # Errors
-    /// That of a server that is away, if no other server knows the kind.
+    /// The error of a server that is away, if no other server knows the kind.
     pub(crate) async fn knows(&self, kind: &Kind, until: Instant) -> Result<bool> {
         let known = self.on_each(until, |it, until| Box::pin(it.knows(kind, until)));
         let (known, mut away) = known.await.there()?;
@@ -285,8 +285,7 @@ impl Store {
         told.await.of_those_there().map(drop)
     }
 
-    /// The time by the clock of Redis; if there are several servers, that of the first one to
-    /// answer.
+    /// The time by the clock of Redis; of several servers, by the first to answer.
     pub(crate) async fn time(&self, until: Instant) -> Result<UnixUs> {
         let time = self.on_any(until, |it, until| Box::pin(it.time(until)));
         time.await

@@ -33,7 +33,7 @@ mod tests {
 
     use super::*;
 
-    /// As a connection does that several share: one task reads for all of them.
+    /// Like a shared connection: one task reads the answers of all callers.
     async fn answer() -> impl Future<Output = Result<u8, oneshot::error::RecvError>> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap())

@@ -38,6 +38,7 @@ use node::NodeChoice;
 /// The first pause between two tries; it doubles up to [`LAST_PAUSE`], and starts again when the
 /// server moves.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause between two tries.
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 /// This many redirections of one call are followed without a pause. More than one come from slots
@@ -550,6 +551,7 @@ impl Link {
         Ok(inner)
     }
 
+    /// The fault of a failed attempt to connect to a node.
     fn not_connected(&self, node: Option<&Node>, error: RedisError) -> Fault {
         Fault::from_connecting(error, &self.address_of(node))
     }

@@ -242,6 +242,7 @@ impl Sentinels {
         self.database
     }
 
+    /// The addresses of the sentinels, for errors.
     fn places(&self) -> String {
         let places: Vec<String> = self.connection_slots.iter().map(place_of).collect();
         format!("sentinels {}", places.join(", "))
@@ -294,6 +295,7 @@ impl Sentinels {
         })
     }
 
+    /// Opens a connection with the timeouts of the link.
     async fn connect(&self, client: &redis::Client) -> Result<MultiplexedConnection, RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.settings.connect_timeout))
@@ -423,6 +425,7 @@ fn apart(settings: &LinkSettings, _: &str, _: bool) -> (LinkSettings, LinkSettin
     (settings.clone(), settings.clone())
 }
 
+/// The address of a sentinel; without credentials.
 fn place_of(connection_slot: &redis::Client) -> String {
     url::address(connection_slot.get_connection_info().addr())
 }
@@ -430,12 +433,17 @@ fn place_of(connection_slot: &redis::Client) -> String {
 /// The options behind the `?` of the URL.
 #[derive(Default)]
 struct SentinelOptions<'a> {
+    /// User for the sentinels; the URL's own user is for the primary.
     user: Option<&'a str>,
+    /// Password for the sentinels.
     password: Option<&'a str>,
+    /// True if the sentinels are reached by TLS.
     tls: bool,
 }
 
 impl<'a> SentinelOptions<'a> {
+    /// Parses `sentinel_user=…&sentinel_password=…&sentinel_tls=true`, each part of which is
+    /// optional.
     fn parse(query: &'a str) -> Result<Self> {
         let mut options = SentinelOptions::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -456,6 +464,7 @@ impl<'a> SentinelOptions<'a> {
     }
 }
 
+/// The error of a URL that is not valid, with the right form.
 fn wrong(what: &str) -> Error {
     Error::new(
         ErrorKind::InvalidSetting,

@@ -29,6 +29,7 @@ const BEHIND: (Duration, usize) = (Duration::from_secs(2), 16_384);
 
 /// The first pause before it subscribes again; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause before it subscribes again.
 const LAST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A report of a subscription.
@@ -123,6 +124,7 @@ impl Subscription {
         it
     }
 
+    /// A subscription to no channel yet.
     fn new(server: Arc<Server>, settings: &LinkSettings, name: &'static str) -> Self {
         Subscription {
             channels: Vec::new(),
@@ -138,6 +140,7 @@ impl Subscription {
         }
     }
 
+    /// The address of the node that it follows.
     fn address(&self) -> String {
         self.server.address_of(&self.node)
     }

@@ -120,6 +120,7 @@ fn chain(text: &[u8], place: &str) -> Result<Vec<CertificateDer<'static>>> {
     }
 }
 
+/// An error of a setting.
 fn invalid(message: String) -> Error {
     Error::new(ErrorKind::InvalidSetting, message)
 }

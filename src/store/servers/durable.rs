@@ -35,6 +35,7 @@ const WAITERS: usize = 4;
 
 /// The first pause before the ledger is looked for again; it doubles up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause before the ledger is looked for again.
 const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 /// All waits on one server.
@@ -75,7 +76,7 @@ enum Disks {
     Untold,
     /// The disks of its replicas; it has no append-only file itself.
     OfReplicas,
-    /// Its own and those of its replicas.
+    /// Its own disk and the disks of its replicas.
     All,
 }
 

@@ -172,6 +172,7 @@ impl Store {
         Ok(select_ok(asked).await?.0)
     }
 
+    /// Asks all servers at the same time, and waits for all answers.
     async fn ask<'a, T>(
         &'a self,
         ask: impl Fn(&'a Server) -> BoxFuture<'a, Result<T>>,

@@ -153,8 +153,8 @@ impl Health {
         }
     }
 
-    /// How often the server was found to be a replica so far; nothing while it is one. The events
-    /// of a replica are not those of its own changes, and not complete.
+    /// How often the server was found to be a replica so far; nothing while it is one. A replica
+    /// announces changes that were made on its primary, and not all of them.
     pub(crate) fn demotions(&self) -> Option<u64> {
         let state = self.lock();
         (!state.is_replica).then_some(state.demotions)
@@ -286,12 +286,12 @@ mod tests {
         }
         health.fails(Ailment::Away, Instant::now(), &error("refused"));
         let before = Instant::now();
-        // An answer to what was sent before the latest failure.
+        // The answer to a request that was sent before the latest failure.
         health.serves(sent);
         for _ in 0..2 {
             health.serves(Instant::now());
         }
-        // It was on its way while the server came back.
+        // This request was on its way while the server came back.
         health.fails(Ailment::Away, before, &error("late"));
         assert_eq!(*told.lock().unwrap(), ["refused", "loading", "back"]);
     }

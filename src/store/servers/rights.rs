@@ -162,6 +162,7 @@ impl Store {
 }
 
 impl Server {
+    /// Warns if this user may not use one of the commands on triggers.
     async fn warn_of_rights(&self, kind: &Kind, until: Instant) {
         for (command, cmd) in on_a_trigger(kind) {
             if let Err(error) = self.command(&cmd, until).await
@@ -198,6 +199,7 @@ impl Server {
         }
     }
 
+    /// The error of the first right that is missing for this kind.
     #[cfg(feature = "worker")]
     async fn check_rights(&self, kind: &Kind, until: Instant) -> Result<()> {
         let refused = self.refused_of_kind(kind, until).await?;
@@ -359,6 +361,7 @@ impl Server {
         Ok(refused)
     }
 
+    /// Verifies that this server is no cluster, and that this user may adopt keys with these globs.
     #[cfg(feature = "worker")]
     async fn check_adoption(&self, globs: &[String], until: Instant) -> Result<()> {
         if self.is_cluster() {

@@ -51,6 +51,7 @@ pub(crate) struct Server {
     pub(in crate::store) database: i64,
     /// The ledgers that lack a part on the node that serves them; only on a cluster.
     pub(in crate::store) torn: Arc<SplitLedgers>,
+    /// The primaries of a cluster with their open slots, cached for a moment.
     pub(in crate::store) primaries: Arc<Primaries>,
     /// The calls that wait until a write is durable.
     pub(in crate::store) waits: Waits,
@@ -60,6 +61,7 @@ pub(crate) struct Server {
     /// Takes note of refusals, for a worker.
     #[cfg(feature = "worker")]
     health: Option<Arc<Health>>,
+    /// Nodes that have not answered the pacer in time, which it leaves out until they have.
     #[cfg(feature = "worker")]
     pub(in crate::store) slow: Slow,
 }

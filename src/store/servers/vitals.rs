@@ -76,7 +76,7 @@ impl ServerReport {
         }
     }
 
-    /// A setting, one of those that were asked for.
+    /// The value of a setting, if it was asked for and this user may see it.
     pub(crate) fn setting(&self, name: &str) -> Observed<&str> {
         match self.config.get(name) {
             Some(Ok(value)) => Ok(value),
@@ -85,30 +85,31 @@ impl ServerReport {
         }
     }
 
-    /// Whether settings were asked for, and none was shown: whoever asks may not set any, either.
+    /// True if settings were asked for and none was shown: then this user may not change any,
+    /// either.
     pub(crate) fn hides_settings(&self) -> bool {
         !self.config.is_empty() && self.config.values().all(Result::is_err)
     }
 }
 
 impl Store {
-    /// Changes a setting, of each node of a cluster, until the server restarts.
+    /// Changes a setting on each server, and each node of a cluster, until it restarts.
     pub(crate) async fn set(&self, name: &str, value: &str, until: Instant) -> Result<()> {
         let set = self.on_each(until, |it, until| Box::pin(it.set(name, value, until)));
         set.await.of_those_there().map(drop)
     }
 
-    /// The number of the database; of several servers that of the first.
+    /// The number of the database on the first server.
     pub(crate) fn database(&self) -> i64 {
         self.servers[0].database
     }
 
-    /// The kinds that were ever used, each with its number of shards, as they stand there.
+    /// The kinds that were ever used, each with its layout, as text that may not be valid.
     pub(crate) async fn shards(&self, until: Instant) -> Result<Vec<(String, String)>> {
         let listed = self.on_each(until, |it, until| Box::pin(it.shards(until)));
         let mut listed = listed.await.of_those_there()?.concat();
         if self.is_several() {
-            // Of one kind it may be that two say something else: the newer holds.
+            // Two servers can list different layouts of a kind: the newer one counts.
             listed.sort_by(|(one, _), (other, _)| one.cmp(other));
             listed.dedup_by(|(one, layout), (kind, before)| {
                 let is_same = one == kind;
@@ -126,8 +127,8 @@ impl Store {
 }
 
 impl Server {
-    /// What a server says of itself, and of these settings; one round trip. Fails only if there
-    /// is no answer: what this user may not see is told apart.
+    /// The state of a server or node, and these settings; one round trip. Fails only without an
+    /// answer: each value that this user may not see is an error of its own.
     pub(crate) async fn vitals(
         &self,
         server: &ServerNode,
@@ -138,7 +139,7 @@ impl Server {
         asked.cmd("INFO");
         asked.cmd("HGET").arg(self.names.meta()).arg("schema");
         for name in settings {
-            // One by one: several in one call are new in Redis 7.
+            // One by one: only Redis 7 accepts several in one call.
             asked.cmd("CONFIG").arg("GET").arg(name);
         }
         let mut answers = self.each_of(server, &mut asked, until).await?.into_iter();
@@ -168,14 +169,14 @@ impl Server {
         Ok(())
     }
 
-    /// The clock of a server, and how far away it is.
+    /// Reads the clock of a server or node, and how long the answer takes.
     pub(crate) async fn tick(&self, server: &ServerNode, until: Instant) -> Result<ClockReading> {
         let time = redis::cmd("TIME");
         let request = match server {
             Some(node) => Request::At(node, &time),
             None => Request::One(&time),
         };
-        // The call may be repeated, or wait for a connection; what counts is the last try.
+        // The call may be repeated, or wait for a connection; only the last try is timed.
         let answer = self.link.send(request, until).await?;
         let back = answer.received.elapsed();
         let took = answer.received - answer.sent.instant;
@@ -193,7 +194,7 @@ impl Server {
         from_value(self.command(&cmd, until).await?)
     }
 
-    /// The answers to commands of which each may fail for itself.
+    /// Sends several commands together, and returns an answer or error for each.
     pub(in crate::store) async fn each(
         &self,
         asked: &mut redis::Pipeline,
@@ -202,7 +203,7 @@ impl Server {
         self.each_of(&None, asked, until).await
     }
 
-    /// The same; those without a key are for this server.
+    /// The same; commands without a key are for this node.
     async fn each_of(
         &self,
         server: &ServerNode,
@@ -218,8 +219,9 @@ impl Server {
 }
 
 impl Ledger {
-    /// How many jobs there are, how many dead letters since then, when the oldest died, and which
-    /// of the `most` jobs that are due next have a value of somebody else under their name.
+    /// Takes a sample: the number of jobs, the dead letters since `since`, the age of the oldest,
+    /// and of the `most` jobs that are due next those whose name is the key of a foreign value. Two
+    /// round trips at most.
     pub(crate) async fn sample(
         &self,
         since: UnixMs,
@@ -250,7 +252,7 @@ impl Ledger {
         };
         let mut asked = redis::pipe();
         for id in &due {
-            // One byte more than our own marker has.
+            // One byte more than our marker has, to tell a longer value apart.
             let trigger = asked.cmd("GETRANGE").arg(format!("{}:{id}", self.kind()));
             trigger.arg(0).arg(MARKER.len());
         }
@@ -274,10 +276,11 @@ impl Ledger {
     }
 }
 
+/// Decodes an answer; a refusal becomes its code and text, without the arguments of the command.
 fn seen<T: redis::FromRedisValue>(value: Value) -> Observed<T> {
     if let Value::ServerError(error) = &value {
         let details = error.details().unwrap_or_default();
-        // The arguments of a command that is not known are those that we have sent.
+        // The error for an unknown command repeats its arguments, which we have sent.
         let details = details.split(", with args").next().unwrap_or_default();
         return Err(format!("{} {details}", error.code()).trim_end().to_owned());
     }

@@ -83,6 +83,7 @@ impl TargetRedis {
         self.send(place, Request::Together(pipeline)).await
     }
 
+    /// Sends a request until it is answered or `patience` has passed.
     async fn send<T: FromRedisValue>(
         &self,
         place: &KeyContext<'_>,
@@ -105,6 +106,7 @@ impl TargetRedis {
         self.answer(place, answer)
     }
 
+    /// Sends a command that writes, with repeats as `writes` says.
     async fn try_write(&self, cmd: &Cmd, writes: WriteRetry) -> Result<Value, Fault> {
         let until = Instant::now() + self.patience;
         let answer = match writes {
@@ -123,6 +125,7 @@ impl TargetRedis {
         from_value(answer.map_err(|fault| self.explained(place, fault))?)
     }
 
+    /// The error of a fault, with the name of the key.
     fn explained(&self, place: &KeyContext<'_>, fault: Fault) -> Error {
         let KeyContext { what, key } = place;
         if fault.is_wrong_type() {

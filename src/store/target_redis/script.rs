@@ -10,7 +10,9 @@ use crate::error::Result;
 
 /// One script. Its file in `lua/streams` begins with a header that gives its arguments and replies.
 pub(super) struct StreamScript {
+    /// The Lua code.
     source: &'static str,
+    /// Its SHA-1, for `EVALSHA`.
     hash: LazyLock<String>,
 }
 

@@ -314,6 +314,7 @@ fn texts(ids: &[EntryId]) -> Vec<String> {
     ids.iter().map(EntryId::to_string).collect()
 }
 
+/// Names a stream in errors.
 fn place(key: &str) -> KeyContext<'_> {
     KeyContext {
         what: "stream",
@@ -321,6 +322,7 @@ fn place(key: &str) -> KeyContext<'_> {
     }
 }
 
+/// Names a string in errors.
 fn of_string(key: &str) -> KeyContext<'_> {
     KeyContext {
         what: "string",
@@ -328,6 +330,7 @@ fn of_string(key: &str) -> KeyContext<'_> {
     }
 }
 
+/// Names a hash in errors.
 fn hash(key: &str) -> KeyContext<'_> {
     KeyContext { what: "hash", key }
 }

@@ -19,6 +19,7 @@ impl Node {
         Node(address.into())
     }
 
+    /// A node by host and port; an IPv6 address gets brackets.
     fn of(host: &str, port: i64) -> Self {
         // An IPv6 address.
         match host.contains(':') && !host.starts_with('[') {
@@ -58,7 +59,9 @@ impl fmt::Display for Node {
 pub(super) struct SlotMap {
     /// For each slot the index of its primary in `primaries`, or [`NOBODY`].
     owners: Vec<u16>,
+    /// Nodes that serve slots; the index of each stays the same while the layout lasts.
     pub(super) primaries: Vec<Node>,
+    /// Replicas of all primaries.
     pub(super) replicas: BTreeSet<Node>,
     /// The time of the reading; nothing before the first one.
     pub(super) read: Option<Instant>,

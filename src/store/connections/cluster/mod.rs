@@ -214,6 +214,7 @@ impl Cluster {
     }
 }
 
+/// The error of a URL that is not valid, with the right form.
 fn wrong(what: &str) -> Error {
     Error::new(
         ErrorKind::InvalidSetting,
