@@ -90,7 +90,6 @@ impl WantedEvents {
 /// Whether Redis announces the wanted events.
 #[cfg(feature = "worker")]
 pub(crate) enum Announced {
-    /// It does, by its own settings.
     Already,
     /// The missing flags were merged into those that were set.
     FromNow {

@@ -20,10 +20,10 @@ const PENDING: usize = 1000;
 /// Roughly the number of notes that one step of a scan shows.
 const NOTES: usize = 100;
 
-/// The state of an entry in its group.
+/// The state of an entry in its group. `Unread` means that it is there and that no consumer has read
+/// it, as far as was looked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EntryStatus {
-    /// It is there and no consumer has read it, as far as was looked.
     Unread,
     /// A consumer has read it, and not acknowledged it for this long.
     Read {
