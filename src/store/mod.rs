@@ -1,4 +1,4 @@
-//! Access to Redis. No other module of this crate sends a command.
+//! Access to Redis: all commands of clients and workers are sent here.
 //!
 //! | part | contents |
 //! |---|---|

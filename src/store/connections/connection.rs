@@ -10,6 +10,7 @@ use redis::aio::MultiplexedConnection;
 /// A place for one connection at a time.
 #[derive(Default)]
 pub(in crate::store) struct ConnectionSlot {
+    /// The connection; nothing before the first, and after a break.
     current: Mutex<Option<Connection>>,
     /// Held while a connection is opened, so that calls made together open one and not a hundred.
     pub(in crate::store) opening: tokio::sync::Mutex<()>,

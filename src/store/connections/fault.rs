@@ -26,7 +26,9 @@ fn remedy_of_silence(address: &str) -> &'static str {
 /// A failed request: the error for the caller, and its class for the link.
 #[derive(Debug)]
 pub(crate) struct Fault {
+    /// For the caller: kind, cause and remedy.
     error: Error,
+    /// For the link: what it does next.
     class: Class,
     /// The node of a cluster that failed.
     node: Option<Node>,
@@ -74,6 +76,7 @@ enum Class {
 }
 
 impl Fault {
+    /// A fault without a node and a message of a server.
     fn new(class: Class, error: Error) -> Self {
         Fault {
             error,

@@ -48,6 +48,7 @@ const REDIRECTIONS: usize = 4;
 /// One server, or the nodes of a cluster, each reached through one connection at a time. Calls that
 /// are made together share it.
 pub(crate) struct Link {
+    /// Finds the server for new connections.
     origin: Origin,
     /// Without timeouts: they are kept here.
     config: AsyncConnectionConfig,

@@ -49,6 +49,7 @@ pub(crate) struct Sentinels {
     /// The URL of the primary without host and port, which stand between `before` and `behind`.
     before: String,
     behind: String,
+    /// The number of the database in the URL; 0 if it names none.
     database: i64,
     /// For connections to the primary, and timeouts for the sentinels.
     settings: LinkSettings,
@@ -68,6 +69,7 @@ type HostPort = (String, u16);
 struct PrimaryReport {
     /// Its configuration epoch, which grows with each fail-over.
     epoch: u64,
+    /// The primary's address.
     place: HostPort,
 }
 

@@ -55,7 +55,9 @@ pub(crate) struct Subscription {
     node: Option<Node>,
     /// Messages come all the time on a healthy node, so that silence means that it is cut off.
     is_never_silent: bool,
+    /// The channels that it subscribes to by name.
     channels: Vec<String>,
+    /// The channels that it subscribes to by glob.
     patterns: Vec<String>,
     /// The channel of expired keys.
     expired: String,
@@ -203,6 +205,7 @@ impl Subscription {
         subscribed.unwrap_or_else(|| Err(Fault::unreachable(&self.address())))
     }
 
+    /// The fault of a failed attempt to subscribe.
     fn failed(&self, error: redis::RedisError) -> Fault {
         Fault::from_connecting(error, &self.address())
     }

@@ -38,9 +38,13 @@ const QUEUE: usize = 1024;
 
 /// A report of one of the subscriptions, or of the task that reads the layout.
 enum SubscriptionReport {
+    /// As [`Signal::Up`], for one subscription.
     Up(EventSource),
+    /// As [`Signal::Gap`], for one subscription.
     Gap(EventSource, Error),
+    /// As [`Signal::Expired`].
     Expired(Vec<u8>),
+    /// As [`Signal::Wake`].
     Wake(Vec<u8>),
     /// The layout was read.
     Looked,
@@ -62,6 +66,7 @@ type Task = LocalBoxFuture<'static, ()>;
 struct Nodes {
     server: Arc<Server>,
     settings: LinkSettings,
+    /// Takes the reports of all subscriptions.
     tell: mpsc::Sender<SubscriptionReport>,
     /// For each node the task of its subscription, and in how many reads in a row it was absent.
     followed: HashMap<Node, (AbortHandle, u32)>,

@@ -40,7 +40,9 @@ const LAST_PAUSE: Duration = Duration::from_millis(500);
 
 /// All waits on one server.
 pub(in crate::store) struct Waits {
+    /// Finds the server for new connections.
     origin: Origin,
+    /// For the connections of the waiters.
     settings: LinkSettings,
     /// The queue of each node; a single server has the key `None`.
     entrances: Mutex<HashMap<Option<Node>, mpsc::Sender<DurableWait>>>,
@@ -56,6 +58,7 @@ struct Touch {
 
 /// A wait for one call.
 struct DurableWait {
+    /// Sent again in each round, until the wait is over.
     touch: Arc<Touch>,
     /// True if the slot is being moved to this node, which serves it only behind `ASKING`.
     is_asked: bool,
@@ -72,7 +75,7 @@ struct DurableWait {
 /// The disks that a server reports on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Disks {
-    /// None: it does not know `WAITAOF`, or the ACL does not allow it.
+    /// None: it does not know `WAITAOF`, or does not allow it.
     Untold,
     /// The disks of its replicas; it has no append-only file itself.
     OfReplicas,
@@ -217,9 +220,11 @@ impl Waits {
 
 /// One connection that waits.
 struct Waiter {
+    /// Used by this waiter alone, so that its connection writes only touches.
     link: Link,
     /// A node of a cluster; nothing for a single server.
     node: Option<Node>,
+    /// The longest that an answer may take beyond the time of the wait itself.
     response_timeout: Duration,
     /// The disks that the server reports on, as seen by the connection with this number.
     disks: Option<(u64, Disks)>,

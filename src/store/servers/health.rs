@@ -49,7 +49,9 @@ type Tell = dyn Fn(HealthReport) + Send + Sync;
 
 /// The health of one server, as one worker sees it. All parts of the worker share it.
 pub(crate) struct Health {
+    /// Locked for moments only, and never while a report is made.
     state: Mutex<HealthState>,
+    /// Receives the reports.
     tell: Box<Tell>,
 }
 
@@ -81,6 +83,7 @@ struct Illness {
 
 /// A gap in the events.
 struct Deafness {
+    /// When the subscription went down, or the latest outage was seen.
     since: Instant,
     /// True if it was logged.
     told: bool,
@@ -88,6 +91,7 @@ struct Deafness {
 
 /// A subject with refused calls.
 struct Broken {
+    /// When the first of its calls was refused.
     since: Instant,
     /// When each call was last refused.
     calls: HashMap<&'static str, Instant>,

@@ -144,7 +144,9 @@ pub(in crate::store) fn is_beat(row: &str) -> bool {
 struct Row<'a> {
     /// Time of the beat, by the clock of Redis.
     beat: UnixMs,
+    /// As in [`Beat::room`].
     room: &'a str,
+    /// As in [`Beat::description`].
     description: &'a str,
 }
 

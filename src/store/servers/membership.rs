@@ -23,6 +23,7 @@ pub(in crate::store) const EMPTIED: &str = "emptied";
 
 /// The number that a server must have.
 pub(in crate::store) struct Membership {
+    /// For the name of `meta`, where the number is stored.
     names: Names,
     /// Such as `1 of 2`.
     wanted: String,

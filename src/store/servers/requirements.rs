@@ -1,5 +1,5 @@
-//! The requirements for a server: version, role, eviction policy, schema, and key events. They are
-//! checked when a client connects.
+//! The requirements for a server: version, role, eviction policy, schema, and key events. A client
+//! checks them when it connects, and a worker when it starts.
 
 use std::collections::HashMap;
 #[cfg(feature = "worker")]
@@ -96,7 +96,7 @@ pub(crate) enum Announced {
         was: String,
         set: String,
     },
-    /// It does not, and it refused to set the flags.
+    /// It does not, by the flags `was`, and for this reason they could not be changed.
     Never {
         was: String,
         error: Error,
@@ -249,7 +249,7 @@ impl Server {
             self.command(&note, until).await?;
             there = from_value(self.command(&ask, until).await?)?;
             membership.compare(&there.unwrap_or_default(), &self.address())?;
-            // A server without a number has no data.
+            // Whatever data the server had before, it is empty now.
             return Ok(self.link.tell_missed().await?);
         }
         membership.compare(&there.unwrap_or_default(), &self.address())

@@ -156,5 +156,6 @@ pub(crate) enum WriteRetry {
 struct KeyContext<'a> {
     /// The type that the key should have: a list, a stream, a hash or a string.
     what: &'static str,
+    /// The name of the key.
     key: &'a str,
 }

@@ -40,7 +40,9 @@ pub(crate) struct Cluster {
     seeds: Vec<Node>,
     /// The URL of a node without its host and port.
     before: String,
+    /// For connections to the nodes.
     settings: LinkSettings,
+    /// The latest layout, with the redirections since.
     layout: Mutex<SlotMap>,
     /// A node gave an unexpected answer, or none, that a new layout would explain.
     doubted: AtomicBool,
