@@ -257,7 +257,7 @@ impl Fault {
         )
     }
 
-    /// The fault of an attempt to connect: nothing was sent, so the request can be repeated.
+    /// The fault of an attempt to connect; the request was not sent.
     pub(crate) fn from_connecting(error: RedisError, address: &str) -> Self {
         if error.kind() == redis::ErrorKind::Parse {
             return Fault::refused(Error::new(
