@@ -58,13 +58,12 @@ impl CatchUp {
         CatchUp { store, place }
     }
 
-    /// Tells the server its news, and starts to tell other servers theirs.
+    /// Tells the server its news, and starts to tell other servers theirs. Boxed, since it is rare:
+    /// else it is part of the type of every call.
     ///
     /// # Errors
     /// If the server is away again. A refusal of the server is logged only: it prevents no other
     /// call.
-    ///
-    /// Boxed, since it is rare: else it is part of the type of every call.
     pub(in crate::store) fn tell(&self) -> BoxFuture<'_, Result<(), Fault>> {
         Box::pin(async move {
             let told = self.tell_by_all().await;
