@@ -39,7 +39,8 @@ worst=0
 while read -r name _; do
     case "$name" in '' | '#'*) continue ;; esac
     case " $* " in *" $name "* | '  ') ;; *) continue ;; esac
-    server=target/servers/$name/${name%-*}-server
+    # Cargo runs tests in the folder of their package.
+    server=$PWD/target/servers/$name/${name%-*}-server
     log=target/servers/$name.log
     printf '%s\n' "$name"
     case "$name" in
