@@ -1,7 +1,7 @@
-//! What must hold of one adopted key, by what was done to it, and by who listened.
+//! Rules for one adopted key, judged by the commands on it and by the listeners of the time.
 //!
-//! The program is told whether its key was still there, and that decides most: a key that was there
-//! had not expired, and so its job cannot have been due.
+//! Each answer tells the program whether its key was still there. That decides most: a key that was
+//! there had not expired, and so its job cannot have been due.
 
 use std::collections::HashSet;
 
@@ -14,45 +14,45 @@ use crate::report::Adopted;
 use crate::story::{Call, Rollback, Run, Story, Wrong};
 use crate::witness::Ears;
 
-/// For how long somebody has to listen to have looked at a key that was changed.
+/// How long a listener must have been there to have looked at a changed key.
 const HEARD: Micros = 1_000_000;
 
-/// For how long, to have found a key that was changed before.
+/// How long a listener must have been there to have found a key that was changed before.
 const FOUND: Micros = 3_000_000;
 
 /// How far apart the clocks of programs and of Redis may be, and how exact times to live are.
 const EXACT: Micros = 50_000;
 
-/// By how much sooner a time may be over: one that a program names is a whole millisecond, and
-/// found out before the call is written down.
+/// How much sooner a time may be over: a time that a program names is a whole millisecond, and is
+/// computed before the call is written down.
 const NAMED: Micros = 2_000;
 
-/// From this on a time to live is longer than any trial.
+/// A time to live from here on is longer than any trial.
 const LONG: Micros = 24 * 3600 * 1_000_000;
 
-/// Faults that change what there is under keys, or their times.
+/// Faults that change keys or their times.
 pub(crate) const EVICTION: &str = "eviction";
 pub(crate) const JUMP: &str = "the clock of Redis jumps";
 
-/// What is known beside what was done to a key.
+/// Facts beside the commands on a key.
 pub(crate) struct Sight<'a> {
     pub(crate) kept: &'a Kept,
     /// The versions that ledgers have had, by the log of Redis.
     pub(crate) stored: &'a HashSet<Version>,
     pub(crate) rollbacks: &'a [Rollback],
     pub(crate) ears: Ears,
-    /// What else keeps those who listen from looking: when, and for how long.
+    /// Other faults that keep listeners from looking: their start and length.
     pub(crate) hindrances: Vec<(Micros, Micros)>,
-    /// When the clock of Redis was set.
+    /// The times at which the clock of Redis was set.
     pub(crate) jumps: Vec<Micros>,
     /// Whether keys were evicted.
     pub(crate) evicts: bool,
-    /// By how much everything may be later than on an idle machine.
+    /// How much later everything may be than on an idle machine.
     pub(crate) allowance: Micros,
 }
 
 impl Sight<'_> {
-    /// Takes in what was done to Redis and to the network.
+    /// Takes in a fault of Redis or of the network.
     pub(crate) fn take_in(&mut self, what: &What, at: Micros) {
         if let What::Fault { name, .. } = what {
             let hindrance = hindrance(name).map(|time| (at, time));
@@ -65,36 +65,36 @@ impl Sight<'_> {
     }
 }
 
-/// How long a fault keeps somebody from looking who hears all the same.
+/// How long a fault keeps a listener from looking although it hears.
 fn hindrance(fault: &str) -> Option<Micros> {
     // The call waits for as long as it may.
     if fault.starts_with("HalfOpen") {
         return Some(2_500_000);
     }
-    // It is made once more, after a while.
+    // The call is made once more, after a while.
     let is_cut = ["LosesRequest", "SwallowsReply", "DeliversLate"];
     let is_cut = is_cut.iter().any(|ill| fault.starts_with(ill));
     is_cut.then_some(500_000)
 }
 
-/// What one `SET` began.
+/// The life of a key from one `SET` on.
 struct Life<'a> {
     version: Version,
     set: &'a Call,
-    /// What gave it its time.
+    /// The call that gave the key its time.
     changed: &'a Call,
-    /// When it expires, at the soonest and at the latest; never, if it lasts.
+    /// The soonest and the latest time of its expiry; `None` if it lasts.
     due: Option<(Micros, Micros)>,
     end: LifeEnd<'a>,
 }
 
 enum LifeEnd<'a> {
-    /// Its time, if it has one.
+    /// The key expires at its time, if it has one.
     Time,
-    /// Another value, or its time was taken away.
+    /// The key got another value, or lost its time.
     Replaced,
     Deleted(&'a Call),
-    /// It is not known what came last.
+    /// The last command is not known.
     Unsure,
 }
 
@@ -121,7 +121,7 @@ struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    /// What the commands made of the key, by their answers; and what they cannot have been told.
+    /// The lives of the key, by the answers to the commands; and the impossible answers.
     fn lives(&self) -> (Vec<Life<'a>>, Vec<Wrong>) {
         let mut lives: Vec<Life> = Vec::new();
         let mut wrong = Vec::new();
@@ -149,7 +149,7 @@ impl<'a> Judge<'a> {
                 (Ask::Set { .. }, Some(Answer::Done)) => false,
                 (_, Some(Answer::Done)) => true,
                 (_, Some(Answer::Absent)) => false,
-                // It was refused.
+                // The command was refused.
                 _ => continue,
             };
             if let Some(last) = last {
@@ -165,9 +165,10 @@ impl<'a> Judge<'a> {
                     Ask::Set { .. } => last.end = LifeEnd::Replaced,
                     Ask::Delete => last.end = LifeEnd::Deleted(call),
                     Ask::Persist => (last.due, last.end) = (None, LifeEnd::Replaced),
-                    // It may have been over when the command was carried out; that takes the key
-                    // away, as `DEL` does. Redis 7.0 looks at its clock for the sum and once more
-                    // for the comparison, and may have waited for the machine in between.
+                    // The time may have been over when the command was carried out; then the
+                    // command removes the key, as `DEL` does. Redis 7.0 reads its clock for the sum
+                    // and once more for the comparison, and may have waited for the machine in
+                    // between.
                     Ask::Expire { ms, .. } if until + NAMED > due(*ms).0 => {
                         last.end = LifeEnd::Unsure;
                         break;
@@ -218,7 +219,7 @@ impl<'a> Judge<'a> {
             }
             (LifeEnd::Replaced, _) | (_, None) => {
                 count.cancelled += usize::from(matches!(life.end, LifeEnd::Replaced));
-                // Of what took its place only the end may have been seen.
+                // Of the run of the successor only the end may have been seen.
                 let in_its_place = |run: &Run| {
                     next.and_then(|next| Some((next, next.due?)))
                         .is_some_and(|(next, due)| {
@@ -255,7 +256,7 @@ impl<'a> Judge<'a> {
                 if has_ended {
                     count.run += 1;
                 } else if next.is_some() {
-                    // It was set anew before it had run, or had been tried again.
+                    // The key was set anew before its job had run, or had been tried again.
                     count.cancelled += 1;
                 } else if is_far && is_pending {
                     count.pending += 1;
@@ -277,7 +278,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Whether it is certain that a job was made of it.
+    /// Whether the key certainly became a job.
     fn must_be_adopted(&self, life: &Life, (soonest, _): (Micros, Micros)) -> bool {
         let Sight { ears, .. } = self.sight;
         if self.sight.stored.contains(&life.version) {
@@ -291,7 +292,8 @@ impl<'a> Judge<'a> {
             || ears.listened_for(self.found(), life.set.until, soonest)
     }
 
-    /// Whether it is certain that its job learned of its last time: that was heard, or its end.
+    /// Whether the job certainly learned of its last time: an instance heard the change, or the
+    /// expiry.
     fn must_be_due(&self, life: &Life, due: (Micros, Micros)) -> bool {
         if self.sight.evicts {
             return false;
@@ -300,8 +302,8 @@ impl<'a> Judge<'a> {
         heard <= due.0 && self.sight.ears.listened(life.changed.sent, heard) || self.was_open(due)
     }
 
-    /// Whether it is certain that its job is not there any more. Where a missing key cancels,
-    /// nobody can have heard that it expired.
+    /// Whether the job is certainly gone. Where a missing key cancels, nobody can have heard the
+    /// expiry.
     fn must_be_cancelled(&self, call: &Call, due: (Micros, Micros)) -> bool {
         let is_far = due.0 > call.until + LONG;
         let is_found = || {
@@ -328,7 +330,7 @@ impl<'a> Judge<'a> {
         self.key.starts_with(&format!("{CANCEL}:"))
     }
 
-    /// For how long somebody has to listen after this call to have looked at its key.
+    /// How long a listener must be there after this call to have looked at the key.
     fn enough(&self, call: &Call) -> Micros {
         let enough = HEARD + self.sight.allowance;
         let hindrances = self.sight.hindrances.iter();
@@ -343,12 +345,12 @@ impl<'a> Judge<'a> {
         FOUND + self.sight.allowance
     }
 
-    /// Whether keys are there as long as they should be.
+    /// Whether keys are there for as long as they should be.
     fn is_steady(&self) -> bool {
         self.sight.jumps.is_empty() && !self.sight.evicts
     }
 
-    /// What is under the key in the end is what the program had put there.
+    /// The value under the key in the end must be the value that the program set.
     fn what_is_left(&self, last: &Life) -> Option<Wrong> {
         let is_far = last
             .due
@@ -366,7 +368,7 @@ impl<'a> Judge<'a> {
             .then(|| Wrong::Other(format!("there is {value:?} under the key, not {wanted:?}")))
     }
 
-    /// Whether Redis went back to before something that was done to the key, or was made of that.
+    /// Whether Redis went back to a time before a command on the key, or before its effect.
     fn was_forgotten(&self) -> bool {
         let undone = |back: &Rollback| {
             let mut calls = self.story.calls.iter();

@@ -1,5 +1,5 @@
-//! Whether adopted keys and the ledgers of their kinds agree, when nothing is done to either any
-//! more: what is to become of a key then depends on nothing but what is there.
+//! Whether adopted keys and the ledgers of their kinds agree once all changes have ended: from then
+//! on the future of a key depends on the stored data alone.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -12,16 +12,16 @@ use crate::load::FAR;
 use crate::order::Order;
 use crate::plain::{CANCEL, PLAIN, RUN};
 
-/// What is under a key.
+/// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Value {
-    /// Nothing if it is not what the program sets.
+    /// `None` if the program does not set such values.
     pub(crate) version: Option<Version>,
-    /// Unix ms, if it has a time.
+    /// The expiry in Unix ms, if the key has one.
     pub(crate) expiry: Option<u64>,
 }
 
-/// All of them, as they are.
+/// All adopted keys with their values.
 pub(crate) async fn keys(
     redis: &mut MultiplexedConnection,
 ) -> redis::RedisResult<HashMap<String, Value>> {
@@ -53,14 +53,14 @@ pub(crate) async fn keys(
     }
 }
 
-/// What does not agree, or is about to change.
+/// The first disagreement, or a change that is still to come.
 pub(crate) async fn disagreement(
     client: &Client,
     redis: &mut MultiplexedConnection,
 ) -> Result<Option<String>, Box<dyn std::error::Error>> {
     let keys = keys(redis).await?;
     let jobs = jobs(client).await?;
-    // What was evicted is missing without a word.
+    // An evicted key is missing without an event.
     let stats: String = redis::cmd("INFO").arg("stats").query_async(redis).await?;
     let evicted = !stats.contains("evicted_keys:0\r\n");
     for (key, value) in &keys {

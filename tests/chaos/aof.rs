@@ -1,5 +1,5 @@
-//! The log of Redis: every write that the data set still holds, in the order of Redis' own
-//! clock, with those of one script together.
+//! The log of Redis: every write that the data set still holds, in the order of Redis' own clock;
+//! the writes of one script stay together.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use keyfall_testing::resp::{self, Command};
 
-/// The files of the log in this directory of a server, the latest last. None where it keeps none.
+/// The files of the log in this directory of a server, the latest last. Empty if the server keeps
+/// no log.
 pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
     let parts = fs::read_dir(dir.join("appendonlydir"))
         .into_iter()
@@ -24,34 +25,34 @@ pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Of `appendonly.aof.3.incr.aof`; what is no part of a log has none.
+/// The number in `appendonly.aof.3.incr.aof`; `None` for a file that is no part of a log.
 fn number(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?.strip_suffix(".incr.aof")?;
     name.rsplit('.').next()?.parse().ok()
 }
 
-/// Has these files in this directory as well, whatever Redis does to their names.
+/// Links these files into this directory, so that they stay even if Redis renames or removes them.
 pub(crate) fn keep(logs: &[PathBuf], dir: &Path) -> io::Result<()> {
     let dir = dir.join("appendonlydir");
     fs::create_dir_all(&dir)?;
     for log in logs {
         let kept = dir.join(log.file_name().expect("it is a file"));
         if !kept.exists() && fs::hard_link(log, &kept).is_err() {
-            // Another file system. It has to do.
+            // Another file system: then a copy has to do.
             fs::copy(log, &kept)?;
         }
     }
     Ok(())
 }
 
-/// All writes of a log, in order; what a script, or one command, wrote is one element.
+/// All writes of a log, in order; one element holds the writes of a script, or of one command.
 pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Vec<Command>>, String> {
     let mut blocks = Vec::new();
     let mut open: Option<Vec<Command>> = None;
     for file in files {
         let text = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
         let mut rest = &text[..];
-        // The last one may be half written, while Redis lives.
+        // The last write may be half written while Redis lives.
         while let Some(write) = resp::next(&mut rest) {
             match (write[0].to_ascii_uppercase().as_slice(), &mut open) {
                 (b"MULTI", _) => open = Some(Vec::new()),

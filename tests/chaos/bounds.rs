@@ -1,5 +1,5 @@
-//! How late jobs may be, and how soon they must be run again; which of that was judged, and which
-//! was not.
+//! Bounds on the lateness of jobs and on the time until the next run; which bounds were judged, and
+//! which were not.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,33 +10,33 @@ use crate::report::{Phase, Row};
 use crate::scenarios::Punctual;
 use crate::worker::LEASE;
 
-/// What is measured, by which name, and how much of it there may be on an idle machine.
+/// The name of a measurement, its value, and its bound on an idle machine.
 pub(crate) type Bound = (&'static str, Option<Micros>, Duration);
 
-/// How late 99 of 100 jobs may be that fall due when the faults are over. Generous: this is no
-/// optimised build, and after an outage all that was held up is in its way.
+/// How late 99 of 100 jobs may be that fall due after the faults. Generous: this is no optimised
+/// build, and after an outage a backlog is in their way.
 pub(crate) const ON_TIME: Duration = Duration::from_secs(1);
 
-/// How late each of them may be, and how long a job may wait for its next run after the last
+/// How late each of these jobs may be, and how long a job may wait for its next run after the last
 /// sign of life of its worker.
 pub(crate) const IN_TIME: Duration = LEASE.saturating_add(Duration::from_secs(1));
 
-/// How soon after another primary takes writes first starts must be on time again.
+/// How soon first starts must be on time again, after another primary takes writes.
 const BACK: Duration = Duration::from_secs(5);
 
-/// A machine that is allowed so much is so busy that work piles up, and how late it is says nothing.
+/// A machine with such an allowance is so busy that work piles up: lateness means nothing there.
 pub(crate) const TOO_BUSY: Duration = Duration::from_secs(2);
 
-/// So many first starts must be measured, or nothing is said by how late they were. There are some
-/// 400 in four seconds.
+/// The least number of first starts from which lateness is judged. There are some 400 in four
+/// seconds.
 pub(crate) const LEAST: usize = 50;
 
-/// Why a bound is not judged.
+/// The reason why a bound is not judged.
 const BUSY: &str = "the machine was too busy";
 const NONE: &str = "nothing was measured";
 
 impl Row {
-    /// Adds to the row which bounds were not kept, and which were not judged.
+    /// Adds the broken bounds, and the bounds that were not judged, to the row.
     pub(crate) fn judge_times(&mut self, punctual: Punctual) {
         match punctual {
             Punctual::Throughout | Punctual::Afterwards => {}
@@ -107,13 +107,13 @@ impl Row {
         self.unjudged.push((what, why_not, self.scenario.clone()));
     }
 
-    /// In one line, what was judged and what was not.
+    /// The judged bounds and the others, in one line.
     pub(crate) fn summary(&self) -> String {
         let mut scenarios: BTreeMap<_, Vec<&str>> = BTreeMap::new();
         for (what, why, scenario) in &self.unjudged {
             scenarios.entry((*why, *what)).or_default().push(scenario);
         }
-        // What was not judged in the same scenarios is told together.
+        // Bounds that were not judged in the same scenarios share one part of the line.
         let mut bounds: BTreeMap<_, Vec<&str>> = BTreeMap::new();
         for ((why, what), scenarios) in scenarios {
             let scenarios = scenarios.join(", ");

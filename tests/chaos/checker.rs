@@ -1,4 +1,4 @@
-//! Decides what became of every job, by what the processes wrote down and by what is left.
+//! Judges every job by the journals of the processes and by the data that is left.
 
 use keyfall_testing::journals::Micros;
 
@@ -13,13 +13,14 @@ use crate::report::{Adopted, Row};
 use crate::story::{Call, Run, Story, Wrong};
 use crate::strain::Strain;
 
-/// How many keys are told with all that happened to them.
+/// How many keys are printed with all their events.
 const TOLD: usize = 5;
 
-/// What the names of workers begin with that settle by themselves, and write down what Redis said.
+/// The start of the names of workers that settle by themselves, and write down the answers of
+/// Redis.
 pub(crate) const WORKER: &str = "worker-";
 
-/// Decides on a trial by its journals and by what is left.
+/// Judges a trial by its journals and by the data that is left.
 pub(crate) fn check(
     scenario: &str,
     journals: &Journals,
@@ -35,7 +36,7 @@ pub(crate) fn check(
     row.violations.extend(history.wrong.iter().cloned());
     row.violations.extend(kept.wrong.iter().cloned());
     row.violations.extend(history.unseen(leases));
-    // What a fail-over forgets may be a move.
+    // A fail-over may forget a move.
     if history.rollbacks.is_empty() && history.parts.is_empty() {
         let twice = leases.in_two_ledgers();
         row.leases += twice.len();
@@ -114,8 +115,8 @@ impl Row {
 }
 
 impl History {
-    /// What must have been seen by those who look for it in logs, and was not: they may look for
-    /// something that is not written there any more.
+    /// Events that the readers of logs must have seen and did not: they may look for a form that
+    /// the logs no longer have.
     fn unseen(&self, leases: &Leases) -> Vec<String> {
         let mut wrong = Vec::new();
         let runs = || self.stories.values().flat_map(|story| &story.runs);
@@ -137,7 +138,7 @@ impl History {
         wrong
     }
 
-    /// Whether a plain key was there while there were faults, as far as it was a matter of seconds.
+    /// Whether a plain key was there during the faults, to within seconds.
     fn was_in_bad_weather(&self, story: &Story) -> bool {
         let (Some(first), Some(last)) = (story.calls.first(), story.calls.last()) else {
             return false;
@@ -150,7 +151,8 @@ impl History {
 }
 
 impl Story {
-    /// How many runs ended with their process, and were followed by another one of the same version.
+    /// The number of runs that ended with their process, and were followed by another run of the
+    /// same version.
     fn interrupted(&self) -> usize {
         let is_followed = |run: &&Run| {
             let follows = |other: &Run| other.version == run.version && other.began > run.gone;

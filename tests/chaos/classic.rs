@@ -19,7 +19,8 @@ impl ClassicClient {
         ClassicClient(Daemons::new(&ways.classic))
     }
 
-    /// The key of the job with this id. Ids are unique over topics here: they begin with theirs.
+    /// The key of the job with this id. Ids are unique over topics here: each begins with its
+    /// topic.
     pub(crate) fn key(id: &str) -> String {
         let (topic, _) = id.split_once('-').expect("as the producers name them");
         format!("{PREFIX}:{topic}:{id}")
@@ -42,7 +43,7 @@ impl ClassicClient {
     pub(crate) async fn delete(&self, key: &str) -> Result<Answer, Answer> {
         let answer = self.call("delete", &json!({"id": names(key).1})).await?;
         Ok(match answer["message"].as_str() {
-            // Whether a consumer has it, is not said.
+            // The answer does not say whether a consumer has the job.
             Some("deleted") => Answer::Running,
             _ => Answer::Absent,
         })
@@ -59,11 +60,11 @@ impl ClassicClient {
     }
 
     pub(crate) async fn finish(&self, id: &str) {
-        // Whether it is heard or not, at least once is all that is promised.
+        // A lost call does no harm: only "at least once" is promised.
         let _ = self.call("finish", &json!({"id": id})).await;
     }
 
-    /// A call that succeeded, or what came of it.
+    /// Makes a call. The error is the answer of the producer.
     async fn call(&self, name: &str, body: &Value) -> Result<Value, Answer> {
         let path = format!("/{name}");
         let called = self.0.call(Method::POST, &path, body).await;

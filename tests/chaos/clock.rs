@@ -1,5 +1,5 @@
-//! A wall clock of one's own for some processes: libfaketime, told by a file what time it is.
-//! The monotonic clock stays as it is.
+//! A separate wall clock for some processes: libfaketime, which reads the time from a file. The
+//! monotonic clock stays as it is.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ const REMEDY: &str = "libfaketime is missing: install it (on Debian `apt-get ins
 
 pub(crate) struct FakeClock {
     library: PathBuf,
-    /// Holds by how many seconds the clock is off.
+    /// Holds the offset of the clock, in seconds.
     file: PathBuf,
 }
 
@@ -30,7 +30,7 @@ impl FakeClock {
         Ok(clock)
     }
 
-    /// From now on it is off by so many seconds.
+    /// Sets the offset of the clock, in seconds.
     pub(crate) fn set(&self, seconds: i64) -> Result<(), String> {
         // Renamed, so that nobody reads half of it.
         let next = self.file.with_extension("next");
@@ -39,7 +39,7 @@ impl FakeClock {
         there.map_err(|error| format!("the fake clock cannot be set: {error}"))
     }
 
-    /// What a process needs to go by it.
+    /// The environment of a process that uses this clock.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
         // The C library's own malloc: jemalloc asks for the time before libfaketime is ready.
         let libraries = format!("{}:libc.so.6", self.library.display());
@@ -53,7 +53,7 @@ impl FakeClock {
         settings.map(|(name, value)| (name.into(), value)).into()
     }
 
-    /// A program that starts `redis-server` with it.
+    /// A program that starts `redis-server` under this clock.
     pub(crate) fn redis_server(&self) -> Result<PathBuf, String> {
         let program = self.file.with_file_name("redis-server");
         let settings = self.environment();

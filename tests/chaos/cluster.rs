@@ -15,21 +15,21 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::deployment::PROBE;
 use crate::wires::{Peer, Wires};
 
-/// For how long a node is silent before it counts as gone. Its replica takes over then, if it may,
-/// which it may only while a scenario waits for that: on a busy machine, nodes that are well may be
-/// silent for as long.
+/// How long a silent node still counts as alive. Then its replica takes over, if it may, and it may
+/// only while a scenario waits for a fail-over: on a busy machine, healthy nodes may be silent for
+/// as long.
 const NODE_TIMEOUT: &str = "2000";
 
-/// What Redis has it at.
+/// The default of Redis.
 const DEFAULT_NODE_TIMEOUT: &str = "15000";
 
-/// After which time a fail-over that was asked for is given up, and a bit.
+/// A little more than the time after which Redis gives up a fail-over that was asked for.
 const GIVEN_UP: Duration = Duration::from_secs(7);
 
-/// How long anything may take here.
+/// The limit of every wait here.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// For how long a slot that moves is on two nodes, after each few keys.
+/// How long a slot that moves is on two nodes, after each few keys.
 const HALF_WAY: Duration = Duration::from_millis(30);
 
 const PRIMARIES: usize = 3;
@@ -41,14 +41,14 @@ pub(crate) struct Cluster {
     nodes: Vec<ClusterNode>,
     /// The primaries, each with its replica.
     pairs: Vec<(Number, Number)>,
-    /// Of each node but the first.
+    /// The options of all nodes but the first.
     options: Options,
-    /// Between the nodes, if there is anything.
+    /// The network between the nodes, if there is one.
     wires: Option<Wires>,
 }
 
 impl Cluster {
-    /// The first node, a primary, may have options of its own.
+    /// Starts the nodes. The first, a primary, may have further options.
     pub(crate) async fn start(
         first: Options,
         others: Options,
@@ -114,24 +114,24 @@ impl Cluster {
         Ok(())
     }
 
-    /// Where clients find it.
+    /// The URL for clients.
     pub(crate) fn url(&self) -> String {
         let seeds = self.nodes.iter().map(|it| format!("127.0.0.1:{}", it.port));
         format!("redis+cluster://{}", seeds.collect::<Vec<_>>().join(","))
     }
 
-    /// The primaries, as they were left.
+    /// The primaries, as of the last change.
     pub(crate) fn primaries(&self) -> impl Iterator<Item = Number> {
         self.pairs.iter().map(|(primary, _)| *primary)
     }
 
-    /// Where the servers are that have all the data now: each primary.
+    /// The sockets of the servers that have all the data now: each primary.
     pub(crate) fn sockets(&self) -> Vec<PathBuf> {
         let servers = self.primaries().map(|place| &self.nodes[place].server);
         servers.map(socket_of).collect()
     }
 
-    /// The primary that serves this slot, as those that were left as such know it.
+    /// The primary that serves this slot, according to the primaries.
     pub(crate) async fn owner_of(&self, slot: u16) -> Result<Number, String> {
         let of_all = self.until("a slot has one owner", async || {
             let mut owner = None;
@@ -151,7 +151,7 @@ impl Cluster {
         self.nodes.iter().position(|node| node.port == port)
     }
 
-    /// The ledgers of these kinds that a node has, as their hash tags: `app:module:biz/3.17`.
+    /// The ledgers of these kinds on a node, as their hash tags: `app:module:biz/3.17`.
     pub(crate) async fn ledgers_on(
         &self,
         place: Number,
@@ -170,7 +170,7 @@ impl Cluster {
         Ok(names)
     }
 
-    /// The slots that a node serves, by itself.
+    /// The slots that a node serves, by its own answer.
     pub(crate) async fn slots_of(&self, place: Number) -> Result<Vec<u16>, String> {
         let told: String = self.ask(place, "CLUSTER NODES").await?;
         let own = told.lines().find(|line| line.contains("myself"));
@@ -186,9 +186,9 @@ impl Cluster {
         self.ask(0, &format!("CLUSTER KEYSLOT {key}")).await
     }
 
-    // What can be done to it.
+    // Faults, and changes of the cluster.
 
-    /// From now on a node may be silent for as long as Redis has it by default.
+    /// Restores the default timeout: a node may be silent for as long as Redis allows by default.
     pub(crate) async fn is_patient(&self) -> Result<(), String> {
         for place in 0..self.nodes.len() {
             let set = format!("CONFIG SET cluster-node-timeout {DEFAULT_NODE_TIMEOUT}");
@@ -205,7 +205,7 @@ impl Cluster {
         signal_to(&self.nodes[place].server, signal);
     }
 
-    /// Cuts a node off from all others. Clients reach it as before.
+    /// Cuts a node off from all others. Clients still reach it.
     pub(crate) fn cut_off(&self, place: Number) -> Result<(), &'static str> {
         let wires = self.wires.as_ref().ok_or("there is nothing to cut")?;
         let of = |place: Number| Peer::try_from(place + 1).expect("they are few");
@@ -220,7 +220,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the replica of this primary may take over from it when it is gone.
+    /// Whether the replica of this primary may take over when the primary is gone.
     pub(crate) async fn may_be_replaced(&self, primary: Number, may: bool) -> Result<(), String> {
         let no = if may { "no" } else { "yes" };
         let set = format!("CONFIG SET cluster-replica-no-failover {no}");
@@ -232,8 +232,8 @@ impl Cluster {
         pair.expect("it is a primary").1
     }
 
-    /// Asks the replica of a primary to take over from it. It gives up when the machine is too busy,
-    /// and is asked again then.
+    /// Asks the replica of a primary to take over. The replica gives up when the machine is too
+    /// busy, and is asked again.
     pub(crate) async fn fail_over(&mut self, primary: Number) -> Result<(Number, Micros), String> {
         let replica = self.replica_of(primary);
         let probe = self.probe_on(replica).await?;
@@ -243,7 +243,7 @@ impl Cluster {
                 return Some(now());
             }
             if asked.is_none_or(|asked| asked.elapsed() > GIVEN_UP) {
-                // Refused while it is under way.
+                // Refused while a fail-over is under way.
                 let _: RedisResult<()> = self.try_ask(replica, "CLUSTER FAILOVER").await;
                 asked = Some(Instant::now());
             }
@@ -255,8 +255,8 @@ impl Cluster {
         Ok((self.swap(primary), since))
     }
 
-    /// Waits until the replica of a primary has taken over from it, by itself. Returns it, and since
-    /// when it takes writes.
+    /// Waits until the replica of a primary has taken over by itself. Returns the replica, and the
+    /// time from which it takes writes.
     pub(crate) async fn follow(&mut self, primary: Number) -> Result<(Number, Micros), String> {
         let replica = self.replica_of(primary);
         let probe = self.probe_on(replica).await?;
@@ -269,7 +269,7 @@ impl Cluster {
         Ok((self.swap(primary), since))
     }
 
-    /// A key in a slot that this node has, or follows.
+    /// A key in a slot that this node serves, or whose primary it follows.
     async fn probe_on(&self, place: Number) -> Result<String, String> {
         let tags = self.ledgers_on(place, "*").await?;
         let tag = tags.first().ok_or("it has no ledger")?;
@@ -303,7 +303,7 @@ impl Cluster {
                 self.nodes[to].port
             );
             self.tell(from, &(to + &keys.join(" "))).await?;
-            // As long as others take for thousands of keys.
+            // Others take as long for thousands of keys.
             sleep(HALF_WAY).await;
         }
         let closed = self.nodes[from].close_moved(slot, &self.nodes[to]).await;
@@ -315,7 +315,7 @@ impl Cluster {
         opened.map_err(|error| format!("slot {slot} is not opened: {error}"))
     }
 
-    /// Begins to move a ledger's slot to another primary, and stops behind so many of its keys.
+    /// Begins to move a ledger's slot to another primary, and stops after so many of its keys.
     /// Returns the slot.
     pub(crate) async fn tear(
         &self,
@@ -335,18 +335,18 @@ impl Cluster {
         Ok(slot)
     }
 
-    /// A node that took over knows nothing of a slot that is on its way: as Redis has it. Valkey 8 and
-    /// later hand that on to replicas.
+    /// Makes a node that took over forget a slot that is on its way: Redis behaves so by itself.
+    /// Valkey 8 and later tell replicas of such slots.
     pub(crate) async fn forget_move(&self, place: Number, slot: u16) -> Result<(), String> {
         self.tell(place, &format!("CLUSTER SETSLOT {slot} STABLE"))
             .await
     }
 
-    /// Waits until the replica of a primary has all that this one has written so far.
+    /// Waits until the replica of a primary has all its writes so far.
     pub(crate) async fn is_copied(&self, primary: Number, mark: &str) -> Result<(), String> {
         self.until("a replica has all", async || {
             let mut redis = self.connection(primary).await.ok()?;
-            // It is for the writes of its own connection that this waits.
+            // The wait covers the writes of its own connection.
             let mut both = redis::pipe();
             both.cmd("SET").arg(mark).arg(now()).ignore();
             both.cmd("WAIT").arg(1).arg(1000);
@@ -364,7 +364,7 @@ impl Cluster {
         Ok(place)
     }
 
-    /// Removes the one that was added last, which has no slots any more.
+    /// Removes the primary that was added last; it has no slots any more.
     pub(crate) async fn remove_last(&mut self) -> Result<(), String> {
         let gone = self.nodes.pop().ok_or("there is none")?;
         for place in 0..self.nodes.len() {
@@ -391,8 +391,8 @@ impl Cluster {
         .await
     }
 
-    /// Waits until all nodes know each other and that all slots are served, and each replica has all
-    /// the data; and nobody may be replaced any more.
+    /// Waits until all nodes know each other, all slots are served, and each replica has all the
+    /// data; then no node may be replaced any more.
     pub(crate) async fn is_well(&self) -> Result<(), String> {
         let known = format!("cluster_known_nodes:{}", self.nodes.len());
         let is = async |place: Number, lines: &[&str]| {
@@ -435,7 +435,7 @@ impl Cluster {
         Ok(())
     }
 
-    // What can be asked.
+    // Questions.
 
     async fn says(&self, place: Number, question: &str, line: &str) -> bool {
         self.nodes[place].says(question, line).await
@@ -457,12 +457,12 @@ impl Cluster {
 
     async fn try_ask<T: FromRedisValue>(&self, place: Number, text: &str) -> RedisResult<T> {
         let asked = self.nodes[place].try_ask(text);
-        // None that is stopped is asked, so only a failure takes that long.
+        // No stopped node is asked, so only a failure takes that long.
         let answer = timeout(PATIENCE, asked).await;
         answer.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
     }
 
-    /// Straight to a node, whatever stands between them.
+    /// A direct connection to a node, past the network between the nodes.
     pub(crate) async fn connection(
         &self,
         place: Number,

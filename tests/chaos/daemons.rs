@@ -21,35 +21,35 @@ pub(crate) const DAEMONS: usize = 2;
 /// Longer than any call takes, a pull included.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where they listen. A daemon that is started again is found where it was.
+/// The ports of the daemons. A daemon that is started again has the same port.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ports(pub(crate) Vec<u16>);
 
-/// The way to whichever of them answers.
+/// A client that tries the daemons until one answers.
 pub(crate) struct Daemons {
     urls: Vec<String>,
     http: Client,
-    /// They take turns in being asked first.
+    /// Counts calls, so that the daemons take turns in being asked first.
     turn: AtomicUsize,
 }
 
-/// No answer.
+/// A call without an answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Lost {
-    /// Nobody has the call.
+    /// No daemon got the call.
     Unsent(String),
-    /// Somebody may have carried it out.
+    /// A daemon may have carried it out.
     Unknown(String),
 }
 
 impl Ports {
-    /// So many that are free.
+    /// So many free ports.
     pub(crate) fn free(count: usize) -> Self {
         Ports((0..count).map(|_| free_port()).collect())
     }
 }
 
-/// The daemon in this place, for the Redis at `url`; its configuration is kept in `dir`.
+/// The command of daemon `number`, for the Redis at `url`; its configuration is kept in `dir`.
 pub(crate) fn command(ways: &Ways, number: usize, url: &str, dir: &Path) -> Command {
     let config = dir.join(format!("daemon-{number}.toml"));
     fs::write(&config, ways.config(number)).expect("the directory is writable");
@@ -66,7 +66,8 @@ pub(crate) fn command(ways: &Ways, number: usize, url: &str, dir: &Path) -> Comm
 
 impl Daemons {
     pub(crate) fn new(ports: &Ports) -> Self {
-        // The client wants one, though it meets no TLS. Fails if there is one.
+        // The client needs a provider, though it meets no TLS. This fails if one is installed
+        // already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let urls = ports.0.iter();
         Daemons {
@@ -81,7 +82,7 @@ impl Daemons {
         }
     }
 
-    /// A call with a body in JSON, and its answer; `null`, if that has no body.
+    /// A call with a body in JSON, and its answer; `null` for an answer without a body.
     pub(crate) async fn call(
         &self,
         method: Method,
@@ -93,7 +94,7 @@ impl Daemons {
         Ok((status, answer.unwrap_or(Value::Null)))
     }
 
-    /// Many calls on jobs, and what came of each, as far as it is known.
+    /// Many calls on jobs, and the answer to each, as far as it is known.
     pub(crate) async fn batch(&self, calls: &[Value]) -> Result<Vec<(StatusCode, Value)>, Lost> {
         let lines: String = calls.iter().map(|call| format!("{call}\n")).collect();
         let (status, answer) = self.send(Method::POST, "/v1/batch", lines).await?;
@@ -119,7 +120,7 @@ impl Daemons {
         }
     }
 
-    /// Asks one of them. Another one is asked only if the call cannot have got anywhere.
+    /// Asks one daemon. Another one is asked only if the call cannot have reached the first.
     async fn send(
         &self,
         method: Method,

@@ -1,4 +1,4 @@
-//! Where jobs are kept: one Redis, or several in one of the ways in which they belong together.
+//! The servers of the jobs: one Redis, or several in one of the supported topologies.
 
 use std::path::{Path, PathBuf};
 
@@ -19,25 +19,25 @@ use crate::setting::{Setting, Whose};
 use crate::several::Several;
 use crate::wires::Wires;
 
-/// What is written to find out whether a server takes writes.
+/// The key that is written to find out whether a server takes writes.
 pub(crate) const PROBE: &str = "chaos-probe";
 
 pub(crate) struct Deployment {
     servers: Servers,
-    /// Between a single server and everybody else.
+    /// The network between a single server and all its clients.
     network: Option<FaultyProxy>,
 }
 
 enum Servers {
     One(Embedded),
-    /// The primary, and what is there beside it.
+    /// The primary, with its replicas and sentinels.
     Watched(Embedded, Sentinels),
     Cluster(Cluster),
     Several(Several),
 }
 
 impl Deployment {
-    /// Starts the servers, which go by this clock if it is theirs.
+    /// Starts the servers, under this clock if the setting gives it to them.
     pub(crate) async fn start(
         setting: &Setting,
         clock: Option<&(Whose, FakeClock)>,
@@ -49,7 +49,7 @@ impl Deployment {
         };
         let options_of = |server: u16| {
             let options = Embedded::options()
-                // The history of a log that is rewritten is gone, and is evidence.
+                // A rewrite of the log removes its history, which is evidence.
                 .args(["--auto-aof-rewrite-percentage", "0"])
                 .args(setting.redis.clone());
             let is_right = server > 0 && setting.clock == Some(Whose::OneServer);
@@ -80,7 +80,7 @@ impl Deployment {
         Ok(Deployment { servers, network })
     }
 
-    /// What programs are told of where it is.
+    /// The URL for programs.
     pub(crate) fn url(&self) -> String {
         match (&self.network, &self.servers) {
             (Some(network), _) => network.url.clone(),
@@ -91,9 +91,9 @@ impl Deployment {
         }
     }
 
-    // One server, or the primary that sentinels watch.
+    // A single server, or the primary that sentinels watch.
 
-    /// The server, if it is a single one that nobody watches.
+    /// The server, if it is a single one without sentinels.
     pub(crate) fn lone(&self) -> Option<&Embedded> {
         match &self.servers {
             Servers::One(server) => Some(server),
@@ -101,12 +101,12 @@ impl Deployment {
         }
     }
 
-    /// Whether plain commands can be sent to the place where all keys are.
+    /// Whether one server has all keys, so that plain commands can be sent to it.
     pub(crate) fn is_one_place(&self) -> bool {
         matches!(self.servers, Servers::One(_) | Servers::Watched(..))
     }
 
-    /// The only one, or the primary.
+    /// The only server, or the primary.
     ///
     /// # Panics
     /// If keys are in more than one place.
@@ -140,7 +140,7 @@ impl Deployment {
         signal_to(self.the_server(), signal);
     }
 
-    /// The files of its log.
+    /// The files of the server's log.
     pub(crate) fn logs(&self) -> Vec<PathBuf> {
         logs_at(&socket_of(self.the_server()))
     }
@@ -150,7 +150,7 @@ impl Deployment {
         self.network.as_ref().ok_or("there is no network")
     }
 
-    // Several.
+    // Several servers.
 
     /// The cluster that the setting asked for.
     pub(crate) fn cluster(&mut self) -> Result<&mut Cluster, &'static str> {
@@ -184,8 +184,8 @@ impl Deployment {
         }
     }
 
-    /// Waits until another server is the primary. Returns the port of the old one, and since when the
-    /// new one takes writes.
+    /// Waits until another server is the primary. Returns the port of the old primary, and the time
+    /// from which the new one takes writes.
     pub(crate) async fn follow(&mut self) -> Result<(u16, Micros), String> {
         match &mut self.servers {
             Servers::Watched(server, sentinels) => sentinels.follow(server).await,
@@ -193,7 +193,7 @@ impl Deployment {
         }
     }
 
-    /// Sends the server that was the primary a signal.
+    /// Sends a signal to the server that was the primary.
     pub(crate) fn signal_other(&mut self, port: u16, signal: Signal) -> Result<(), &'static str> {
         signal_to(self.sentinels()?.other(port), signal);
         Ok(())
@@ -205,13 +205,13 @@ impl Deployment {
         sentinels.are_followed(server).await
     }
 
-    /// Has the server that was the primary follow the new one.
+    /// Makes the server that was the primary follow the new one.
     pub(crate) async fn rejoin(&self, port: u16) -> Result<(), String> {
         let (server, sentinels) = self.watched()?;
         sentinels.rejoin(port, server).await
     }
 
-    /// Whether nobody has become the primary unasked.
+    /// Fails if another server has become the primary unasked.
     pub(crate) async fn is_it_still(&self) -> Result<(), String> {
         match self.watched() {
             Ok((_, sentinels)) => sentinels.is_it_still().await,
@@ -219,8 +219,8 @@ impl Deployment {
         }
     }
 
-    /// The whole log so far of each server whose data count, even if it was rewritten; they stay
-    /// in `dir`.
+    /// The whole log so far of each server whose data count, even if it was rewritten; the files
+    /// stay in `dir`.
     pub(crate) fn kept_logs(&self, dir: &Path) -> std::io::Result<Vec<Vec<PathBuf>>> {
         let sockets = match &self.servers {
             Servers::One(server) | Servers::Watched(server, _) => vec![socket_of(server)],
@@ -236,7 +236,7 @@ impl Deployment {
     }
 }
 
-/// A network around a server, which writes down what it does to scripts.
+/// A network around a server, which writes down its faults of scripts.
 pub(crate) async fn network_around(
     server: &Embedded,
     journals: &Path,
@@ -250,7 +250,7 @@ pub(crate) async fn network_around(
     proxy.map_err(|error| error.to_string())
 }
 
-/// The files of the log of the server that has its socket there.
+/// The files of the log of the server with this socket.
 fn logs_at(socket: &Path) -> Vec<PathBuf> {
     let dir = socket.parent();
     aof::files(dir.expect("the socket is in a directory"))

@@ -1,5 +1,5 @@
-//! How each version of a key ended: in a run, by another one, by a cancel, as a dead letter; once,
-//! and not otherwise.
+//! The end of each version of a key: in a run, by another version, by a cancel, or as a dead
+//! letter; once, and not otherwise.
 
 use keyfall_testing::journals::Micros;
 
@@ -9,24 +9,24 @@ use crate::kept::KeptAs;
 use crate::story::{Call, Run, Story, Wrong};
 
 impl Call {
-    /// Whether the job must run. What is running with another payload may never run again.
+    /// Whether the job must run. A job that is running with another payload may never run again.
     fn wants_a_run(&self) -> bool {
         let of_a_run =
             matches!(self.ask, Ask::Update { .. }) && self.answer == Some(Answer::Running);
         self.is_acknowledged() && self.version().is_some() && !of_a_run
     }
 
-    /// Whether it may have taken the place of what was there, or ended it.
+    /// Whether the call may have replaced or ended an earlier job.
     fn may_end_others(&self) -> bool {
         match self.ask {
-            // Where there was nothing, there was nothing to end.
+            // The answer says that there was no job to end.
             Ask::Schedule { .. } => self.may_count() && self.answer != Some(Answer::Done),
             Ask::Update { .. } | Ask::Cancel => self.may_count(),
             _ => false,
         }
     }
 
-    /// Whether it was told that no job was there.
+    /// Whether the answer says that no job was there.
     fn found_nothing(&self) -> bool {
         match self.ask {
             Ask::Schedule { .. } | Ask::Requeue { .. } => self.answer == Some(Answer::Done),
@@ -35,16 +35,16 @@ impl Call {
         }
     }
 
-    /// Whether it can only end as a dead letter.
+    /// Whether the job can only end as a dead letter.
     fn is_deadly(&self) -> bool {
         matches!(self.ask, Ask::Schedule { deadly: true, .. })
     }
 
-    /// How often what was there before may start after it was acknowledged, if it says so.
+    /// How often the earlier job may start after the acknowledgement, if the answer says so.
     fn starts_left(&self) -> Option<usize> {
         match (&self.ask, self.answer.as_ref()?) {
             (Ask::Cancel, Answer::Cancelled) | (Ask::Schedule { .. }, Answer::Replaced) => Some(0),
-            // The one that it found claimed may only now come to begin.
+            // The run that the cancel found claimed may begin only now.
             (Ask::Cancel, Answer::Running) => Some(1),
             _ => None,
         }
@@ -52,7 +52,7 @@ impl Call {
 }
 
 impl Story {
-    /// All that is wrong with a job that was scheduled.
+    /// All violations of a scheduled job.
     pub(crate) fn faults(&self, evidence: &Evidence) -> Vec<Wrong> {
         let mut wrong = Vec::new();
         wrong.extend(self.lost(evidence));
@@ -62,7 +62,8 @@ impl Story {
         wrong
     }
 
-    /// Acknowledged jobs that neither ran to their end, nor were replaced or cancelled, nor are there.
+    /// Acknowledged jobs that neither ran to their end, nor were replaced or cancelled, nor are
+    /// there.
     fn lost(&self, evidence: &Evidence) -> Vec<Wrong> {
         let calls = self.calls.iter().filter(|call| call.wants_a_run());
         let lost = calls.filter_map(|call| {
@@ -89,13 +90,13 @@ impl Story {
             || self.was_ended(call, gone)
     }
 
-    /// Whether another call can have ended what this one placed, before this time; or its letter, at
+    /// Whether another call can have ended the job of this call before this time; or its letter, at
     /// any time.
     fn was_ended(&self, call: &Call, before: Micros) -> bool {
         let ended_by = |other: &Call| {
             let is_other = !std::ptr::eq(other, call) && other.until > call.sent;
             let ends = match other.ask {
-                // It is judged by itself what becomes of that.
+                // The requeued job is judged by itself.
                 Ask::Requeue { version } => other.may_count() && call.version() == Some(version),
                 Ask::Discard => other.may_count() && call.is_deadly(),
                 _ => other.may_end_others() && other.sent < before,
@@ -105,10 +106,11 @@ impl Story {
         self.calls.iter().any(ended_by)
     }
 
-    /// By when nothing was there any more, as another call was told, of what this one had placed.
+    /// The time by which the job of this call was gone, according to the answer of another call.
     fn gone(&self, call: &Call, evidence: &Evidence) -> Micros {
         let found_nothing = |other: &&Call| {
-            // One that was forgotten may have been told so by a server that nobody follows any more.
+            // A server that nobody follows any more may have told the caller that a forgotten job
+            // is gone.
             other.found_nothing()
                 && other.sent >= call.until
                 && !other.was_forgotten(&evidence.rollbacks)
@@ -117,8 +119,8 @@ impl Story {
         others.map(|other| other.until).min().unwrap_or(Micros::MAX)
     }
 
-    /// Runs of what was there before a cancel, or before a job that took its place, begun after
-    /// that was acknowledged.
+    /// Runs of an earlier job that began after the acknowledgement of a cancel, or of a job that
+    /// took its place.
     fn after_cancel(&self, evidence: &Evidence) -> Vec<Wrong> {
         let mut wrong = Vec::new();
         for call in &self.calls {
@@ -148,15 +150,16 @@ impl Story {
         wrong
     }
 
-    /// Whether a cancel can have found this run claimed. Where nothing says when it was, not if it was
-    /// another one, which had begun, that the cancel was told of.
+    /// Whether a cancel can have found this run claimed. Where nothing dates the claim: not if the
+    /// cancel was told of another run, which had begun.
     fn may_have_been_claimed(&self, run: &Run, call: &Call, evidence: &Evidence) -> bool {
         let had_begun = |other: &Run| other.version == run.version && other.began < call.sent;
         let claimed = evidence.was_claimed_before(run, call.until);
         claimed.unwrap_or_else(|| !self.runs.iter().any(had_begun))
     }
 
-    /// Jobs that can only end as dead letters with a reason, and have not, though nobody meddled.
+    /// Jobs that can only end as dead letters with a reason, and have not, though nobody
+    /// interfered.
     fn undead(&self, evidence: &Evidence) -> Vec<Wrong> {
         let calls = self.calls.iter();
         let deadly = calls.filter(|call| call.is_deadly() && call.is_acknowledged());
@@ -173,11 +176,11 @@ impl Story {
         undead.map(told).collect()
     }
 
-    /// Runs of what had been run to its end before, where nothing says why it was not over.
+    /// Runs of a job that had run to its end before, without evidence of a reason.
     pub(crate) fn repeated(&self, evidence: &Evidence) -> Vec<Wrong> {
         let mut ends: Vec<&Run> = self.runs.iter().filter(|run| run.last).collect();
         ends.sort_by_key(|run| (run.version, run.fence));
-        // Where no time says which run it was that lapsed, each lapse may explain one.
+        // Where no time tells which run lapsed, each lapse may explain one run.
         let mut lapses = evidence.lapses();
         let mut may_have_lapsed = |run: &Run| {
             let is_open = run.settled.is_none() && evidence.has_no_time(run);
@@ -210,8 +213,8 @@ impl Story {
         was_not_taken || evidence.forgot_the_end(run, next) || self.calls.iter().any(requeued)
     }
 
-    /// Runs that began although another had their job by then: their lease was over, which their
-    /// worker can tell by its own clock.
+    /// Runs that began although another worker had their job by then: their lease was over, and
+    /// their worker can tell by its own clock.
     pub(crate) fn stale(&self, evidence: &Evidence) -> usize {
         let is_stale = |run: &&Run| {
             let had_it = |other: &Run| {

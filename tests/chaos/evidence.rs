@@ -1,4 +1,4 @@
-//! What is known beside the story of a key, and may explain what happened to it.
+//! Facts beside the story of a key, which may explain its events.
 
 use std::collections::HashMap;
 
@@ -10,30 +10,30 @@ use crate::leases::{Claim, Leases};
 use crate::story::{Rollback, Run};
 use crate::worker::LEASE;
 
-/// A fencing value that Redis gives is the time of its claim in µs, or more. Consumers that are told
-/// none have smaller ones.
+/// The least fencing value that Redis gives: it is the time of the claim in µs, or more. Consumers
+/// that get no fencing value have smaller ones.
 const FIRST_FENCE: u64 = 1_000_000_000_000_000;
 
-/// How exactly times of Redis' clock are told by the monotonic one.
+/// How exactly the monotonic clock tells times of Redis' clock.
 const EXACT: Micros = 5_000;
 
-/// How long a claim is on its way at the most, until its job runs.
+/// The longest time from a claim to the start of its job.
 const ON_ITS_WAY: Micros = 1_000_000;
 
-/// What is said of an attempt whose end was not heard of.
+/// Words for an attempt whose end was not heard.
 const UNHEARD: [&str; 3] = ["did not answer", "broke off", "has not acknowledged"];
 
-/// What may explain the story of one key.
+/// The facts that may explain the story of one key.
 pub(crate) struct Evidence<'a> {
     pub(crate) key: &'a str,
-    /// What is still there.
+    /// The stored data at the end.
     pub(crate) kept: &'a HashMap<Version, KeptAs>,
-    /// Those that the job went through.
+    /// The rollbacks of the job's data.
     pub(crate) rollbacks: Vec<Rollback>,
     pub(crate) leases: &'a Leases,
-    /// When each process was stopped.
+    /// The times at which each process was stopped.
     pub(crate) stops: &'a [(String, Micros)],
-    /// When a clock of Redis was set.
+    /// The times at which a clock of Redis was set.
     pub(crate) clocks_set: &'a [Micros],
 }
 
@@ -42,8 +42,8 @@ impl Evidence<'_> {
         self.leases.claims.get(self.key).map_or(&[], Vec::as_slice)
     }
 
-    /// The fencing value that Redis gave out for a run. Where its consumer was not told, it is that
-    /// of the last claim before.
+    /// The fencing value that Redis gave to a run. If its consumer did not get it, the value of the
+    /// last claim before the run.
     pub(crate) fn claim(&self, run: &Run) -> Option<u64> {
         if run.fence >= FIRST_FENCE {
             return Some(run.fence);
@@ -53,22 +53,23 @@ impl Evidence<'_> {
         before.map(|claim| claim.fence).max()
     }
 
-    /// When a run was claimed.
+    /// The time of a run's claim.
     pub(crate) fn claimed(&self, run: &Run) -> Option<Micros> {
         let fence = self.claim(run)?;
         Some(at_unix_ms(fence / 1000))
     }
 
-    /// Whether a run can have been claimed before this. `None` if nothing says when it was.
+    /// Whether a run can have been claimed before this time. `None` if nothing dates the claim.
     pub(crate) fn was_claimed_before(&self, run: &Run, at: Micros) -> Option<bool> {
         if !self.clocks_set.is_empty() {
-            // Then no time of Redis says so; but it had not been claimed for long when it began.
+            // Then no time of Redis dates the claim; but a job runs soon after its claim.
             return (run.began <= at.saturating_add(ON_ITS_WAY)).then_some(true);
         }
         Some(self.claimed(run)? <= at.saturating_add(EXACT))
     }
 
-    /// Whether the lease of a run, or of one between both, had lapsed before the next run was claimed.
+    /// Whether the lease of a run, or of a run between both, had lapsed before the next run was
+    /// claimed.
     pub(crate) fn lapsed(&self, run: &Run, next: &Run) -> bool {
         let (Some(first), Some(last)) = (self.claim(run), self.claim(next)) else {
             return false;
@@ -77,18 +78,17 @@ impl Evidence<'_> {
             .any(|claim| first < claim.fence && claim.fence <= last)
     }
 
-    /// Whether nothing says which claim was that of a run: it is known by the time alone, and that
-    /// was set.
+    /// Whether nothing tells which claim belongs to a run: only time tells, and the clock was set.
     pub(crate) fn has_no_time(&self, run: &Run) -> bool {
         !self.clocks_set.is_empty() && run.fence < FIRST_FENCE
     }
 
-    /// The claims that took the place of one that had lapsed.
+    /// The claims that took the place of a lapsed lease.
     pub(crate) fn lapses(&self) -> impl Iterator<Item = &Claim> {
         self.claims().iter().filter(|claim| claim.lapsed.is_some())
     }
 
-    /// Whether whoever had sent the job of a run says that it was told nothing of its end.
+    /// Whether the sender of a run's job says that it did not hear of the end.
     pub(crate) fn was_unheard(&self, run: &Run) -> bool {
         let claim = self.claim(run);
         let mut claims = self.claims().iter();
@@ -97,8 +97,8 @@ impl Evidence<'_> {
         error.is_some_and(|error| UNHEARD.iter().any(|words| error.contains(words)))
     }
 
-    /// Whether the process of a run was killed or stopped before this time, and did not say how it
-    /// ended.
+    /// Whether the process of a run was killed or stopped before this time, without a report of the
+    /// end.
     pub(crate) fn was_stopped(&self, run: &Run, before: Micros) -> bool {
         let mut stops = self.stops.iter();
         let stopped = |(process, at): &(String, Micros)| {
@@ -107,16 +107,16 @@ impl Evidence<'_> {
         run.gone < before || stops.any(stopped)
     }
 
-    /// Whether a clock was set after a run was claimed and before it began, so shortly that its worker had
-    /// the lease by its own clock, though it may have been over by that of Redis.
+    /// Whether a clock was set after a run was claimed and before it began, in so short a time that
+    /// the lease was valid by the worker's clock, and may have been over by the clock of Redis.
     pub(crate) fn may_have_been_cut_short(&self, run: &Run, next: &Run) -> bool {
         let cut_short =
             |at: &Micros| *at < next.began && run.began <= *at + LEASE.as_micros() as Micros;
         self.clocks_set.iter().any(cut_short)
     }
 
-    /// Whether Redis went back to before the end of a run was settled, and after the run began. What
-    /// began then can have come of it.
+    /// Whether Redis went back to a time before the end of a run was settled, and after the run
+    /// began. The next run can result from that.
     pub(crate) fn forgot_the_end(&self, run: &Run, next: &Run) -> bool {
         let until = run.settled.map_or(Micros::MAX, |(at, _)| at);
         let forgot =
@@ -124,7 +124,7 @@ impl Evidence<'_> {
         self.rollbacks.iter().any(forgot)
     }
 
-    /// Whether Redis forgot that it had given a run its lease, or may have given another one as well.
+    /// Whether Redis forgot that it had given a run its lease, or may have given a second lease.
     pub(crate) fn forgot_the_lease(&self, run: &Run) -> bool {
         let claimed = self.claimed(run).unwrap_or(run.began);
         let mut rollbacks = self.rollbacks.iter();

@@ -1,4 +1,4 @@
-//! Puts the journals together: what was done to everybody, and what happened to each key.
+//! Puts the journals together: the faults of all processes, and the events of each key.
 
 use std::collections::HashMap;
 
@@ -15,28 +15,29 @@ use crate::witness::Ears;
 /// The journals of a trial, each with the name of its process.
 pub(crate) type Journals = [(String, Vec<Noted>)];
 
-/// All that happened.
+/// The whole history of a trial.
 #[derive(Default)]
 pub(crate) struct History {
     pub(crate) stories: HashMap<String, Story>,
     pub(crate) faults: usize,
-    /// When each process was stopped.
+    /// The times at which each process was stopped.
     pub(crate) stops: Vec<(String, Micros)>,
-    /// When a clock of Redis was set.
+    /// The times at which a clock of Redis was set.
     pub(crate) clocks_set: Vec<Micros>,
     pub(crate) weather: Vec<Micros>,
     pub(crate) rollbacks: Vec<Rollback>,
-    /// Those that a part of all jobs went through.
+    /// Rollbacks of a part of all jobs.
     pub(crate) parts: Vec<(Part, Rollback)>,
-    /// What was done to some of them.
+    /// Faults of a part of all jobs.
     pub(crate) blows: Blows,
-    /// When each primary was ill-treated that another one took over from, and when that served.
+    /// For each primary that was replaced: the time of its fault, and the time from which the new
+    /// one served.
     pub(crate) served: Vec<(Micros, Micros)>,
-    /// When something was done to all, the last time.
+    /// The last time at which something was done to all.
     struck: Micros,
-    /// How late the machine makes things by itself.
+    /// The lateness that the machine causes by itself.
     pub(crate) allowance: Micros,
-    /// What Redis went back to and must not have.
+    /// States to which Redis went back and must not have.
     pub(crate) wrong: Vec<String>,
 }
 
@@ -57,7 +58,7 @@ impl History {
         history
     }
 
-    /// What adopted keys are judged by.
+    /// The facts by which adopted keys are judged.
     pub(crate) fn sight<'a>(
         &'a self,
         journals: &Journals,
@@ -107,12 +108,12 @@ impl History {
             }
             What::Suffered { part, since } => self.blows.add(part, *since, line.at),
             What::Served => self.served.push((self.struck, line.at)),
-            // Of producers and workers.
+            // Lines of producers and workers.
             _ => {}
         }
     }
 
-    /// It may have forgotten what its mark says, and no more than what was done to it explains.
+    /// Redis may have forgotten the writes behind its mark, and no more than its fault explains.
     fn take_in_rollback(
         &mut self,
         kept: Option<Micros>,
@@ -136,7 +137,7 @@ impl History {
     }
 
     fn take_in(&mut self, process: &str, lines: &[Noted], end: Micros) {
-        // Where each call stands, and the runs of this process.
+        // The position of each call, and the runs of this process.
         let mut calls: HashMap<u64, (String, usize)> = HashMap::new();
         let mut runs: HashMap<(String, u64), Vec<usize>> = HashMap::new();
         for line in lines {
@@ -192,7 +193,7 @@ impl History {
                 }
                 What::Settled { key, fence, taken } => {
                     let is_open = |run: &Run| run.settled.is_none();
-                    // What was buried or given back without a run has none.
+                    // A job that was buried or given back without a run has no run.
                     if let Some(run) = self.run(&runs, key, *fence, is_open) {
                         run.settled = Some((at, *taken));
                     }
@@ -222,7 +223,7 @@ impl History {
         story.runs.get_mut(*place)
     }
 
-    /// Those that a job went through.
+    /// The rollbacks of a job's data.
     pub(crate) fn rollbacks(&self, key: &str) -> Vec<Rollback> {
         let parts = self.parts.iter().filter(|(part, _)| part.has(key));
         let of_parts = parts.map(|(_, rollback)| *rollback);

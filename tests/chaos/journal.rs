@@ -1,4 +1,4 @@
-//! What each process writes down of what it was answered and did.
+//! The lines of a journal: the answers that a process got and its acts.
 
 use keyfall_testing::journals::{self, FileJournal, Micros};
 use serde::{Deserialize, Serialize};
@@ -9,10 +9,10 @@ pub(crate) type Journal = FileJournal<What>;
 /// A line of a journal.
 pub(crate) type Noted = journals::Noted<What>;
 
-/// What is done to a process that a signal stops.
+/// The name of the fault that stops a process by a signal.
 pub(crate) const STOPPED: &str = "stopped";
 
-/// What is done to the clock of one of several servers.
+/// The name of the fault that sets the clock of one of several servers.
 pub(crate) const CLOCK: &str = "a clock is set";
 
 /// Tells one schedule from all others; it is the payload of its job.
@@ -20,7 +20,7 @@ pub(crate) type Version = u64;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum What {
-    // Of producers: the call has this number among those of its process.
+    // Lines of producers: the call has this number among the calls of its process.
     Sent {
         call: u64,
         key: String,
@@ -30,7 +30,7 @@ pub(crate) enum What {
         call: u64,
         answer: Answer,
     },
-    // Of workers: a run is known by its key and its fencing value.
+    // Lines of workers: the key and the fencing value identify a run.
     Began {
         key: String,
         version: Version,
@@ -45,27 +45,27 @@ pub(crate) enum What {
         /// Done or buried: nobody needs to run it again.
         last: bool,
     },
-    /// The end of a run was told to Redis, which took it, or refused it.
+    /// A worker told Redis the end of a run, and Redis took or refused it.
     Settled {
         key: String,
         fence: u64,
         taken: bool,
     },
-    /// The end of a run did not reach whoever is to tell Redis, as far as is known.
+    /// The end of a run did not reach the process that is to tell Redis, as far as is known.
     Unheard {
         key: String,
         fence: u64,
     },
-    // Of the witness.
-    /// Redis says who listens to what is done to adopted keys; and whether it takes writes, and
-    /// announces what there is to hear.
+    // Lines of the witness.
+    /// Redis says who listens to changes of adopted keys, whether it takes writes, and whether it
+    /// publishes events.
     Looked {
         sent: Micros,
         able: bool,
         listeners: Vec<u64>,
     },
-    // Of the harness.
-    /// Something is done to somebody: to this process, if it names one.
+    // Lines of the harness.
+    /// A fault hits all processes, or this one, if it names one.
     Fault {
         name: String,
         process: Option<String>,
@@ -74,26 +74,27 @@ pub(crate) enum What {
     Weather {
         bad: bool,
     },
-    /// This process is no more.
+    /// This process has ended.
     Gone {
         process: String,
     },
-    /// Redis went back to what it had at some instant: what was answered after that and before
-    /// now may be undone.
+    /// Redis went back to an earlier state: effects of calls that were answered after that state
+    /// and before now may be undone.
     RolledBack {
-        /// That instant, by the mark that Redis came back with, if it did.
+        /// The time of that state, by the mark that Redis came back with, if there is one.
         kept: Option<Micros>,
-        /// What was answered before this had to be there still, by what was done to Redis.
+        /// Effects of calls that were answered before this time had to be there still, by the kind
+        /// of the fault.
         since: Micros,
-        /// What it had of that, if not all.
+        /// The part of the data that went back, if not all.
         of: Option<Part>,
     },
-    /// From then on until now, something was done to what serves these ledgers.
+    /// From this time until now, a fault hit the servers of these ledgers.
     Suffered {
         part: Part,
         since: Micros,
     },
-    /// What a primary served that was ill-treated is served again.
+    /// The data of a primary that was hit is served again.
     Served,
 }
 
@@ -105,7 +106,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Whether the job of this key belongs to one of them.
+    /// Whether the job of this key belongs to one of these ledgers.
     pub(crate) fn has(&self, key: &str) -> bool {
         let (kind, id) = key.rsplit_once(':').expect("it is the key of a job");
         let ledger = format!("{kind}/{}", keyfall::shard_of(id, self.shards));
@@ -113,14 +114,14 @@ impl Part {
     }
 }
 
-/// What a producer asks for.
+/// The request of a producer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ask {
     Schedule {
         version: Version,
-        /// It is meant to end as a dead letter.
+        /// The job is meant to end as a dead letter.
         deadly: bool,
-        /// In so many ms it is due.
+        /// The delay until the job is due, in ms.
         after: u64,
     },
     Update {
@@ -132,29 +133,29 @@ pub(crate) enum Ask {
         version: Version,
     },
     Discard,
-    // Of a program that knows nothing of jobs.
-    /// The key is to have this value, for so long.
+    // Requests of a program that knows nothing of jobs.
+    /// The key gets this value, for so long.
     Set {
         version: Version,
         ms: Option<u64>,
     },
     Expire {
         ms: u64,
-        /// By naming a time, which may have been over when Redis had it.
+        /// The command names the time of the expiry, which may have been over when Redis got it.
         named: bool,
     },
     Persist,
     Delete,
 }
 
-/// What became of it, as far as the producer knows.
+/// The outcome of a call, as far as the producer knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// There is a new job, and there was none; or what there was has another due time or payload.
+    /// There is a new job, and there was none; or the present job has another due time or payload.
     Done,
-    /// There is a new job. What was there before, if anything, is not said.
+    /// There is a new job. The answer does not tell whether one was there before.
     Placed,
-    /// As `Done`; what was pending under this name is gone.
+    /// As `Done`; the job that was pending under this name is gone.
     Replaced,
     /// As `Done`; it waits for the end of the run in progress.
     Follows,
@@ -162,12 +163,12 @@ pub(crate) enum Answer {
     Cancelled,
     /// The job is running, or about to.
     Running,
-    /// There was nothing to do it to.
+    /// There was no job for the call.
     Absent,
-    /// An error that says that nothing was done.
+    /// The error says that nothing was done.
     Refused(String),
-    /// An error that leaves open whether it was done.
+    /// The error leaves open whether the call was carried out.
     Unknown(String),
-    /// An error that trying again does not mend: no weather explains it.
+    /// Trying again does not mend the error: no fault explains it.
     Failed(String),
 }

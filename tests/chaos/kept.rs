@@ -1,4 +1,4 @@
-//! What the data set that Redis kept still holds, read through the public client.
+//! The data that Redis still holds at the end, read through the public client.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -13,21 +13,21 @@ use crate::order::Order;
 use crate::plain::{CANCEL, RUN};
 use crate::sundry::{DAMAGED, IDLE, MOVED};
 
-/// What is left when nothing more is about to happen.
+/// The stored data at rest.
 #[derive(Default)]
 pub(crate) struct Kept {
-    /// Where each version still is.
+    /// The state of each version.
     pub(crate) versions: HashMap<Version, KeptAs>,
-    /// Adopted keys.
+    /// The adopted keys.
     pub(crate) keys: HashMap<String, Value>,
-    /// What is wrong by itself.
+    /// Faults of the data by themselves.
     pub(crate) wrong: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KeptAs {
     Pending,
-    /// Somebody has it: it did not come to rest.
+    /// A worker still has the job: it did not come to rest.
     Leased,
     /// A dead letter, with its reason.
     Dead(String),
@@ -38,7 +38,7 @@ fn kinds() -> impl Iterator<Item = &'static str> {
     KINDS.into_iter().chain([RUN, CANCEL])
 }
 
-/// What still runs, or is due soon, if anything.
+/// A job that still runs, or is due soon, if there is one.
 pub(crate) async fn still_to_do(client: &Client) -> Result<Option<String>> {
     for kind in kinds() {
         let stats = client.stats(kind).await?;
@@ -63,12 +63,13 @@ impl Kept {
         if let Some(redis) = redis {
             kept.keys = agreed::keys(redis).await?;
         }
-        // What a producer has damaged last, and a pause that one was amidst.
+        // The audit repairs the last damage by a producer, and ends a pause that a producer left
+        // half done.
         client.audit(DAMAGED).repair().await?;
         client.prefix(IDLE).resume().await?;
         for kind in kinds().chain([IDLE, DAMAGED, MOVED]) {
             let report = client.audit(kind).await?;
-            // Some scenarios never use some of them.
+            // Some scenarios never use some kinds.
             if report.is_known && !report.is_clean() {
                 kept.wrong.push(format!("the audit of {kind}: {report:?}"));
             }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{RwLock, mpsc};
 
-/// How many at a time. They share the machine, and each measures what that does to it.
+/// How many run at a time. They share the machine, and each measures the effect on it.
 const LANES: usize = 2;
 
-/// Does this with each of them, some at a time, and hands on what came of it in their order. One that
-/// `is_heavy` has the machine for itself.
+/// Runs `work` on each item, some at a time, and returns the results in the order of the items. An
+/// item that `is_heavy` has the machine for itself.
 pub(crate) fn each_in_order<T: Sync, R: Send>(
     all: &[T],
     is_heavy: impl Fn(&T) -> bool + Sync,
@@ -34,7 +34,7 @@ pub(crate) fn each_in_order<T: Sync, R: Send>(
                         let _machine = machine.read().expect(free);
                         act(one)
                     };
-                    // Whoever is told is gone only if it has panicked.
+                    // The receiver is gone only after a panic.
                     let _ = tell.send((place, result));
                 }
             });
@@ -52,7 +52,7 @@ pub(crate) fn each_in_order<T: Sync, R: Send>(
     });
 }
 
-/// In this thread, with a runtime of its own, so that nothing that holds it up is felt elsewhere.
+/// Runs the work in this thread, with a runtime of its own: if it blocks, nothing else is held up.
 pub(crate) fn alone<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

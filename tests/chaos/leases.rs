@@ -1,6 +1,6 @@
-//! What the log of Redis shows of its leases: whether two of a job were ever valid at once, whether
-//! one was given too early, and which took the place of one that had lapsed. That is by its clock
-//! and by what was written, whatever the scripts and the workers believed.
+//! The leases in the log of Redis: whether two leases of a job were ever valid at once, whether a
+//! lease was given too early, and which one took the place of a lapsed one. The judgement uses the
+//! clock of Redis and the writes alone, not the beliefs of scripts and workers.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -19,23 +19,23 @@ struct Lease {
     fence: u64,
     /// Unix ms.
     given: u64,
-    /// Unix ms, as the ledger has it.
+    /// The deadline in the ledger, Unix ms.
     deadline: u64,
 }
 
-/// What a log shows.
+/// The findings from a log.
 #[derive(Default)]
 pub(crate) struct Leases {
-    /// Leases that were given while another of the same job was valid, or before their job was due, and
-    /// fencing values that did not grow.
+    /// Leases that were given while another lease of the same job was valid, or before their job
+    /// was due, and fencing values that did not grow.
     pub(crate) wrong: Vec<String>,
-    /// By job keys, in the order of each log.
+    /// Claims by job key, in the order of each log.
     pub(crate) claims: HashMap<String, Vec<Claim>>,
-    /// The versions that ledgers have had.
+    /// The versions that ledgers have stored.
     pub(crate) stored: HashSet<Version>,
-    /// Whether a lease was found to have one.
+    /// Whether at least one lease with a deadline was found.
     shows_deadlines: bool,
-    /// By job keys.
+    /// Spans by job key.
     spans: HashMap<String, Vec<Span>>,
 }
 
@@ -45,13 +45,13 @@ pub(crate) struct Claim {
     pub(crate) fence: u64,
     /// Unix ms.
     pub(crate) at: u64,
-    /// The deadline of the one whose place it took, which had lapsed, Unix ms.
+    /// The deadline of the lapsed lease that this one replaced, Unix ms.
     pub(crate) lapsed: Option<u64>,
-    /// Why its job was tried again, in the words of who had it.
+    /// The reason for the retry, as the holder of the lease stated it.
     pub(crate) error: Option<String>,
 }
 
-/// For how long a ledger had given a job to somebody, Unix ms.
+/// The time for which a ledger had given a job to a worker, Unix ms.
 #[derive(Debug)]
 struct Span {
     ledger: String,
@@ -59,15 +59,15 @@ struct Span {
     to: u64,
 }
 
-/// What is found of a lease that was given.
+/// The facts about a new lease.
 struct Given {
     fence: u64,
-    /// The deadline of the one whose place it took.
+    /// The deadline of the lease that it replaced.
     lapsed: Option<u64>,
     fault: Option<String>,
 }
 
-/// What a ledger holds while its log is read.
+/// The contents of a ledger while its log is read.
 #[derive(Default)]
 struct Ledger {
     leases: HashMap<String, Lease>,
@@ -103,13 +103,12 @@ pub(crate) fn read(logs: &[Vec<PathBuf>]) -> Result<Leases, String> {
 
 fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<(), String> {
     let mut ledgers: HashMap<String, Ledger> = HashMap::new();
-    // Of the last call that is known.
+    // The time of the last known call.
     let mut latest = 0;
     for block in aof::read(logs)? {
         let now = block.iter().find_map(called_at);
         latest = now.unwrap_or(latest);
-        // A deadline is written before the lease that it belongs to, and is not that of the
-        // lease before.
+        // A deadline is written before its lease, and does not belong to the lease before.
         let mut deadlines = Vec::new();
         // A lease that ends is removed before its job is put back.
         let mut ended = Vec::new();
@@ -119,8 +118,8 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<(), String> {
                 continue;
             };
             let command = command.to_ascii_uppercase();
-            // The ledger is on another server from now on, or empty. Of a slot that moves several keys
-            // go at once.
+            // The ledger is on another server from now on, or empty. When a slot moves, several
+            // keys go at once.
             if matches!(&*command, "DEL" | "UNLINK") {
                 for gone in words[1..].iter().filter_map(|key| part_of_a_ledger(key)) {
                     if let (name, "lease") = gone
@@ -134,14 +133,14 @@ fn read_one(logs: &[PathBuf], shown: &mut Leases) -> Result<(), String> {
             let Some((name, part)) = part_of_a_ledger(key) else {
                 continue;
             };
-            // The leases of these were put there by hand, outside of any call.
+            // The leases of these kinds were written by hand, outside of any call.
             if name.starts_with(KINDS_THAT_SUFFER) {
                 continue;
             }
             let ledger = ledgers.entry(name.to_owned()).or_default();
             match (&*command, part) {
                 ("ZADD", "leased") => {
-                    // Of what is extended none gets shorter.
+                    // An extension never shortens a lease.
                     let extends = rest.first().is_some_and(|word| word == "GT");
                     let pairs = pairs(name, &rest[usize::from(extends)..]);
                     deadlines.extend(pairs.into_iter().map(|pair| (extends, pair)));
@@ -212,7 +211,8 @@ impl Leases {
         });
     }
 
-    /// These leases have ended, and these records were put back: those of both were tried in vain.
+    /// These leases have ended, and these records were put back: a job in both lists was tried in
+    /// vain.
     fn failed(&mut self, ended: &[(String, String, u64)], records: &[(String, String, String)]) {
         for (name, id, fence) in ended {
             let mut records = records.iter();
@@ -227,8 +227,8 @@ impl Leases {
         }
     }
 
-    /// Leases of one job that two ledgers, between which it was moved, have had at the same time.
-    /// Those of one ledger are in the order of its log, and judged by that.
+    /// Leases of one job that two ledgers, between which it was moved, had at the same time. Leases
+    /// of one ledger are judged in the order of its log.
     pub(crate) fn in_two_ledgers(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         for (key, spans) in &self.spans {
@@ -243,26 +243,26 @@ impl Leases {
     }
 }
 
-/// Of the order that a record ends with.
+/// The version in the order that ends a record.
 fn version((_, _, record): &(String, String, String)) -> Option<Version> {
     let order = &record[record.rfind("{\"version\":")?..];
     let order: Order = serde_json::from_str(order).ok()?;
     Some(order.version)
 }
 
-/// Of the latest attempt, by the header that a record begins with.
+/// The reason of the latest failed attempt, from the header that begins a record.
 fn error(record: &str) -> Option<String> {
     let header = record.lines().next()?;
     let header: serde_json::Value = serde_json::from_str(header).ok()?;
     header["error"].as_str().map(str::to_owned)
 }
 
-/// `app:module:biz/0` and `lease`, of `keyfall:{app:module:biz/0}:lease`.
+/// Splits `keyfall:{app:module:biz/0}:lease` into `app:module:biz/0` and `lease`.
 fn part_of_a_ledger(key: &str) -> Option<(&str, &str)> {
     key.strip_prefix("keyfall:{")?.rsplit_once("}:")
 }
 
-/// `app:module:biz`, of `app:module:biz/0`.
+/// `app:module:biz` of `app:module:biz/0`.
 fn kind_of(ledger: &str) -> &str {
     ledger.rsplit_once('/').map_or(ledger, |(kind, _)| kind)
 }
@@ -275,8 +275,8 @@ fn pairs(name: &str, words: &[String]) -> Vec<(String, String, String)> {
 }
 
 impl Ledger {
-    /// `lease` is `token claims fence due flag`, as it is written at `now`. `None` if it is the
-    /// one that is held, marked as cancelled.
+    /// Gives `lease`, whose form is `token claims fence due flag`, written at `now`. `None` if it
+    /// is the present lease, marked as cancelled.
     fn give(&mut self, id: &str, lease: &str, now: Option<u64>) -> Option<Given> {
         let mut fields = lease.split(' ');
         let token = fields.next()?.to_owned();
@@ -284,7 +284,7 @@ impl Ledger {
         let due: u64 = fields.next()?.parse().ok()?;
         let is_marked = fields.next() == Some("cancelled");
         let held = self.leases.get(id);
-        // What was given before a replica had the whole data set is not in its log.
+        // The log lacks leases that were given before the replica had the whole data set.
         if held.is_some_and(|held| held.token == token) || is_marked {
             return None;
         }
@@ -318,7 +318,7 @@ impl Ledger {
     }
 }
 
-/// When a call was carried out, which a ledger remembers with its reply, `number ms reply`.
+/// The time of a call, which a ledger remembers with its reply, `number ms reply`.
 fn called_at(write: &Command) -> Option<u64> {
     let words = words(write);
     let [command, key, _, reply, ..] = &words[..] else {

@@ -1,44 +1,45 @@
-//! Faults: Redis, workers and producers as processes of their own, ill-treated in every way
-//! that a machine or a network may think of, and a checker of what became of every job.
+//! Fault injection: Redis, workers and producers are processes of their own, which suffer the
+//! faults of machines and networks, and a checker judges the fate of every job.
 //!
-//! | module | what it does |
+//! | module | task |
 //! |---|---|
 //! | [`scenarios`] | the faults |
 //! | [`lanes`] | two scenarios at a time |
 //! | [`trial`] | one scenario, from its first process to its row in the table |
-//! | [`setting`], [`stage`] | what a trial begins with; workers and producers, and what can be done to them |
-//! | [`deployment`] | Redis, in each of the ways in which several belong together |
+//! | [`setting`], [`stage`] | the start of a trial; workers and producers, and the faults that can hit them |
+//! | [`deployment`] | Redis, in each supported topology |
 //! | [`roles`] | this program, started again as a worker or a producer |
-//! | [`load`], [`service`], [`sundry`], [`order`] | the producer: which calls it makes and to whom, what the jobs carry |
-//! | [`shared`] | ids that several topics of the classic interface share, and who pushed them last |
+//! | [`load`], [`service`], [`sundry`], [`order`] | the producer: its calls, their recipients, and the payloads of its jobs |
+//! | [`shared`] | ids that several topics of the classic interface share: the last push wins |
 //! | [`plain`] | the program that knows nothing of jobs, and sets keys that are adopted |
-//! | [`witness`] | who listens to what is done to keys, by what Redis says |
-//! | [`worker`], [`settled`] | the worker: it writes down runs, and what Redis said to their ends |
+//! | [`witness`] | the listeners to key events, according to Redis |
+//! | [`worker`], [`settled`] | the worker: it writes down its runs, and the answers of Redis to their ends |
 //! | [`daemons`], [`target`] | `keyfall serve`, and how jobs get from it to consumers |
-//! | [`outlet`] | the Redis that lists and streams are on, and how it forgets |
+//! | [`outlet`] | the Redis of lists and streams, and the ways in which it forgets |
 //! | [`consumer`], [`classic`] | the consumer: it takes jobs in each of these ways |
-//! | [`journal`] | what is written down, by each process for itself |
-//! | [`kept`] | what the data set that Redis kept still holds |
+//! | [`journal`] | the lines that each process writes down |
+//! | [`kept`] | the data that Redis still holds at the end |
 //! | [`agreed`] | whether adopted keys and the ledgers agree |
-//! | [`history`], [`story`] | what all of them have written down, put together for each key |
-//! | [`checker`], [`ends`] | what must hold of all of it, and of each version of a job |
-//! | [`evidence`] | what explains that something happened twice, late or not at all |
+//! | [`history`], [`story`] | all journals, put together for each key |
+//! | [`checker`], [`ends`] | the rules for the whole, and for each version of a job |
+//! | [`evidence`] | facts that explain that something happened twice, late or not at all |
 //! | [`punctual`], [`bounds`] | how late jobs were, and how late they may be |
-//! | [`proofs`] | histories that the judge must not pass, and some that it must |
-//! | [`spared`] | what must hold of what others have, where something is done to one of several servers |
-//! | [`adopted`] | what must hold of each adopted key |
-//! | [`sentinels`] | two replicas of Redis, and who chooses the next primary |
+//! | [`proofs`] | histories that the checker must reject, and some that it must accept |
+//! | [`spared`] | rules for the jobs on healthy servers, while a fault hits one of several |
+//! | [`adopted`] | rules for each adopted key |
+//! | [`sentinels`] | two replicas of Redis, and the sentinels that choose the next primary |
 //! | [`cluster`] | three primaries with replicas, and slots that move |
-//! | [`several`] | independent servers that have the jobs together |
-//! | [`waiting`], [`resharding`] | jobs that wait meanwhile, and who spreads them over other shards |
+//! | [`several`] | independent servers that hold the jobs together |
+//! | [`waiting`], [`resharding`] | jobs that wait meanwhile, and the command that spreads them over other shards |
 //! | [`wires`] | the network between servers |
 //! | [`clock`] | a wall clock that can be set |
-//! | [`aof`], [`leases`] | what the log of Redis shows of its leases |
-//! | [`strain`] | how late the machine makes things by itself |
+//! | [`aof`], [`leases`] | the log of Redis, and the leases in it |
+//! | [`strain`] | the lateness that the machine causes by itself |
 //! | [`report`] | the table |
 //!
-//! The judge is tried first, each time, in a moment. `cargo test` plays a few scenarios for a few seconds each; `make chaos` plays all of them
-//! for as long as it is told. `docs/reliability.md` has the table and says what it means.
+//! Each run first tests the checker, in a moment. `cargo test` plays a few scenarios for a few
+//! seconds each; `make chaos` plays all of them for as long as it is told. `docs/reliability.md`
+//! has the table and its meaning.
 #![allow(
     rustdoc::private_intra_doc_links,
     reason = "the tables of modules are for readers of the source"
@@ -99,19 +100,19 @@ use std::time::Duration;
 use report::Row;
 use scenarios::Scenario;
 
-/// How many seconds the faults go on, over all scenarios; with it, all are played.
+/// Sets how many seconds the faults go on, over all scenarios; with it, all are played.
 const SECONDS: &str = "KEYFALL_CHAOS_SECONDS";
 
-/// What the calls, and most of the faults, follow from.
+/// Seeds the calls, and most of the faults.
 const SEED: &str = "KEYFALL_SEED";
 
-/// Of a scenario in the short version, and the least in the long one.
+/// The length of a scenario in the short version, and the least in the long one.
 const SHORT: Duration = Duration::from_secs(4);
 
 /// Scenarios with seeds that found a bug. The long version plays them as well.
 const FOUND: [(&str, u64); 1] = [("stop a worker", 1)];
 
-/// What the program does: it plays scenarios, or is one of the processes of a scenario.
+/// Runs the program: it plays scenarios, or is one of the processes of a scenario.
 pub fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let parse = "a process of this program is given its terms";
@@ -141,10 +142,10 @@ pub fn main() -> ExitCode {
                 println!("{}: test", scenario.name);
             }
         }
-        // Words that a name must contain, as for any test; what else `cargo test` hands on is
-        // not for us.
+        // Words that a name must contain, as for any test; other arguments of `cargo test` are
+        // ignored.
         words => {
-            // A judge that passes what it must not says nothing of any scenario.
+            // The results of a checker that accepts wrong histories would mean nothing.
             if !proofs::hold() {
                 return ExitCode::FAILURE;
             }
@@ -186,8 +187,8 @@ fn play_all(words: Vec<&String>) -> ExitCode {
         row.scenario = name.clone();
         (row, dir)
     };
-    // Two unoptimised daemons with their clients take most of two cores: beside another scenario they
-    // would measure that.
+    // Two unoptimised daemons with their clients take most of two cores: a scenario beside them
+    // would distort its own measurements.
     let is_heavy =
         |(scenario, ..): &(&Scenario, u64, String)| (scenario.setting)().target.is_some();
     lanes::each_in_order(&plays, is_heavy, play, |(row, dir)| {
@@ -218,7 +219,7 @@ fn play_all(words: Vec<&String>) -> ExitCode {
     if sum.violations.is_empty() {
         return ExitCode::SUCCESS;
     }
-    // Once more at the end: of a long output, often the last lines alone are kept.
+    // Once more at the end: readers often keep the last lines of a long output alone.
     for row in rows.iter().filter(|row| !row.violations.is_empty()) {
         eprintln!("{}: {}", row.scenario, row.violations[0]);
     }
@@ -234,7 +235,7 @@ fn journals(name: &str) -> PathBuf {
     dir
 }
 
-/// The seed of one scenario, which is the same whichever others are played.
+/// The seed of one scenario; it does not depend on the other scenarios that are played.
 fn seed_of(seed: u64, scenario: &str) -> u64 {
     scenario.bytes().fold(seed, |seed, byte| {
         (seed.rotate_left(5) ^ u64::from(byte)).wrapping_mul(0x9E37_79B9_7F4A_7C15)

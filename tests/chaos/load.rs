@@ -25,36 +25,36 @@ use crate::service::{Desk, Service};
 use crate::sundry;
 use crate::target::{Transport, Ways};
 
-/// The kinds that there are jobs of.
+/// The kinds of the jobs.
 pub(crate) const KINDS: [&str; 2] = ["chaos:load:notice", "chaos:load:refund"];
 
 /// Those kinds, as a glob.
 pub(crate) const LOAD: &str = "chaos:load:*";
 
-/// Due so late that no trial sees it run, whatever happens to clocks.
+/// So late that no job with it runs in a trial, whatever happens to clocks.
 pub(crate) const FAR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How often jobs are started.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Names that all producers use, so that they get in each other's way.
+/// Names that all producers use, so that they disturb each other.
 const BUSY_NAMES: u32 = 100;
 
-/// What a producer does.
+/// The task of a producer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Terms {
     pub(crate) name: String,
-    /// Among the producers.
+    /// The number of this producer.
     pub(crate) number: u64,
     pub(crate) url: String,
-    /// How its jobs reach consumers, if these are no workers.
+    /// How its jobs reach consumers, if no workers run them.
     pub(crate) ways: Option<Ways>,
     pub(crate) journals: PathBuf,
     pub(crate) seed: u64,
     pub(crate) stories_a_second: f64,
-    /// How many of 10,000 jobs have another plan than most.
+    /// For each plan that deviates from the common one: how many of 10,000 jobs have it.
     pub(crate) special: Vec<(Plan, u32)>,
-    /// Whether to make the calls, too, that a service seldom makes.
+    /// Whether to make the rare calls of a service, too.
     pub(crate) sundry: bool,
 }
 
@@ -123,13 +123,13 @@ async fn produce(terms: Terms) {
     stories.wait().await;
 }
 
-/// One job, and what follows.
+/// One job, and its calls.
 struct Story {
     key: String,
     plan: Plan,
     delay: Duration,
     then: Then,
-    /// Between the first call and the second.
+    /// The pause between the first call and the second.
     pause: Duration,
     second_delay: Duration,
 }
@@ -142,7 +142,7 @@ enum Then {
     FireNow,
     Replace,
     Update,
-    /// Only the second call, of a name that others use as well.
+    /// Makes only the second call, on a name that others use as well.
     Disturb,
 }
 
@@ -165,7 +165,7 @@ impl Story {
         } else {
             format!("{}-{number}", terms.number)
         };
-        // The id has its topic, too: to some it is unique over all.
+        // The id names its topic, too: in the classic interface, ids are unique over all topics.
         let key = format!("{kind}:{}-{name}", topic(kind));
         let plan = imagine_plan(random, terms);
         let delay = match random.random_range(0..100) {
@@ -263,7 +263,7 @@ impl Producer {
         self.note(key, Ask::Cancel, self.service.cancel(key)).await;
     }
 
-    /// Another payload makes another version of what is there.
+    /// Changes the payload, which makes another version of the job.
     async fn update(&self, key: &str) {
         let order = self.order(Plan::Done);
         let ask = Ask::Update {

@@ -1,4 +1,4 @@
-//! What a job carries: which schedule it came from, and how its runs are to end.
+//! The payload of a job: its version, and the way in which its runs are to end.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ pub(crate) struct Order {
     pub(crate) plan: Plan,
 }
 
-/// What its handler does.
+/// The act of the handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Plan {
     Done,
-    /// Done after so many ms, the lease or not.
+    /// Is done after so many ms, even if the lease is over.
     Slow(u64),
     /// Fails in its first attempt.
     Retry,
     /// Asks for another run in its first attempt.
     Again,
-    /// Puts itself off, as often as not.
+    /// Snoozes, with a probability of one half.
     Snooze,
     Bury,
     /// Does not end by itself.
@@ -31,7 +31,7 @@ pub(crate) enum Plan {
     Panic,
     /// Holds a thread of the runtime for so many ms.
     Block(u64),
-    /// Takes its process along.
+    /// Kills its process.
     Kill,
 }
 
@@ -41,7 +41,7 @@ impl Plan {
         matches!(self, Plan::Bury | Plan::Hang | Plan::Panic | Plan::Kill)
     }
 
-    /// Its attempts, where they are not those of the route.
+    /// The number of its attempts, where it differs from the route's.
     pub(crate) fn attempts(self) -> Option<u32> {
         matches!(self, Plan::Hang | Plan::Panic | Plan::Kill).then_some(2)
     }

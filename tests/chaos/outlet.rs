@@ -1,5 +1,5 @@
-//! The Redis that lists and streams are on, and a replica of it: everybody else reaches whichever is
-//! the primary at one address, as behind one that moves from host to host.
+//! The Redis of lists and streams, with a replica: clients reach the present primary at one
+//! address, as with an address that moves from host to host.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,13 +18,13 @@ type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Outlet {
-    /// With their ports. The first is the primary; there is a second if they forget.
+    /// The servers with their ports. The first is the primary; a second exists if they may forget.
     servers: Vec<(Embedded, u16)>,
     address: PathBuf,
 }
 
 impl Outlet {
-    /// What forgets keeps what `SAVE` writes and nothing else, and has a replica.
+    /// Starts the server. One that forgets keeps snapshots of `SAVE` only, and has a replica.
     pub(crate) async fn start(forgets: bool) -> Result<Self> {
         let mut servers = Vec::new();
         for _ in 0..=usize::from(forgets) {
@@ -57,7 +57,7 @@ impl Outlet {
         Ok(self.servers[0].0.kill_server().await?)
     }
 
-    /// With what it has kept.
+    /// Starts the server again, with the data that it has kept.
     pub(crate) async fn restart(&mut self) -> Result {
         Ok(self.servers[0].0.restart().await?)
     }
@@ -66,7 +66,7 @@ impl Outlet {
         self.ask(0, &["SAVE"]).await
     }
 
-    /// Removes what it has kept, while it is down.
+    /// Removes the kept data, while the server is down.
     pub(crate) fn lose_all(&self) -> Result {
         let kept = socket_of(&self.servers[0].0).with_file_name("dump.rdb");
         match fs::remove_file(kept) {
@@ -75,13 +75,13 @@ impl Outlet {
         }
     }
 
-    /// From now on the replica learns nothing more.
+    /// Cuts the replica off: it learns nothing more.
     pub(crate) async fn cut_off(&self) -> Result {
         self.is_followed().await?;
         self.ask(1, &["REPLICAOF", "NO", "ONE"]).await
     }
 
-    /// The replica takes the place of the primary, which was killed and follows from then on.
+    /// The replica takes the place of the primary, which was killed and becomes the replica.
     pub(crate) async fn fail_over(&mut self) -> Result {
         self.servers.swap(0, 1);
         self.is_at_its_address()?;

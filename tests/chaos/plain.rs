@@ -1,9 +1,9 @@
-//! A program as a process of its own that knows nothing of Keyfall: it sets keys with a time, moves
-//! that, changes and removes them, by plain commands. Each is written down before it is sent and
-//! when it is answered.
+//! A program as a process of its own that knows nothing of Keyfall: by plain commands it sets keys
+//! with a time, changes the time, and changes and removes keys. Each command is written down before
+//! it is sent and when it is answered.
 //!
-//! Each story has a key of its own, and its commands follow one another. A command that is not
-//! answered is the last one: it may have been carried out or not.
+//! Each story has a key of its own, and its commands follow one another. A command without an
+//! answer is the last one: it may have been carried out or not.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,25 +25,25 @@ use crate::journal::{Answer, Ask, Journal, What};
 use crate::load::FAR;
 use crate::order::{Order, Plan};
 
-/// What the keys of this program begin with.
+/// The start of the keys of this program.
 pub(crate) const PLAIN: &str = "chaos:plain";
 
-/// Kinds that are adopted: a missing key runs the job, or cancels it.
+/// The adopted kinds: a missing key runs the job of one, and cancels the job of the other.
 pub(crate) const RUN: &str = "chaos:plain:run";
 pub(crate) const CANCEL: &str = "chaos:plain:cancel";
 
-/// Its versions are those of no producer.
+/// Numbers its versions; no producer has this number.
 const NUMBER: u64 = 1000;
 
 const TICK: Duration = Duration::from_millis(10);
 
-/// How long it waits for an answer.
+/// The limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many ms a key lives, unless it is to live for long.
+/// The life of a key in ms, unless it is to live for long.
 pub(crate) const LIFE: std::ops::Range<u64> = 300..3000;
 
-/// What this program does.
+/// The task of this program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Terms {
     pub(crate) name: String,
@@ -51,17 +51,17 @@ pub(crate) struct Terms {
     pub(crate) journals: PathBuf,
     pub(crate) seed: u64,
     pub(crate) stories_a_second: f64,
-    /// Whether its clock and that of Redis are the same, so that a time can be named.
+    /// Whether its clock and the clock of Redis are the same, so that a command can name a time.
     pub(crate) names_times: bool,
 }
 
-/// One key, and what follows.
+/// One key, and its commands.
 struct Story {
     key: String,
     plan: Plan,
     life: Duration,
     then: Then,
-    /// Between the first command and the second.
+    /// The pause between the first command and the second.
     pause: Duration,
     second_life: Duration,
     names_time: bool,
@@ -70,13 +70,13 @@ struct Story {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Then {
     Nothing,
-    /// So often its time begins anew.
+    /// The time of the key begins anew, so often.
     Beats(u32),
     Move,
     Replace,
     Delete,
     Persist,
-    /// By a value without a time.
+    /// Replaces the key by a value without a time.
     Overwrite,
 }
 
@@ -99,13 +99,13 @@ impl Story {
             _ => 0.5,
         });
         let life = if is_far { FAR } else { ms(random, LIFE) };
-        // As often as not it is later than the key's time, where that is near.
+        // Every other time it is later than the key's time, where that is near.
         let pause = match then {
             Then::Beats(_) => life / 3,
             _ if is_far => ms(random, 0..2000),
             _ => life.mul_f64(random.random_range(0.0..1.3)),
         };
-        // So short at times that only its end is seen.
+        // At times so short that only its end is seen.
         let second_life = match random.random_range(0..3) {
             0 if is_far => ms(random, 1..40),
             _ => ms(random, LIFE),
@@ -180,12 +180,13 @@ struct Program {
     journal: Journal,
     calls: AtomicU64,
     versions: AtomicU64,
-    /// Told when no story is to go on.
+    /// Cancelled when no story is to go on.
     enough: CancellationToken,
 }
 
 impl Program {
-    /// Nothing if the story is to end here: something was not answered, or it is enough.
+    /// Runs a story. `None` if the program has to stop: a command was not answered, or the stop was
+    /// asked for.
     async fn tell(&self, story: Story) -> Option<()> {
         let key = &story.key;
         self.set(key, story.plan, Some(story.life)).await?;
@@ -218,7 +219,7 @@ impl Program {
         waited.filter(|()| !self.enough.is_cancelled())
     }
 
-    /// The answer says whether another value was there.
+    /// Sets the key. The answer says whether another value was there.
     async fn set(&self, key: &str, plan: Plan, life: Option<Duration>) -> Option<()> {
         let version = self.versions.fetch_add(1, Ordering::Relaxed);
         let order = serde_json::to_string(&Order { version, plan });
@@ -252,7 +253,7 @@ impl Program {
         self.ask(&story.key, ask, &command).await
     }
 
-    /// Nothing if it is not known what became of it.
+    /// Sends a command. `None` if its outcome is not known.
     async fn ask(&self, key: &str, ask: Ask, command: &Cmd) -> Option<()> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let is_set = matches!(ask, Ask::Set { .. });

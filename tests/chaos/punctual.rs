@@ -1,5 +1,5 @@
-//! How late jobs were, and how soon they were run again: by what the code under test says, and by
-//! the clock of the harness.
+//! How late jobs were, and how soon they ran again: by the code under test, and by the clock of the
+//! harness.
 
 use std::collections::HashSet;
 
@@ -13,19 +13,19 @@ use crate::spared::Spared;
 use crate::story::{Call, Run, Story};
 use crate::worker::LEASE;
 
-/// For how long after the end of a fault jobs may still be late because of it.
+/// How long after the end of a fault jobs may still be late because of it.
 pub(crate) const RECOVERY: Micros = 2_000_000;
 
-/// For how long before a fault a job may have been due that is late because of it.
+/// How long before a fault a job may have been due that is late because of it.
 const EVE: Micros = 200_000;
 
-/// From when on a first start counts as late, beside what the machine is to blame for, where it is
-/// asked when they are on time again.
+/// The lateness from which on a first start counts as late, beside the machine's share, when the
+/// time until punctual starts is measured.
 const LATE: Micros = 1_000_000;
 
 impl History {
-    /// How late first starts were, how long calls took where others suffered, and how soon what was
-    /// interrupted ran again.
+    /// Measures how late first starts were, how long calls took while others suffered, and how soon
+    /// interrupted jobs ran again.
     pub(crate) fn measure(&self, leases: &Leases, row: &mut Row) {
         row.spared = (!self.blows.is_empty()).then(Spared::default);
         for (key, story) in &self.stories {
@@ -67,8 +67,8 @@ impl History {
         }
     }
 
-    /// For how long another primary had served when a job began that was late; nothing if the next
-    /// one had been ill-treated by then.
+    /// How long another primary had served when a late job began; `None` if a fault had hit the
+    /// next primary by then.
     fn back(&self, began: Micros, late: Micros) -> Option<Micros> {
         let mut before = self.served.iter().rev().map(|(_, served)| *served);
         let served = before.find(|served| *served <= began)?;
@@ -85,8 +85,8 @@ impl History {
         }
     }
 
-    /// How long it took until this run began, which took the place of one that had had its lease
-    /// until `deadline`: from the last claim or renewal of that one, or from the end of the
+    /// Measures how long it took until this run began, which replaced a run with a lease until
+    /// `deadline`: from the last claim or renewal of the replaced run, or from the end of the
     /// faults, whichever was later.
     fn redelivered(&self, run: &Run, deadline: u64, row: &mut Row) {
         let alive = at_unix_ms(deadline).saturating_sub(LEASE.as_micros() as Micros);
@@ -100,7 +100,7 @@ impl History {
 }
 
 impl Story {
-    /// The first run of each version that waited for nothing but its time.
+    /// The first run of each version that waited for its time alone.
     fn first_runs(&self) -> impl Iterator<Item = &Run> {
         let mut seen: HashSet<Version> = HashSet::new();
         let mut runs: Vec<&Run> = self.runs.iter().collect();
@@ -122,8 +122,8 @@ impl Story {
         })
     }
 
-    /// When a run was due at the latest, by when its job was asked for and acknowledged, if that was
-    /// not changed afterwards.
+    /// The latest time at which a run was due, by the schedule call and its acknowledgement, if no
+    /// later call changed it.
     fn due(&self, run: &Run) -> Option<Micros> {
         let of_it = |call: &&Call| call.version() == Some(run.version);
         let call = self.calls.iter().find(of_it)?;

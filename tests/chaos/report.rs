@@ -1,4 +1,4 @@
-//! What a trial came to, as a row of a table.
+//! The result of a trial, as a row of a table.
 
 use std::fmt;
 
@@ -15,26 +15,25 @@ pub(crate) enum Phase {
     After,
 }
 
-/// What became of values that were set with a time by plain commands. The last five excuse what
-/// became of them.
+/// The fates of values that plain commands set with a time. The last five counts are excuses.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Adopted {
-    /// It is known of all these how they ended.
+    /// All values with a known end.
     pub(crate) set: usize,
     pub(crate) run: usize,
-    /// Deleted, replaced, or left without a time.
+    /// The values that were deleted, replaced, or left without a time.
     pub(crate) cancelled: usize,
-    /// Far ahead, and there.
+    /// The values whose time is far ahead, and that are there.
     pub(crate) pending: usize,
-    /// Set, or brought forward, and gone, while nobody listened.
+    /// The values that were set or brought forward, and expired, while nobody listened.
     pub(crate) gone_unheard: usize,
-    /// Deleted while nobody listened, and run, or still to be.
+    /// The values that were deleted while nobody listened, and whose job ran, or is still to run.
     pub(crate) deleted_unheard: usize,
-    /// Their keys were missing, nobody had listened when they fell due, and that is to cancel.
+    /// Their keys were missing, nobody had listened when they fell due, and a missing key cancels.
     pub(crate) missing: usize,
-    /// The program was not told what it had done last.
+    /// The program got no answer to its last command.
     pub(crate) unanswered: usize,
-    /// Redis had gone back to before something that was done to them.
+    /// Redis had gone back to a time before a command on them.
     pub(crate) forgotten: usize,
 }
 
@@ -51,8 +50,8 @@ impl Adopted {
         self.forgotten += other.forgotten;
     }
 
-    /// Of a hundred, how many were judged: what became of them was one thing, and nothing else
-    /// would have passed. Nothing if there were none.
+    /// The percentage of judged keys: keys for which only one fate was acceptable. `None` if there
+    /// were no keys.
     pub(crate) fn judged(&self) -> Option<usize> {
         let judged = self.run + self.cancelled + self.pending;
         let unheard = self.gone_unheard + self.deleted_unheard + self.missing;
@@ -73,7 +72,7 @@ impl Row {
         ))
     }
 
-    /// What became of adopted keys, as a row of a table of its own.
+    /// The fates of adopted keys, as a row of a table of its own.
     pub(crate) fn adopted(&self) -> String {
         let it = &self.adopted;
         let judged = [it, &self.adopted_in_bad_weather].map(|it| match it.judged() {
@@ -109,7 +108,7 @@ pub(crate) const HEAD_OF_FAIL_OVERS: &str = "\
 | fail-overs                | served again after | late starts until | forgotten |
 |---------------------------|-------------------:|------------------:|----------:|";
 
-/// What a trial came to.
+/// The result of a trial.
 #[derive(Debug, Default)]
 pub(crate) struct Row {
     pub(crate) scenario: String,
@@ -124,7 +123,7 @@ pub(crate) struct Row {
     pub(crate) leases: usize,
     /// Runs that had not ended when another of the same job began.
     pub(crate) executions: usize,
-    /// Those of them that began when their lease was over.
+    /// The overlapping runs that began when their lease was over.
     pub(crate) stale: usize,
     /// How often a process was stopped.
     pub(crate) stopped: usize,
@@ -133,27 +132,27 @@ pub(crate) struct Row {
     /// Lost or run after cancel because Redis went back to before the call.
     pub(crate) forgotten: usize,
     lateness: [Vec<Micros>; 3],
-    /// The same, by the clock of the harness and by when a job was acknowledged.
+    /// The same, by the clock of the harness and by the acknowledgement of the jobs.
     outside: [Vec<Micros>; 3],
     redeliveries: [Vec<Micros>; 3],
     pub(crate) adopted: Adopted,
-    /// The same of those that lived while there were faults.
+    /// The same of keys that lived during the faults.
     pub(crate) adopted_in_bad_weather: Adopted,
-    /// The longest that it took until another primary served, since something was done to one.
+    /// The longest time from a fault of a primary until another one served.
     pub(crate) served: Option<Micros>,
-    /// For how long first starts were late after that, at the most.
+    /// The longest time for which first starts were late after that.
     pub(crate) back: Option<Micros>,
-    /// What became of what nothing was done to, where something was done to a part of all jobs.
+    /// The fate of the jobs that no fault hit, while a part of all jobs suffered.
     pub(crate) spared: Option<Spared>,
-    /// For how long nobody listened to what is done to keys, or could act.
+    /// How long nobody listened to key events, or could act on them.
     pub(crate) deaf: Micros,
-    /// What the machine did to all of it.
+    /// The delays that the machine caused.
     pub(crate) strain: Strain,
     /// How many bounds were judged and kept.
     pub(crate) bounds: usize,
-    /// Which were not judged: the bound, why, and in which scenario.
+    /// The bounds that were not judged: the bound, the reason, and the scenario.
     pub(crate) unjudged: Vec<(&'static str, &'static str, String)>,
-    /// All that must not be.
+    /// All violations.
     pub(crate) violations: Vec<String>,
 }
 
@@ -165,7 +164,7 @@ impl Row {
         }
     }
 
-    /// A job that was due in this phase started so late.
+    /// Notes that a job that was due in this phase started so late.
     pub(crate) fn late(&mut self, phase: Phase, late: Micros) {
         self.lateness[phase as usize].push(late);
     }
@@ -175,34 +174,34 @@ impl Row {
         self.outside[phase as usize].push(late);
     }
 
-    /// Nobody says when they were due.
+    /// Drops the measured lateness: nothing tells when the jobs were due.
     pub(crate) fn forget_lateness(&mut self) {
         self.lateness = Default::default();
     }
 
-    /// The clock of the harness does not tell when they were due.
+    /// Drops the lateness by the clock of the harness, which does not tell when the jobs were due.
     pub(crate) fn forget_outside(&mut self) {
         self.outside = Default::default();
     }
 
-    /// There is no clock to tell these by.
+    /// Drops the redeliveries: no clock measures them.
     pub(crate) fn forget_redeliveries(&mut self) {
         self.redeliveries = Default::default();
     }
 
-    /// A job was run again, in this phase, so long after its run had been interrupted.
+    /// Notes that a job ran again, in this phase, so long after its run had been interrupted.
     pub(crate) fn redelivered(&mut self, phase: Phase, after: Micros) {
         self.redeliveries[phase as usize].push(after);
     }
 
-    /// By whichever clock it is later.
+    /// By the clock that shows the greater lateness.
     fn p99(&self, phase: Phase) -> Option<Micros> {
         let both = [&self.lateness, &self.outside];
         let both = both.map(|all| percentile(&all[phase as usize], 99));
         both.into_iter().max().flatten()
     }
 
-    /// Of those that were due after the faults, by the code under test.
+    /// The lateness of the jobs that were due after the faults, by the code under test.
     pub(crate) fn late_after(&self, percent: usize) -> Option<Micros> {
         percentile(&self.lateness[Phase::After as usize], percent)
     }
@@ -212,7 +211,7 @@ impl Row {
         percentile(&self.outside[Phase::After as usize], percent)
     }
 
-    /// How many first starts were due after the faults, by either clock.
+    /// The number of first starts that were due after the faults, by either clock.
     pub(crate) fn starts_after(&self) -> usize {
         let [after, outside] =
             [&self.lateness, &self.outside].map(|all| all[Phase::After as usize].len());
@@ -263,7 +262,7 @@ impl Row {
         self.violations.extend(other.violations.iter().cloned());
     }
 
-    /// All of them together.
+    /// The sum of all rows.
     pub(crate) fn sum(rows: &[Row]) -> Self {
         let mut sum = Row::new("all");
         rows.iter().for_each(|row| sum.add(row));

@@ -1,4 +1,4 @@
-//! Giving kinds another number of shards, by the command, in a process of its own.
+//! Gives kinds another number of shards, by the command, as a process of its own.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::load::KINDS;
 use crate::roles::keyfall;
 use crate::stage::Stage;
 
-/// How long it may take, to its end.
+/// The time limit of the whole change.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Gives a kind so many shards; begins some times, and is killed while it is at it.
+/// Gives a kind so many shards. The first command is killed on its way, and others finish its work.
 async fn reshard(stage: &mut Stage, kind: &str, shards: u16) -> Result<(), String> {
     stage.strike("resharding is begun and killed");
     let mut process = start(stage, kind, shards);
@@ -22,13 +22,13 @@ async fn reshard(stage: &mut Stage, kind: &str, shards: u16) -> Result<(), Strin
     finish(stage, kind, shards).await
 }
 
-/// Gives a kind so many shards, or goes on with that, until it has them.
+/// Gives a kind so many shards, or continues such a change, until the kind has them.
 pub(crate) async fn finish(stage: &Stage, kind: &str, shards: u16) -> Result<(), String> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match end_of(start(stage, kind, shards), deadline).await {
             Some(status) if status.success() => return Ok(()),
-            // The way to Redis may be ill at the time.
+            // A fault may hit the connection to Redis at the time.
             Some(_) if Instant::now() < deadline => {}
             Some(status) => return Err(format!("keyfall reshard: {status}")),
             None => return Err(format!("{kind} does not come to have {shards} shards")),
@@ -36,7 +36,7 @@ pub(crate) async fn finish(stage: &Stage, kind: &str, shards: u16) -> Result<(),
     }
 }
 
-/// Tries to give a kind so many shards while that cannot be.
+/// Tries to give a kind so many shards while that is impossible.
 pub(crate) async fn is_refused(stage: &Stage, kind: &str, shards: u16) -> Result<(), String> {
     match end_of(start(stage, kind, shards), Instant::now() + PATIENCE).await {
         Some(status) if status.success() => Err(format!("{kind} was resharded all the same")),
@@ -45,7 +45,7 @@ pub(crate) async fn is_refused(stage: &Stage, kind: &str, shards: u16) -> Result
     }
 }
 
-/// How it ended, if it did in time.
+/// The exit status, if the process ends in time.
 async fn end_of(mut process: LoggedProcess, deadline: Instant) -> Option<ExitStatus> {
     loop {
         match process.ended() {
@@ -62,8 +62,8 @@ pub(crate) fn start(stage: &Stage, kind: &str, shards: u16) -> LoggedProcess {
     LoggedProcess::spawn(command, "reshard", stage.dir())
 }
 
-/// Each kind has another number, again and again, while workers are killed. In the end it has the
-/// first of these.
+/// Gives each kind another number again and again, while workers are killed. In the end it has the
+/// first of these numbers.
 pub(crate) async fn go_on(stage: &mut Stage, numbers: &[u16]) -> Result<(), String> {
     let end = stage.until_the_end();
     let mut turns = numbers.iter().cycle().skip(1);

@@ -14,12 +14,12 @@ fn in_role(role: &str) -> Command {
     command
 }
 
-/// The command `keyfall`: the code that was built with the suite, whatever else is installed.
+/// The command `keyfall`: the code that was built with the suite, not an installed one.
 pub(crate) fn keyfall() -> Command {
     in_role("keyfall")
 }
 
-/// This program in a role. What it says goes to a file of its name in `dir`.
+/// Starts this program in a role. Its output goes to a file of its name in `dir`.
 pub(crate) fn start(
     role: &str,
     name: &str,

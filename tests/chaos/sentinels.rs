@@ -19,27 +19,27 @@ use tokio::time::timeout;
 use crate::deployment::{PROBE, network_around};
 use crate::wires::{Peer, Wires};
 
-/// What the sentinels call the primary.
+/// The sentinels' name for the primary.
 const NAME: &str = "chaos";
 
-/// For how long a primary is silent before it counts as gone, while a scenario waits for that. On a
-/// machine that is busy with other things, one that is well may be silent for a second or two.
+/// How long a silent primary still counts as alive, while a scenario waits for a fail-over. On a
+/// busy machine, a healthy primary may be silent for a second or two.
 const DOWN_AFTER: Duration = Duration::from_secs(4);
 
-/// At all other times.
+/// The same at all other times.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// How long anything may take here. Sentinels that cannot agree try again after ten seconds.
+/// The limit of every wait here. Sentinels that cannot agree try again after ten seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What is there beside the primary.
+/// The servers and sentinels beside the primary.
 pub(crate) struct Sentinels {
-    /// The port of the primary, and the others with theirs, as everybody else knows them.
+    /// The port of the primary, and the other servers with their ports, as clients know them.
     primary: u16,
     others: Vec<(u16, Embedded)>,
-    /// The networks around each of them, by their ports, if there are any.
+    /// The networks around the servers, by port, if there are any.
     networks: HashMap<u16, FaultyProxy>,
-    /// What is between all of them, if there is anything, and who is reached at which port there.
+    /// The network between all of them, if there is one, and the port of each peer in it.
     wires: Option<Wires>,
     places: HashMap<u16, Peer>,
     sentinels: Vec<Sentinel>,
@@ -50,11 +50,11 @@ struct Sentinel {
     process: SentinelProcess,
 }
 
-/// The first of the sentinels, behind the servers.
+/// The first sentinel comes after the servers.
 const FIRST: Peer = 4;
 
 impl Sentinels {
-    /// Starts all of them. Returns the primary.
+    /// Starts the servers and the sentinels. Returns the primary.
     pub(crate) async fn start(
         options: impl Fn() -> Options,
         has_networks: bool,
@@ -120,7 +120,7 @@ impl Sentinels {
         format!("redis+sentinel://{}/{NAME}", places.join(","))
     }
 
-    /// From now on a primary that is silent is replaced, or is not.
+    /// Sets whether the sentinels replace a silent primary.
     pub(crate) async fn are_alert(&self, alert: bool) -> Result<(), String> {
         let down = if alert { DOWN_AFTER } else { NEVER };
         let ms = down.as_millis().to_string();
@@ -134,7 +134,7 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Asks for a fail-over though nothing is wrong.
+    /// Asks for a fail-over of a healthy primary.
     pub(crate) async fn fail_over(&self) -> Result<(), String> {
         self.until("a fail-over is begun", async || {
             let asked = self.sentinels[0].ask::<()>(&["SENTINEL", "FAILOVER", NAME]);
@@ -143,7 +143,7 @@ impl Sentinels {
         .await
     }
 
-    /// Stops one of them, or lets it go on.
+    /// Stops one sentinel, or lets it go on.
     pub(crate) fn signal_one(&self, signal: Signal) {
         self.sentinels[0].process.signal(signal);
     }
@@ -161,14 +161,14 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Cuts one of the sentinels off from all servers, and from the others.
+    /// Cuts one sentinel off from all servers, and from the other sentinels.
     pub(crate) fn cut_off_one(&self) -> Result<(), &'static str> {
         let wires = self.wires.as_ref().ok_or("there is nothing to cut")?;
         wires.cut(FIRST, (1..FIRST).chain([FIRST + 1, FIRST + 2]));
         Ok(())
     }
 
-    /// Nobody is cut off any more.
+    /// Ends all cuts.
     pub(crate) fn join(&self) {
         if let Some(wires) = &self.wires {
             wires.join();
@@ -185,8 +185,8 @@ impl Sentinels {
         }
     }
 
-    /// Waits until another one is the primary, which takes the place of `server`. Returns the port
-    /// of the old one, and since when the new one takes writes: sentinels tell of it later.
+    /// Waits until another server is the primary instead of `server`. Returns the port of the old
+    /// one, and the time from which the new one takes writes: sentinels tell of it later.
     pub(crate) async fn follow(&mut self, server: &mut Embedded) -> Result<(u16, Micros), String> {
         let (new, since) = self
             .until("another server takes writes", async || {
@@ -209,7 +209,7 @@ impl Sentinels {
         Ok((old, since))
     }
 
-    /// The one that was the primary before, by its port.
+    /// The server that was the primary before, by its port.
     pub(crate) fn other(&mut self, port: u16) -> &mut Embedded {
         let other = self.others.iter_mut().find(|(known, _)| *known == port);
         &mut other.expect("it was the primary").1
@@ -227,7 +227,7 @@ impl Sentinels {
         self.is_it_still().await
     }
 
-    /// Whether the primary is the one that it was made.
+    /// Fails if another server has become the primary unasked.
     pub(crate) async fn is_it_still(&self) -> Result<(), String> {
         match self.named().await {
             Some(named) if named != self.primary => Err(
@@ -238,7 +238,7 @@ impl Sentinels {
         }
     }
 
-    /// Waits until both others follow the primary.
+    /// Waits until both other servers follow the primary.
     pub(crate) async fn are_followed(&self, server: &Embedded) -> Result<(), String> {
         let client = redis::Client::open(server.url()).map_err(|error| error.to_string())?;
         self.until("both replicas follow", async || {
@@ -250,7 +250,7 @@ impl Sentinels {
         .await
     }
 
-    /// The port that most of them name.
+    /// The port that most sentinels name.
     async fn named(&self) -> Option<u16> {
         let mut named: Vec<u16> = Vec::new();
         for sentinel in &self.sentinels {
@@ -307,7 +307,7 @@ impl Sentinel {
 async fn ask<T: FromRedisValue>(port: u16, args: &[impl ToRedisArgs]) -> redis::RedisResult<T> {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
     let connect = client.get_multiplexed_async_connection();
-    // One that is stopped says nothing.
+    // A stopped sentinel does not answer.
     let connected = timeout(Duration::from_millis(500), connect).await;
     let mut redis: MultiplexedConnection =
         connected.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;

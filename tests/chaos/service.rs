@@ -15,32 +15,32 @@ use crate::daemons::{Daemons, Lost};
 use crate::journal::Answer;
 use crate::order::Order;
 
-/// Who schedules.
+/// The target of a producer's calls.
 pub(crate) enum Service {
     Redis(Client),
     Daemons(Desk),
-    /// What such clients cannot say, and every other delete, goes straight to Redis.
+    /// Calls that such clients do not have, and every other delete, go straight to Redis.
     Classic(ClassicClient, Client),
 }
 
-/// Where calls wait for others to go with.
+/// Collects calls into batches.
 pub(crate) struct Desk {
     calls: mpsc::UnboundedSender<BatchedCall>,
     daemons: Arc<Daemons>,
 }
 
-/// A line of a batch, and who waits for its answer.
+/// A line of a batch, and the caller that waits for its answer.
 type BatchedCall = (Value, oneshot::Sender<Result<(StatusCode, Value), Lost>>);
 
-/// How long calls wait for others, and how many go together.
+/// How long a batch collects calls, and how many it takes.
 const GATHER: Duration = Duration::from_millis(50);
 const TOGETHER: usize = 1000;
 
 impl Service {
-    /// The delay that a job gets which is to have this one.
+    /// The delay that a job gets when this one is asked for.
     pub(crate) fn rounded(&self, delay: Duration) -> Duration {
         match self {
-            // Such clients know seconds.
+            // Such clients count in seconds.
             Service::Classic(..) => Duration::from_secs(delay.as_secs_f64().round() as u64),
             Service::Redis(_) | Service::Daemons(_) => delay,
         }
@@ -141,7 +141,7 @@ fn written(delay: Duration) -> String {
 }
 
 impl Desk {
-    /// For calls that go to these daemons.
+    /// A desk for calls to these daemons.
     pub(crate) fn new(daemons: Daemons) -> Self {
         let (calls, asked) = mpsc::unbounded_channel();
         let daemons = Arc::new(daemons);
@@ -149,8 +149,8 @@ impl Desk {
         Desk { calls, daemons }
     }
 
-    /// A call on one job, `what` in a batch and below its path, and what its answer means. One of
-    /// ten goes by itself, the others with those that are made at the same time.
+    /// Makes a call on one job, `what` in a batch and below its path, and interprets its answer.
+    /// One of ten calls goes by itself, the others with simultaneous ones.
     async fn ask(&self, key: &str, what: &'static str, body: Value) -> Result<Answer, Answer> {
         let (status, answer) = if rand::random_bool(0.1) {
             let path = |below: &str| format!("/v1/jobs/{key}{below}");
@@ -176,7 +176,7 @@ impl Desk {
                     (Some("succeeds"), _) => Answer::Follows,
                     (_, Some(true)) => Answer::Running,
                     (_, Some(false)) => Answer::Cancelled,
-                    // The payload of a job that is running.
+                    // The change of the payload of a running job.
                     _ if status == StatusCode::ACCEPTED => Answer::Running,
                     _ => Answer::Done,
                 },
@@ -193,7 +193,7 @@ impl Desk {
     }
 }
 
-/// Sends what has come as one batch, again and again.
+/// Sends the collected calls as one batch, again and again.
 async fn gather(daemons: Arc<Daemons>, mut asked: mpsc::UnboundedReceiver<BatchedCall>) {
     let mut some = Vec::new();
     while asked.recv_many(&mut some, TOGETHER).await > 0 {
@@ -209,7 +209,7 @@ async fn gather(daemons: Arc<Daemons>, mut asked: mpsc::UnboundedReceiver<Batche
                         .ok_or_else(|| Lost::Unknown("the daemon stopped before this line".into())),
                     Err(lost) => Err(lost.clone()),
                 };
-                // Its story waits for it.
+                // The story of the call waits for the answer.
                 let _ = tell.send(answer);
             }
         });

@@ -1,4 +1,4 @@
-//! What a scenario begins with.
+//! The setting of a scenario.
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use crate::target::Transport;
 
 #[derive(Default)]
 pub(crate) struct Setting {
-    /// Of `redis-server`, beside those of the shipped configuration.
+    /// Options of `redis-server`, beside the shipped configuration.
     pub(crate) redis: Vec<&'static str>,
-    /// How many of 10,000 jobs have these plans.
+    /// For each of these plans: how many of 10,000 jobs have it.
     pub(crate) special: Vec<(Plan, u32)>,
-    /// Whether there is a network between Redis and everybody else, and every script is called;
-    /// around each server, if there are several.
+    /// Whether there is a network between Redis and its clients, and every script is called; with
+    /// several servers, one network around each.
     pub(crate) network: bool,
-    /// Whether Redis has replicas, and sentinels that watch it. Nobody sets plain keys then.
+    /// Whether Redis has replicas, and sentinels that watch it. Then no program sets plain keys.
     pub(crate) sentinels: bool,
-    /// Whether jobs are on a cluster. Nobody sets plain keys then.
+    /// Whether jobs are on a cluster. Then no program sets plain keys.
     pub(crate) cluster: bool,
-    /// How many independent servers have the jobs together; one if nothing is said. Where there are
-    /// more, nobody sets plain keys.
+    /// How many independent servers hold the jobs together; one by default. With more, no program
+    /// sets plain keys.
     pub(crate) servers: Option<u16>,
     /// Whether servers can be cut off from each other, where there are several.
     pub(crate) wires: bool,
-    /// How many shards each kind has; one if nothing is said.
+    /// How many shards each kind has; one by default.
     pub(crate) shards: Option<u16>,
-    /// Whose wall clock can be set.
+    /// The processes whose wall clock can be set.
     pub(crate) clock: Option<Whose>,
     /// Whether daemons work, and how jobs reach the consumers that take the place of workers then.
     pub(crate) target: Option<Transport>,
-    /// Whether the Redis of lists and streams can go back to what it had, and has a replica.
+    /// Whether the Redis of lists and streams can go back to an earlier state, and has a replica.
     pub(crate) outlet_forgets: bool,
-    /// How long consumers have a job; as long as workers do if nothing is said.
+    /// The lease of consumers; by default the lease of workers.
     pub(crate) lease: Option<Duration>,
 }
 

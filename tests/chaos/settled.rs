@@ -1,4 +1,4 @@
-//! Hears from the log of a worker what Redis said to the end of each run.
+//! Reads the answer of Redis to the end of each run from the log of a worker.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use tracing_subscriber::registry::{LookupSpan, SpanRef};
 
 use crate::journal::{Journal, What};
 
-/// The target of the event by which a handler says, in the span of its run, which run it is.
+/// The target of the event by which a handler, in the span of its run, identifies the run.
 pub(crate) const BEGAN: &str = "chaos::began";
 
 /// Writes down settlements that were taken or refused.
 pub(crate) struct Settlements(Arc<Journal>);
 
 impl Settlements {
-    /// From now on, for the whole process. Warnings go to its standard error.
+    /// Writes settlements of the whole process to this journal from now on. Warnings go to its
+    /// standard error.
     pub(crate) fn write_to(journal: &Arc<Journal>) {
         let wanted = filter_fn(|meta| {
             let target = meta.target();
@@ -36,7 +37,7 @@ impl Settlements {
     }
 }
 
-/// What a span or an event says of a run.
+/// The fields of a span or an event that describe a run.
 #[derive(Default, Clone)]
 struct Said {
     message: String,
@@ -72,7 +73,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Settlements {
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut said = Said::default();
         event.record(&mut said);
-        // The handler may have opened a span below that of its run.
+        // The handler may have opened a span below the span of its run.
         let mut spans = context.event_scope(event).into_iter().flatten();
         let is_of_a_run = |span: &SpanRef<'_, S>| {
             let extensions = span.extensions();

@@ -1,4 +1,4 @@
-//! Several independent servers that have the jobs together: real processes.
+//! Several independent servers that hold the jobs together: real processes.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub(crate) type Number = u16;
 
 pub(crate) struct Several {
     servers: Vec<Embedded>,
-    /// Around each of them, if there are any.
+    /// The networks around the servers, if there are any.
     networks: Vec<FaultyProxy>,
 }
 
@@ -53,7 +53,7 @@ impl Several {
         self.servers.iter().map(socket_of).collect()
     }
 
-    /// The ledgers that a server has, `app:module:biz/3`, of kinds that have so many each.
+    /// The ledgers of a server, `app:module:biz/3`, of kinds that have so many each.
     pub(crate) fn ledgers_on(&self, place: Number, shards: u16) -> Vec<String> {
         let all = KINDS
             .iter()
@@ -63,7 +63,7 @@ impl Several {
             .collect()
     }
 
-    // What can be done to one of them.
+    // Faults of one server.
 
     pub(crate) fn server(&mut self, place: Number) -> &mut Embedded {
         &mut self.servers[usize::from(place)]
@@ -73,7 +73,7 @@ impl Several {
         signal_to(&self.servers[usize::from(place)], signal);
     }
 
-    /// From now on nobody reaches it, or everybody does.
+    /// Cuts the server off from everybody, or ends the cut.
     pub(crate) fn cut(&self, place: Number, cut: bool) -> Result<(), &'static str> {
         let network = self.networks.get(usize::from(place));
         network.ok_or("there is nothing to cut")?.set(Weather {

@@ -1,5 +1,5 @@
 //! Ids that several topics share, pushed through daemons that are killed and under clocks that are
-//! set: whoever pushed last wins.
+//! set: the last push wins.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,22 +14,22 @@ use crate::load::FAR;
 use crate::order::{Order, Plan};
 use crate::target::{PREFIX, Ways};
 
-/// With what went wrong.
+/// The error describes the failure.
 type Result<T = ()> = std::result::Result<T, String>;
 
-/// Nothing else has jobs in them; neither order of their names is that of the pushes.
+/// Topics with no other jobs; the pushes follow neither order of their names.
 const TOPICS: [&str; 3] = ["third", "first", "second"];
 
-/// How many ids are pushed at the same time, and how long each waits between two pushes: the load of
-/// the others is to stay what it is.
+/// How many ids are pushed at the same time, and how long each waits between two pushes: the load
+/// of the others must not change.
 const IDS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// How long a push may be without an answer, and how many are judged at the least.
+/// How long a push may go without an answer, and the least number of judged pushes.
 const PATIENCE: Duration = Duration::from_secs(60);
 const JUDGED: u64 = 50;
 
-/// Pushes until it is told that the faults are over.
+/// Pushes until the faults are over.
 pub(crate) struct Shared {
     classic: ClassicClient,
     client: Client,
@@ -52,7 +52,7 @@ impl Shared {
     }
 
     /// # Errors
-    /// If the job of a last push was not there, or another one beside it.
+    /// If the job of a last push is missing, or another job is beside it.
     pub(crate) async fn run(&self) -> Result {
         let ids = (0..IDS).map(|number| self.push_and_judge(number));
         let ends: Vec<Result> = join_all(ids).await;
@@ -61,10 +61,10 @@ impl Shared {
 
     async fn push_and_judge(&self, number: usize) -> Result {
         let id = format!("shared-{number}");
-        // Whether all pushes since there was no job of this id were answered.
+        // Whether all pushes since the last time without a job of this id were answered.
         let mut is_sure = true;
         for turn in 0.. {
-            // By whichever daemon comes next, one after the other; now and then two at a time.
+            // Through any daemon, one push after the other; now and then two at a time.
             let topic = TOPICS[turn % TOPICS.len()];
             let both = turn % 5 == 4;
             let rival = TOPICS[(turn + 1) % TOPICS.len()];
@@ -82,7 +82,7 @@ impl Shared {
             let is_last = |one: &(&str, u64)| {
                 *one == (topic, version) || both && *one == (rival, version + 1)
             };
-            // What a daemon did that was killed may stand beside it.
+            // The job of a killed daemon may stand beside it.
             let is_right = found.iter().any(is_last) && (found.len() == 1 || !is_sure);
             if !is_right {
                 return Err(format!(
@@ -104,13 +104,13 @@ impl Shared {
             if is_over {
                 return Ok(());
             }
-            // What a daemon has sent that was killed has arrived by then, too.
+            // The calls of a killed daemon have arrived by then, too.
             sleep(PAUSE).await;
         }
         Ok(())
     }
 
-    /// Pushes until it is answered: whether the first push was.
+    /// Repeats the push until it is answered. Returns whether the first push was.
     async fn push(&self, topic: &str, id: &str, version: u64) -> Result<bool> {
         let key = format!("{PREFIX}:{topic}:{id}");
         let order = Order {
@@ -131,7 +131,7 @@ impl Shared {
         unreachable!("it has no end")
     }
 
-    /// Topics and versions of the jobs that there are.
+    /// Topics and versions of the present jobs.
     async fn left(&self, id: &str) -> Result<Vec<(&'static str, u64)>> {
         let mut left = Vec::new();
         for topic in TOPICS {

@@ -1,5 +1,4 @@
-//! Where something is done to one of several servers: what becomes meanwhile of the jobs that the
-//! others have. They are to notice nothing.
+//! The jobs of healthy servers while a fault hits one of several: they must notice nothing.
 
 use keyfall_testing::journals::Micros;
 
@@ -9,29 +8,29 @@ use crate::punctual::RECOVERY;
 use crate::report::{percentile, written};
 use crate::story::Call;
 
-/// How many calls are told that were not answered.
+/// How many calls without an answer are printed.
 const TOLD: usize = 3;
 
-/// What was done to parts of all jobs.
+/// Faults of parts of all jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Blows(Vec<Blow>);
 
 #[derive(Debug)]
 struct Blow {
-    /// The jobs of these ledgers suffer from it.
+    /// The jobs of these ledgers suffer.
     part: Part,
     from: Micros,
     until: Micros,
 }
 
-/// What became of the jobs that nothing was done to while something was done to others.
+/// The jobs that no fault hit while others suffered.
 #[derive(Debug, Default)]
 pub(crate) struct Spared {
-    /// How late their first starts were.
+    /// The lateness of their first starts.
     late: Vec<Micros>,
-    /// How long calls on them took.
+    /// The durations of calls on them.
     calls: Vec<Micros>,
-    /// Those that were not answered.
+    /// The calls without an answer.
     unanswered: Vec<String>,
 }
 
@@ -45,9 +44,9 @@ impl Blows {
         self.0.is_empty()
     }
 
-    /// Whether others suffer at this time, or what they have missed is made up for; and the job of this
-    /// key does not: not since it would have recovered, nor before the latest that it may start, on a
-    /// machine that makes it so late by itself.
+    /// Whether other jobs suffer at this time, or are still catching up, and the job of this key
+    /// does not: the span excludes its own recovery, and the time before the latest start that the
+    /// machine's own lateness allows.
     pub(crate) fn spare(&self, key: &str, at: Micros, allowance: Micros) -> bool {
         let latest = at + IN_TIME.as_micros() as Micros + allowance;
         let (own, others): (Vec<&Blow>, Vec<&Blow>) =
@@ -68,7 +67,7 @@ impl Spared {
             None | Some(Answer::Refused(_) | Answer::Unknown(_)) => {
                 self.unanswered.push(format!("{key}: {call:?}"));
             }
-            // Its caller is told of it elsewhere.
+            // The caller reports this error elsewhere.
             Some(Answer::Failed(_)) => {}
             Some(_) => self.calls.push(call.until - call.sent),
         }
@@ -80,12 +79,12 @@ impl Spared {
         self.unanswered.extend(other.unanswered.iter().cloned());
     }
 
-    /// How many first starts there were.
+    /// The number of first starts.
     pub(crate) fn starts(&self) -> usize {
         self.late.len()
     }
 
-    /// What is wrong with it, however busy the machine is.
+    /// Violations that no busy machine excuses.
     pub(crate) fn faults(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         let unanswered = self.unanswered.len();
@@ -117,7 +116,7 @@ impl Spared {
         ]
     }
 
-    /// As a row of a table of its own.
+    /// The row of a table of its own.
     pub(crate) fn row(&self, scenario: &str) -> String {
         let p99 = |all| written(percentile(all, 99));
         let longest = |all| written(percentile(all, 100));

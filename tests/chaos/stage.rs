@@ -1,4 +1,4 @@
-//! The processes of a trial, what can be done to them, and the journal of what was done.
+//! The processes of a trial, the faults that can hit them, and the journal of the faults.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,44 +27,44 @@ use crate::shared::Shared;
 use crate::target::{Transport, Ways};
 use crate::{agreed, consumer, daemons, kept, load, plain, scenarios, waiting, witness, worker};
 
-/// How many jobs a second are scheduled, over all producers, in a second without faults. Some
-/// stories schedule twice, some not at all. Two trials at a time are as much as two cores can do.
+/// How many stories all producers together begin in a second without faults. Some stories schedule
+/// twice, some not at all. Two cores can do no more than two trials at a time.
 const STORIES_A_SECOND: f64 = 280.0;
 
-/// Through daemons, of which an unoptimised build makes several times the work; and where jobs come
-/// one by one.
+/// The same through daemons, which an unoptimised build makes several times as expensive; and where
+/// jobs come one by one.
 const STORIES_OF_DAEMONS: f64 = 180.0;
 const STORIES_ONE_BY_ONE: f64 = 120.0;
-/// Each push looks for its id in all topics, and some share their ids.
+/// Each push looks for its id in all topics, and some topics share their ids.
 const STORIES_OF_TOPICS: f64 = 60.0;
 
-/// How many keys a second are set by plain commands, where so many jobs are.
+/// The number of keys that plain commands set for each job.
 const KEYS_TO_JOBS: f64 = 0.1;
 
 const PRODUCERS: u64 = 2;
 
-/// How long anything may take before a trial gives up.
+/// The limit of every wait of a trial.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long it may take until what has piled up on a busy machine is worked off.
+/// The limit for a busy machine to work off its backlog.
 const REST: Duration = Duration::from_secs(180);
 
 /// The processes of a trial.
 pub(crate) struct Stage {
     pub(crate) deployment: Deployment,
     shards: u16,
-    /// Or consumers.
+    /// The workers, or consumers.
     pub(crate) workers: Vec<Slot>,
     /// How jobs reach consumers, and the daemons that live.
     daemons: Option<(Ways, Vec<Option<LoggedProcess>>)>,
-    /// The Redis that lists and streams are on.
+    /// The Redis of lists and streams.
     outlet: Option<Outlet>,
-    /// How long consumers have a job, or workers.
+    /// The lease of consumers, or of workers.
     lease: Duration,
     pub(crate) random: StdRng,
-    /// Whether Redis writes down what it does.
+    /// Whether Redis keeps a log of its writes.
     pub(crate) keeps_a_log: bool,
-    /// How long the bad weather is to last.
+    /// How long the faults last.
     pub(crate) span: Duration,
     clock: Option<(Whose, FakeClock)>,
     producers: Vec<LoggedProcess>,
@@ -75,7 +75,7 @@ pub(crate) struct Stage {
     special: Vec<(Plan, u32)>,
 }
 
-/// A place for a worker: there is one in it, or was.
+/// A place for a worker, which is there now or has ended.
 pub(crate) struct Slot {
     number: usize,
     generation: u32,
@@ -83,7 +83,7 @@ pub(crate) struct Slot {
 }
 
 impl Stage {
-    /// Everything runs, and nobody works against it yet.
+    /// Starts everything; no fault yet.
     pub(crate) async fn set(
         setting: Setting,
         dir: PathBuf,
@@ -143,7 +143,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Where the files of this trial are.
+    /// The folder of this trial's files.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -174,7 +174,7 @@ impl Stage {
         Ok(())
     }
 
-    // The load.
+    // Producers.
 
     pub(crate) fn produce(&mut self) {
         let stories_a_second = match &self.daemons {
@@ -219,7 +219,7 @@ impl Stage {
         stop_all(self.producers.drain(..)).await
     }
 
-    /// Asks the workers to end, and waits for it; then the daemons.
+    /// Asks the workers to end, and waits for them; then the daemons.
     pub(crate) async fn stop_working(&mut self) -> Vec<String> {
         let workers = self.workers.iter_mut();
         let mut wrong = stop_all(workers.filter_map(|slot| slot.process.take())).await;
@@ -235,7 +235,7 @@ impl Stage {
         wrong
     }
 
-    /// Pushes ids that topics share while `faults` are made.
+    /// Pushes ids that topics share while `faults` run.
     pub(crate) async fn sharing_ids<F>(
         &mut self,
         faults: impl AsyncFnOnce(&mut Self) -> F,
@@ -252,7 +252,7 @@ impl Stage {
         Ok(made)
     }
 
-    // What can be done to daemons.
+    // Faults of daemons.
 
     fn start_all_daemons(&mut self) {
         if let Some((_, living)) = &mut self.daemons {
@@ -261,7 +261,7 @@ impl Stage {
         }
     }
 
-    /// Starts the daemon in this place.
+    /// Starts the daemon of this number.
     pub(crate) fn start_daemon(&mut self, number: usize) {
         if let Some((ways, living)) = &mut self.daemons {
             let command = daemons::command(ways, number, &self.deployment.url(), &self.dir);
@@ -270,7 +270,7 @@ impl Stage {
         }
     }
 
-    /// Kills the daemon in this place.
+    /// Kills the daemon of this number.
     pub(crate) fn kill_daemon(&mut self, number: usize) {
         let living = self.daemons.as_mut();
         if let Some(mut process) = living.and_then(|(_, living)| living[number].take()) {
@@ -279,7 +279,7 @@ impl Stage {
         }
     }
 
-    // What can be done to workers.
+    // Faults of workers.
 
     /// Starts a worker in this place.
     pub(crate) fn start(&mut self, number: usize) {
@@ -360,7 +360,7 @@ impl Stage {
     /// Waits until nothing runs any more and nothing is due soon.
     ///
     /// # Errors
-    /// If it does not come to that.
+    /// If that takes too long.
     pub(crate) async fn drain(&mut self, client: &Client) -> Result<(), String> {
         let deadline = Instant::now() + REST + 2 * self.lease;
         loop {
@@ -389,7 +389,7 @@ impl Stage {
         }
     }
 
-    // What can be done to the Redis of lists and streams.
+    // Faults of the Redis of lists and streams.
 
     pub(crate) fn outlet(&mut self) -> Result<&mut Outlet, &'static str> {
         self.outlet.as_mut().ok_or("there is no other Redis")
@@ -406,7 +406,7 @@ impl Stage {
         }
     }
 
-    /// Starts it again, with what it has kept.
+    /// Starts it again, with the data that it has kept.
     pub(crate) async fn restart_outlet(&mut self) -> scenarios::Result {
         match &mut self.outlet {
             Some(outlet) => outlet.restart().await,
@@ -414,8 +414,8 @@ impl Stage {
         }
     }
 
-    /// The whole log so far of each server whose data count, even if it was rewritten; they stay
-    /// with the journals.
+    /// The whole log so far of each server whose data count, even if it was rewritten; the files
+    /// stay with the journals.
     pub(crate) fn kept_logs(&self) -> std::io::Result<Vec<Vec<PathBuf>>> {
         self.deployment.kept_logs(&self.dir)
     }
@@ -426,7 +426,7 @@ impl Stage {
         Ok(&clock.1)
     }
 
-    // What is written down.
+    // The journal of the faults.
 
     fn fault(&self, name: &str, process: Option<&LoggedProcess>) {
         self.journal.note(What::Fault {
@@ -435,7 +435,7 @@ impl Stage {
         });
     }
 
-    /// Something is about to be done to everybody.
+    /// Notes that a fault is about to hit all processes.
     pub(crate) fn strike(&self, name: &str) {
         self.fault(name, None);
     }
@@ -444,20 +444,20 @@ impl Stage {
         self.journal.note(What::Weather { bad });
     }
 
-    /// Redis has gone back to what it had at `kept`, by its mark; what was answered before `since`
-    /// had to be there, by what was done to it.
+    /// Notes that Redis has gone back to its state at `kept`, by its mark; effects of calls that
+    /// were answered before `since` had to be there, by the kind of the fault.
     pub(crate) fn rolled_back(&self, kept: Option<Micros>, since: Micros) {
         let of = None;
         self.journal.note(What::RolledBack { kept, since, of });
     }
 
-    /// So have these ledgers.
+    /// The same for these ledgers.
     pub(crate) fn ledgers_rolled_back(&self, kept: Option<Micros>, since: Micros, part: Part) {
         let of = Some(part);
         self.journal.note(What::RolledBack { kept, since, of });
     }
 
-    /// From then on until now, something was done to what serves these ledgers.
+    /// Notes that a fault hit the servers of these ledgers from then on until now.
     pub(crate) fn suffered(&self, part: Part, since: Micros) {
         self.journal.note(What::Suffered { part, since });
     }
@@ -474,7 +474,7 @@ impl Stage {
         }
     }
 
-    /// Those that one of several servers has.
+    /// The ledgers of one of several servers.
     pub(crate) fn part_on(&mut self, place: Number) -> Result<Part, &'static str> {
         let shards = self.shards;
         let ledgers = self.deployment.several()?.ledgers_on(place, shards);
@@ -491,18 +491,18 @@ impl Stage {
         }
     }
 
-    /// Another primary takes writes, since then, for what one served that was ill-treated.
+    /// Notes that another primary takes writes, since then, for the data of a primary that was hit.
     pub(crate) fn is_served(&self, since: Micros) {
         self.journal.note_at(since, What::Served);
     }
 
-    // Time.
+    // Time and chance.
 
     pub(crate) fn until_the_end(&self) -> Instant {
         Instant::now() + self.span
     }
 
-    /// Some time between these, in ms.
+    /// A random duration from this range of ms.
     pub(crate) fn some_ms(&mut self, range: std::ops::Range<u64>) -> Duration {
         Duration::from_millis(self.random.random_range(range))
     }
@@ -511,7 +511,7 @@ impl Stage {
         self.some(WORKERS)
     }
 
-    /// A number below this one.
+    /// A random number below this one.
     pub(crate) fn some(&mut self, count: usize) -> usize {
         self.random.random_range(0..count)
     }

@@ -1,16 +1,17 @@
-//! All that happened to one key, and what must hold of it whatever is known besides. What becomes
-//! of each version is judged in [`ends`](crate::ends).
+//! All events of one key, and the rules for it that need no other facts. [`ends`](crate::ends)
+//! judges the fate of each version.
 
 use keyfall_testing::journals::Micros;
 
 use crate::evidence::Evidence;
 use crate::journal::{Answer, Ask, Version};
 
-/// A call of a producer. It took effect at some instant from `sent` to `until`, if it did.
+/// A call of a producer. If it took effect, then at some instant from `sent` to `until`.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) sent: Micros,
-    /// When it was answered; the end of time if it was not, or if its answer leaves it open.
+    /// The time of the answer; the end of time without one, or if the answer leaves the outcome
+    /// open.
     pub(crate) until: Micros,
     pub(crate) ask: Ask,
     /// `None` if its process did not live to see it.
@@ -26,41 +27,41 @@ pub(crate) struct Run {
     pub(crate) fence: u64,
     pub(crate) late: Micros,
     pub(crate) began: Micros,
-    /// With its process, if not before.
+    /// The end of the run, or of its process, if that came first.
     pub(crate) ended: Micros,
-    /// When its process was no more.
+    /// The time at which its process was gone.
     pub(crate) gone: Micros,
-    /// Whether it came to its end, done or buried.
+    /// Whether the run came to its end, done or buried.
     pub(crate) last: bool,
-    /// When Redis answered to its end, if it is known, and whether it took that.
+    /// The time of Redis' answer to its end, if known, and whether Redis took it.
     pub(crate) settled: Option<(Micros, bool)>,
-    /// Whether its end may not have reached whoever was to tell Redis.
+    /// Whether its end may not have reached the process that is to tell Redis.
     pub(crate) unheard: bool,
 }
 
-/// All that happened to one key.
+/// All events of one key.
 #[derive(Debug, Default)]
 pub(crate) struct Story {
     pub(crate) calls: Vec<Call>,
     pub(crate) runs: Vec<Run>,
 }
 
-/// What is wrong with a story.
+/// A violation in a story.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// An acknowledged job is nowhere.
+    /// An acknowledged job is lost.
     Lost(String),
     /// A job started after it had been cancelled or replaced.
     AfterCancel(String),
     /// Two leases were valid at once.
     Leases(String),
-    /// As one of the first two, and Redis had gone back to before the call.
+    /// As one of the first two, but Redis had gone back to a time before the call.
     Forgotten,
     /// Anything else.
     Other(String),
 }
 
-/// When Redis went back, and what it still had of the time before.
+/// The time of a rollback, and the time of the restored state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rollback {
     pub(crate) kept: Micros,
@@ -68,7 +69,7 @@ pub(crate) struct Rollback {
 }
 
 impl Rollback {
-    /// Whether what was given or taken then may be gone.
+    /// Whether leases and effects of that time may be gone.
     pub(crate) fn covers(&self, at: Micros) -> bool {
         (self.kept..=self.at).contains(&at)
     }
@@ -87,12 +88,12 @@ impl Call {
         matches!(self.answer, None | Some(Answer::Unknown(_)))
     }
 
-    /// Whether it may have changed anything.
+    /// Whether the call may have changed anything.
     pub(crate) fn may_count(&self) -> bool {
         self.is_acknowledged() || self.is_unknown()
     }
 
-    /// The version that it stores, or brings back.
+    /// The version that the call stores, or brings back.
     pub(crate) fn version(&self) -> Option<Version> {
         match self.ask {
             Ask::Schedule { version, .. }
@@ -115,13 +116,13 @@ impl Call {
 }
 
 impl Story {
-    /// What must not be of any job, however it came to be.
+    /// Violations that no job may have, whatever its origin.
     pub(crate) fn faults_of_any(&self, evidence: &Evidence) -> Vec<Wrong> {
         let mut wrong: Vec<Wrong> = self.strangers().into_iter().collect();
         let overlaps = self.overlaps();
         let unfenced = overlaps.flat_map(|(older, newer)| {
             let wrong = unfenced(older, newer)?;
-            // Two servers may each give a lease until one of them is followed by nobody any more.
+            // Two servers may each give a lease until nobody follows one of them any more.
             let given_twice =
                 |back: &Rollback| back.covers(older.began) || back.covers(newer.began);
             let is_forgotten = evidence.rollbacks.iter().any(given_twice);
@@ -137,7 +138,7 @@ impl Story {
         wrong
     }
 
-    /// Runs of what nobody scheduled, or of what was refused.
+    /// Runs of a job that nobody scheduled, or whose schedule was refused.
     fn strangers(&self) -> Option<Wrong> {
         let is_known = |run: &&Run| {
             let mut calls = self.calls.iter();
@@ -147,8 +148,7 @@ impl Story {
         Some(Wrong::Other(format!("nobody scheduled {stranger:?}")))
     }
 
-    /// Pairs of runs of which the older, by its fencing value, had not ended when the newer
-    /// began.
+    /// Pairs of runs in which the older, by its fencing value, had not ended when the newer began.
     pub(crate) fn overlaps(&self) -> impl Iterator<Item = (&Run, &Run)> {
         let pairs = self.runs.iter().enumerate().flat_map(|(number, run)| {
             self.runs[number + 1..].iter().map(move |other| {
@@ -162,7 +162,7 @@ impl Story {
         pairs.filter(|(older, newer)| older.ended > newer.began)
     }
 
-    /// Calls that failed as no weather explains.
+    /// Failed calls that no fault explains.
     fn failed(&self) -> Vec<Wrong> {
         let failed = self.calls.iter().filter_map(|call| match &call.answer {
             Some(Answer::Failed(error)) => Some(Wrong::Other(format!("a call failed: {error}"))),
@@ -172,15 +172,15 @@ impl Story {
     }
 }
 
-/// Runs that overlap must have an order, and the older one must not have been believed.
+/// Overlapping runs must have an order, and Redis must not have taken the end of the older one.
 fn unfenced(older: &Run, newer: &Run) -> Option<Wrong> {
     if older.fence == newer.fence {
         return Some(Wrong::Other(format!(
             "{older:?} and {newer:?} have no order"
         )));
     }
-    // Its settlement was sent when it had ended, and so after the other's claim: had Redis
-    // taken it, the older lease would have been valid besides the newer one.
+    // The older run sent its settlement when it had ended, and so after the other's claim: had
+    // Redis taken it, the older lease would have been valid besides the newer one.
     matches!(older.settled, Some((_, true))).then(|| {
         Wrong::Leases(format!(
             "{older:?} was settled although {newer:?} had been claimed"

@@ -1,5 +1,5 @@
-//! How late the machine makes things by itself: a thread beside the processes of a trial asks for
-//! a millisecond of it now and then, and measures for how long it has to wait.
+//! The lateness that the machine causes by itself: a thread beside the processes of a trial asks
+//! for a millisecond of CPU time now and then, and measures how long it has to wait.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,11 @@ use crate::report::percentile;
 /// How long it sleeps.
 const REST: Micros = 20_000;
 
-/// How long it works, by the time that it is given.
+/// How long it works, by its CPU time.
 const WORK: Micros = 1000;
 
 /// How often a job waits for its turn, generously, from the trigger to the handler: for the
-/// processes that it goes through, and in each behind what others were given.
+/// processes that it goes through, and in each of them behind other work.
 const TURNS: u32 = 20;
 
 /// Measures for as long as this value lives.
@@ -27,7 +27,7 @@ pub(crate) struct Gauge {
     waits: Arc<Mutex<Vec<Micros>>>,
 }
 
-/// For how long it had to wait, each time.
+/// How long it had to wait, each time.
 #[derive(Debug, Default)]
 pub(crate) struct Strain(pub(crate) Vec<Micros>);
 
@@ -47,7 +47,7 @@ impl Gauge {
         Gauge { enough, waits }
     }
 
-    /// What it has measured so far.
+    /// The measurements so far.
     pub(crate) fn read(&self) -> Strain {
         Strain(self.waits.lock().expect("nobody panics with it").clone())
     }
@@ -60,8 +60,8 @@ impl Drop for Gauge {
 }
 
 impl Strain {
-    /// By how much a job may be later here than on an idle machine: many times the usual wait,
-    /// and once the longest.
+    /// How much later a job may be here than on an idle machine: many times the usual wait, and
+    /// once the longest.
     pub(crate) fn allowance(&self) -> Duration {
         self.usual() * TURNS + self.longest()
     }
@@ -98,7 +98,7 @@ fn measure() -> Micros {
     (now() - began).saturating_sub(REST + WORK)
 }
 
-/// How long this thread has been at work.
+/// The CPU time of this thread.
 fn own_time() -> Micros {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_nsec.cast_unsigned() / 1000

@@ -1,5 +1,5 @@
-//! The calls that a service seldom makes, so that faults meet every script: dead letters,
-//! lists, audits, pauses, backups, durable calls, kinds that get more shards or are dropped.
+//! The rare calls of a service, so that faults hit every script: dead letters, lists, audits,
+//! pauses, backups, durable calls, kinds that get more shards or are dropped.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,26 +11,26 @@ use crate::journal::{Answer, Ask};
 use crate::load::{FAR, KINDS, Producer};
 use crate::order::Order;
 
-/// Of which nothing falls due, so that its pauses delay nothing.
+/// A kind in which nothing falls due, so that its pauses delay nothing.
 pub(crate) const IDLE: &str = "chaos:idle:nothing";
 
-/// Of which one job is damaged and repaired, again and again.
+/// A kind in which one job is damaged and repaired, again and again.
 pub(crate) const DAMAGED: &str = "chaos:damaged:nothing";
 
-/// Whose jobs are moved from shard to shard.
+/// A kind whose jobs move from shard to shard.
 pub(crate) const MOVED: &str = "chaos:moved:nothing";
 
-/// Of which there is never a job.
+/// A kind that never has a job.
 const UNUSED: &str = "chaos:unused:nothing";
 
-/// Which is dropped, and comes again.
+/// A kind that is dropped, and comes again.
 const DROPPED: &str = "chaos:dropped:nothing";
 
-/// Between two calls.
+/// The pause between two calls.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Makes all of them, again and again. Those that only look may fail; what they would have
-/// shown is looked at in the end.
+/// Makes all rare calls, again and again. Calls that only read may fail; the end of the trial reads
+/// the same data.
 pub(crate) async fn run(producer: Arc<Producer>, redis: redis::Client) {
     let letters = async {
         for kind in KINDS.iter().cycle() {
@@ -54,7 +54,7 @@ pub(crate) async fn run(producer: Arc<Producer>, redis: redis::Client) {
             sleep(PAUSE).await;
         }
     };
-    // One comes back under its name, or is there already.
+    // The letter's job comes back under its name, or is already there.
     let restores = async {
         loop {
             let job = KeptJob::pending(format!("{IDLE}:2"), SystemTime::now() + FAR, "");
@@ -85,7 +85,7 @@ pub(crate) async fn run(producer: Arc<Producer>, redis: redis::Client) {
     tokio::join!(letters, looks, pauses, restores, repairs, moves, drops);
 }
 
-/// What somebody does by hand, and what an operator does then.
+/// Damage by hand, and the operator's repair.
 async fn damage_and_repair(
     client: &Client,
     redis: &redis::Client,
@@ -95,7 +95,7 @@ async fn damage_and_repair(
     let mut redis = redis.get_multiplexed_async_connection().await?;
     let part = |part: &str| format!("keyfall:{{{DAMAGED}/0}}:{part}");
     for words in [
-        // It has no record, a number is none, and something else is in the place of the leases.
+        // It has no record, a number is none, and another type is in the place of the leases.
         ["HDEL", &part("shadow"), "1", "1"],
         ["HSET", &part("calls"), "turn", "many"],
         ["SET", &part("leased"), "no leases", "KEEPTTL"],
@@ -119,7 +119,7 @@ async fn move_to(client: &Client, shards: u16) -> Result<()> {
 }
 
 async fn drop_it(client: &Client) -> Result<()> {
-    // Of a kind that nobody has used.
+    // A call on a kind that nobody has used.
     client.cancel(format!("{UNUSED}:1")).await?;
     let key = format!("{DROPPED}:1");
     client.schedule(&key, "").after(FAR).await?;
@@ -152,7 +152,7 @@ async fn requeue(producer: &Producer, letter: &JobView) -> Result<()> {
     let answer = async {
         Ok(match call.await? {
             Requeued::Requeued(_) => Answer::Done,
-            // Or a job of its name is there, and nothing was done.
+            // Or a job of its name was there, and nothing was done.
             _ => Answer::Absent,
         })
     };

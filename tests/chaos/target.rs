@@ -1,5 +1,5 @@
-//! How jobs reach those who run them, where these are no functions of a worker: what daemons are
-//! told of it, and where everybody finds each other.
+//! How jobs reach consumers, where no functions of a worker run them: the configuration of the
+//! daemons, and the addresses of all processes.
 
 use std::io;
 use std::time::Duration;
@@ -24,19 +24,19 @@ pub(crate) enum Transport {
     Classic,
 }
 
-/// Where everybody finds each other. Whoever is started again is found where they were.
+/// The addresses of all processes. A process that is started again has the same one.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ways {
     pub(crate) target: Transport,
-    /// Of the HTTP API of each daemon.
+    /// The ports of the HTTP API of each daemon.
     pub(crate) api: Ports,
-    /// Of the classic interface of each daemon.
+    /// The ports of the classic interface of each daemon.
     pub(crate) classic: Ports,
-    /// Of all receivers: they share it, as behind a load balancer.
+    /// The port of all receivers: they share it, as behind a load balancer.
     pub(crate) receivers: u16,
-    /// The URL of the Redis that the list or the stream is on.
+    /// The URL of the Redis of the list or the stream.
     pub(crate) outlet: String,
-    /// How long consumers have a job.
+    /// The lease of consumers.
     pub(crate) lease: Duration,
 }
 
@@ -47,7 +47,7 @@ pub(crate) const CALL: i64 = 1;
 pub(crate) const OUTLET: &str = "chaos-jobs";
 pub(crate) const GROUP: &str = "chaos-group";
 
-/// What the keys of all jobs begin with; their topics follow.
+/// The start of the keys of all jobs; their topics follow.
 pub(crate) const PREFIX: &str = "chaos:load";
 
 impl Transport {
@@ -61,7 +61,7 @@ impl Transport {
         self != Transport::Pull
     }
 
-    /// Whether consumers can say that they want no more of a job.
+    /// Whether consumers can bury a job.
     pub(crate) fn can_bury(self) -> bool {
         self != Transport::Classic
     }
@@ -82,12 +82,12 @@ impl Ways {
         })
     }
 
-    /// The configuration of the daemon in this place.
+    /// The configuration of the daemon of this number.
     pub(crate) fn config(&self, number: usize) -> String {
         let lease = self.lease.as_secs();
         let url = &self.outlet;
-        // As the workers of the other scenarios: so many attempts that a fault does not use them
-        // up.
+        // As for the workers of the other scenarios: so many attempts that a fault does not use
+        // them up.
         let route = |pattern: String, target: &str| {
             format!(
                 "[[route]]\npattern = \"{pattern}\"\nlease = \"{lease}s\"\n\
@@ -99,14 +99,14 @@ impl Ways {
             run + &route(format!("{CANCEL}:*"), target) + "adoption = \"cancel\"\n"
         };
         // No more than consumers of an unoptimised build finish in so short a lease: it runs while
-        // a document waits in a list, and is extended for each entry that waits in a stream.
-        // What is forgotten is out for as long as its lease is.
+        // a document waits in a list, and is extended for each entry that waits in a stream. A
+        // forgotten job stays out for as long as its lease is.
         let most = 100 * (lease / LEASE.as_secs());
         let out = |outlet: &str| format!("{{ {outlet} }}\nconcurrency = {most}");
         let target = match self.target {
             Transport::Pull => "\"pull\"".into(),
             Transport::Callback => format!(
-                // It is down for moments only.
+                // The receiver is down for moments only.
                 "{{ http = {{ url = \"http://127.0.0.1:{}/\", breaker_pause = \"1s\" }} }}\n\
                  timeout = \"{CALL}s\"",
                 self.receivers
@@ -117,13 +117,13 @@ impl Ways {
             Transport::Stream => out(&format!(
                 "stream = {{ key = \"{OUTLET}\", group = \"{GROUP}\", url = \"{url}\" }}"
             )),
-            // It brings a route of its own.
+            // The classic interface brings a route of its own.
             Transport::Classic => {
                 let port = self.classic.0[number];
                 return format!(
                     "{}[classic]\nlisten = \"127.0.0.1:{port}\"\nprefix = \"{PREFIX}\"\n\
                      ttr = \"{lease}s\"\n",
-                    // It has no keys of its own that could be adopted.
+                    // The transport has no keys of its own that could be adopted.
                     adopting("\"pull\"")
                 );
             }

@@ -16,11 +16,11 @@ use crate::scenarios::Scenario;
 use crate::stage::Stage;
 use crate::strain::Gauge;
 
-/// Good weather, before and after the bad: enough for a p99.
+/// The time without faults, before and after them: enough for a p99.
 const BEFORE: Duration = Duration::from_secs(2);
 const AFTER: Duration = Duration::from_secs(4);
 
-/// For how much longer there are faults if too little was measured of what they spare: on a busy
+/// How much longer the faults go on if too little was measured of the spared jobs: on a busy
 /// machine less happens.
 const MORE: Duration = Duration::from_secs(120);
 
@@ -46,12 +46,12 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
     }
 }
 
-/// What is left of a trial.
+/// The remains of a trial.
 struct TrialEnd {
     kept: Kept,
-    /// What the log of Redis shows.
+    /// The leases in the log of Redis.
     leases: Leases,
-    /// What went wrong on the way.
+    /// Failures on the way.
     wrong: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ async fn try_to_play(
     };
     let kept = Kept::read(&client, redis.as_mut()).await;
     let kept = kept.map_err(|error| {
-        // What went wrong before may be why.
+        // An earlier failure may be the reason.
         wrong.push(format!("what is left cannot be read: {error:?}"));
         wrong.join("; ")
     })?;
@@ -112,7 +112,7 @@ async fn try_to_play(
     })
 }
 
-/// What was measured so far of how late jobs are.
+/// The lateness measured so far.
 fn measured(dir: &Path, gauge: &Gauge) -> Row {
     let allowance = gauge.read().allowance().as_micros() as Micros;
     let mut row = Row::default();

@@ -1,4 +1,4 @@
-//! Jobs that are far ahead, so that there is something to lose, and something to move.
+//! Jobs that are far ahead, so that there are jobs to lose and to move.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::load::{FAR, KINDS};
 use crate::order::{Order, Plan};
 use crate::plain::ms;
 
-/// How many there are of each kind.
+/// How many jobs each kind has.
 const COUNT: u64 = 400;
 
 /// Their versions are above those of all producers.
 const FIRST: u64 = 1 << 48;
 
-/// Schedules some of each kind, spreads them over so many shards, and writes them down.
+/// Schedules some jobs of each kind, spreads them over so many shards, and writes them down.
 pub(crate) async fn schedule(client: &Client, shards: u16, journal: &Journal) -> Result<()> {
     for (place, kind) in (0..).zip(KINDS) {
         let first = FIRST + place * COUNT;

@@ -1,5 +1,5 @@
-//! A network between servers, who can be cut off from each other while clients still reach all of
-//! them. It tells servers from clients by where they connect from.
+//! A network between servers, which can be cut off from each other while clients still reach all of
+//! them. It tells servers from clients by their source address.
 
 use std::collections::HashSet;
 use std::io;
@@ -12,10 +12,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-/// How many bytes are read at once.
+/// The most bytes of one read.
 const CHUNK: usize = 64 * 1024;
 
-/// How soon it is noticed that nobody is cut off any more.
+/// How soon a connection notices the end of a cut.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A server, from 1.
@@ -26,12 +26,12 @@ pub(crate) type Peer = u8;
 pub(crate) struct Wires(Arc<Mutex<HashSet<(Peer, Peer)>>>);
 
 impl Wires {
-    /// What a server is told, so that it is known by where it connects from.
+    /// The option that gives a server its source address.
     pub(crate) fn source(place: Peer) -> [String; 2] {
         ["--bind-source-addr".into(), format!("127.0.1.{place}")]
     }
 
-    /// Forwards what is sent to a server. Returns the port at which it is reached from now on.
+    /// Forwards the data for a server. Returns the port at which it is reached from now on.
     pub(crate) async fn to(&self, place: Peer, port: u16) -> Result<u16, String> {
         let listener = TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.map_err(|error| error.to_string())?;
@@ -41,7 +41,7 @@ impl Wires {
             while let Ok((near, from)) = listener.accept().await {
                 let (wires, from) = (wires.clone(), place_of(from));
                 tokio::spawn(async move {
-                    // It ends when either side does.
+                    // The connection ends when either side ends.
                     let _ = wires.serve(near, from, place, port).await;
                 });
             }
@@ -49,7 +49,8 @@ impl Wires {
         Ok(seat.port())
     }
 
-    /// From now on nothing passes between this server and those, either way, and nobody is told.
+    /// From now on nothing passes between this server and the others, either way, and neither is
+    /// told.
     pub(crate) fn cut(&self, place: Peer, others: impl IntoIterator<Item = Peer>) {
         let mut cut = self.0.lock().expect("no panic while held");
         for other in others {
@@ -57,7 +58,7 @@ impl Wires {
         }
     }
 
-    /// Nobody is cut off any more. Connections that were are broken.
+    /// Ends all cuts, and breaks the connections that were cut.
     pub(crate) fn join(&self) {
         self.0.lock().expect("no panic while held").clear();
     }
@@ -78,7 +79,7 @@ impl Wires {
         let far = TcpStream::connect(("127.0.0.1", port)).await?;
         far.set_nodelay(true)?;
         let ((hear, say), (told, tell)) = (near.into_split(), far.into_split());
-        // Until the first of them ends.
+        // Until the first direction ends.
         tokio::select! {
             ended = self.pass(hear, tell, from, place) => ended,
             ended = self.pass(told, say, from, place) => ended,
@@ -109,7 +110,7 @@ impl Wires {
     }
 }
 
-/// The server that connects from there, if it is none of the clients.
+/// The server that connects from this address; `None` for a client.
 fn place_of(from: SocketAddr) -> Option<Peer> {
     match from.ip() {
         IpAddr::V4(ip) => match ip.octets() {

@@ -1,5 +1,5 @@
-//! Looks, again and again, who listens to what is done to adopted keys: by what Redis says of its
-//! subscribers, whatever they believe themselves.
+//! Asks Redis, again and again, who listens to changes of adopted keys: the answer does not depend
+//! on the beliefs of the subscribers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio::time::sleep;
 
 use crate::journal::{Journal, What};
 
-/// How often it looks.
+/// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(15);
 
-/// Between two looks, at the most, if nothing is to have happened in between.
+/// The longest time between two looks without a gap.
 const APART: Micros = 300_000;
 
-/// How many patterns they subscribe to who listen.
+/// How many patterns each listener subscribes to.
 const PATTERNS: &str = "2";
 
-/// The faults that a look may miss, and for how long after one is told it may not have happened.
+/// The faults that a look may miss, and how long after its line in the journal one may happen.
 pub(crate) const SILENCING: &str = "CONFIG SET notify-keyspace-events";
 const TOLD_BEFORE: Micros = 50_000;
 
@@ -50,7 +50,7 @@ async fn look(
     }
     let connection = open.as_mut().expect("it was opened");
     let sent = now();
-    // A server that takes no writes lets nobody adopt anything.
+    // If a server takes no writes, nobody can adopt anything.
     let written: redis::RedisResult<()> = redis::cmd("SET")
         .arg("chaos-witness")
         .arg(sent)
@@ -67,7 +67,7 @@ async fn look(
         .await?;
     let has = |flag| flags.1.contains(flag);
     let announces = has('K') && (has('A') || has('g') && has('$') && has('x'));
-    // What a replica announces is not believed.
+    // Announcements of a replica are not believed.
     let is_replica = matches!(&written, Err(error) if error.code() == Some("READONLY"));
     // A server that is started again begins to count anew.
     let process = server
@@ -86,7 +86,7 @@ async fn look(
     })
 }
 
-/// The number of a client that listens: `id=7 addr=… psub=2 …`.
+/// The id of a client that listens: `id=7 addr=… psub=2 …`.
 fn listener(client: &str) -> Option<u64> {
     let field = |name: &str| {
         let mut fields = client.split(' ');
@@ -102,24 +102,25 @@ struct Look {
     listeners: Vec<u64>,
 }
 
-/// Who listened, and when.
+/// The listeners, and the spans in which they listened.
 #[derive(Default)]
 pub(crate) struct Ears {
     looks: Vec<Look>,
-    /// When announcements were turned off.
+    /// The times at which announcements were turned off.
     silenced: Vec<Micros>,
-    /// From when to when each is known to have heard everything, and to have been able to act.
+    /// The spans in which each listener is known to have heard everything, and to have been able to
+    /// act.
     spans: Vec<(u64, Micros, Micros)>,
 }
 
 impl Ears {
-    /// Puts together what was written down, in order. A look may be so late by itself.
+    /// Puts the notes together, in order. A look may be so late by itself.
     pub(crate) fn new<'a>(
         lines: impl Iterator<Item = (Micros, &'a What)>,
         allowance: Micros,
     ) -> Self {
         let mut ears = Ears::default();
-        // The one that each may still add to.
+        // The span that each listener may still extend.
         let mut open: Vec<(u64, Micros, Micros)> = Vec::new();
         let mut silenced = None;
         for (at, what) in lines {
@@ -162,20 +163,20 @@ impl Ears {
         ears
     }
 
-    /// Whether somebody listened all the time, and could act.
+    /// Whether a listener was there all the time, and could act.
     pub(crate) fn listened(&self, from: Micros, to: Micros) -> bool {
         let mut spans = self.spans.iter();
         spans.any(|(_, begin, end)| *begin <= from && *end >= to)
     }
 
-    /// Whether, in between, somebody listened for so long without a gap, and could act.
+    /// Whether, in between, a listener was there for so long without a gap, and could act.
     pub(crate) fn listened_for(&self, time: Micros, from: Micros, to: Micros) -> bool {
         let common = |begin: Micros, end: Micros| end.min(to).saturating_sub(begin.max(from));
         let mut spans = self.spans.iter();
         spans.any(|(_, begin, end)| common(*begin, *end) >= time)
     }
 
-    /// Whether one and the same was subscribed all the time, able to act or not.
+    /// Whether one and the same listener was subscribed all the time, able to act or not.
     pub(crate) fn were_open(&self, from: Micros, to: Micros) -> bool {
         let before = self.looks.iter().rev().find(|look| look.answered <= from);
         let after = self.looks.iter().find(|look| look.sent >= to);
@@ -191,7 +192,7 @@ impl Ears {
             && both.any(|id| meanwhile.clone().all(|look| look.listeners.contains(id)))
     }
 
-    /// For how long nobody listened, from the first look to the last.
+    /// How long nobody listened, from the first look to the last.
     pub(crate) fn deaf(&self) -> Micros {
         let (Some(first), Some(last)) = (self.looks.first(), self.looks.last()) else {
             return 0;

@@ -14,7 +14,7 @@ use crate::plain::{CANCEL, RUN};
 
 use crate::settled::{BEGAN, Settlements};
 
-/// Short, so that what a dead worker leaves is soon run again.
+/// Short, so that the jobs of a dead worker soon run again.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub(crate) fn main(terms: &Terms) {
 async fn work(terms: &Terms) {
     let journal = Arc::new(Journal::open(&terms.journals, &terms.name));
     Settlements::write_to(&journal);
-    // Whatever the weather: a worker that is started while Redis is away waits for it.
+    // A worker that is started while Redis is away waits for it.
     let client = loop {
         match Client::connect(&terms.url).await {
             Ok(client) => break client,
@@ -50,7 +50,7 @@ async fn work(terms: &Terms) {
         }
     };
     let policy = RetryPolicy::fixed(Duration::from_millis(100)).expect("it is valid");
-    // So many that a fault does not use them up.
+    // So many attempts that a fault does not use them up.
     let route = || handler(journal.clone()).retry(policy.clone().attempts(1000));
     let mut router = Router::new().route("chaos:load:*:{id}", route());
     if terms.adopts {

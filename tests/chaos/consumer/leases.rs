@@ -1,4 +1,4 @@
-//! What is said of leases over HTTP. Any daemon can be told, and these calls may be repeated.
+//! The calls about leases over HTTP. Any daemon can take them, and all may be repeated.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::daemons::{Daemons, Lost};
 
 pub(super) struct Leases {
     pub(super) daemons: Daemons,
-    /// What the keys of the jobs begin with that are pulled.
+    /// The start of the keys of the jobs that are pulled.
     pub(super) prefixes: &'static [&'static str],
 }
 
@@ -23,14 +23,14 @@ impl Leases {
         let _ = self.call("extend", &[lease], json!({"by": "3s"})).await;
     }
 
-    /// Which of these are still to be run, for as long as a lease from now on.
+    /// Extends these leases. For each, whether its job is still to be run.
     pub(super) async fn hold(&self, leases: &[&str]) -> Vec<bool> {
         let (results, _) = self.insist("extend", leases, &json!({"by": "2s"})).await;
         let are_held = results.iter().map(|result| result == "extended");
         are_held.collect()
     }
 
-    /// Ends these. For each, whether that counted, if it can be known.
+    /// Ends these leases. For each, whether the end counted, if that can be known.
     pub(super) async fn end(&self, leases: &[&str], end: RunEnd) -> Vec<Option<bool>> {
         let (call, further) = match end {
             RunEnd::Done => ("finish", json!({})),
@@ -40,7 +40,7 @@ impl Leases {
         };
         let (results, repeated) = self.insist(call, leases, &further).await;
         let counted = results.iter().map(|result| match result.as_str() {
-            // It may be the call before this one that ended it.
+            // The call before this one may have ended the lease.
             "gone" | "taken" => (!repeated).then_some(false),
             "done" | "pending" | "replaced" | "cancelled" | "buried" => Some(true),
             _ => None,
@@ -48,7 +48,8 @@ impl Leases {
         counted.collect()
     }
 
-    /// Asks until it is answered. What each lease is told, and whether it took more than one call.
+    /// Repeats the call until it is answered. Returns the answer for each lease, and whether it
+    /// took more than one call.
     async fn insist(&self, call: &str, leases: &[&str], further: &Value) -> (Vec<String>, bool) {
         let mut repeated = false;
         loop {

@@ -1,5 +1,5 @@
-//! A consumer as a process of its own: it takes jobs as its [`Source`] has them, and writes down
-//! every run.
+//! A consumer as a process of its own: it takes jobs from its [`Source`], and writes down every
+//! run.
 //!
 //! | module | where jobs come from |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | [`receiver`] | the daemons call it |
 //! | [`outlet`] | it takes them from a list or a stream |
 //! | [`popper`] | it pops them, as clients of classic delay queues do |
-//! | [`leases`] | what is said of leases over HTTP |
+//! | [`leases`] | the calls about leases over HTTP |
 
 mod leases;
 mod outlet;
@@ -36,13 +36,13 @@ use crate::plain::PLAIN;
 use crate::target::{PREFIX, Transport, Ways};
 use leases::Leases;
 
-/// How many jobs are taken at once, where that can be said.
+/// How many jobs are taken at once, where the source has such a setting.
 const AT_ONCE: usize = 50;
 
-/// How many ends may be under way. Whoever cannot end what they have, takes no more.
+/// The most unanswered ends. A consumer that cannot end its jobs takes no more.
 const UNENDED: usize = 100;
 
-/// Between two tries.
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(40);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -52,23 +52,23 @@ pub(crate) struct Terms {
     pub(crate) journals: PathBuf,
 }
 
-/// How jobs reach a consumer, and what it says of them reaches whoever sent them.
+/// How jobs reach a consumer, and how its answers reach the sender.
 trait Source: Send + Sync + 'static {
-    /// What a delivery is known by.
+    /// The identity of a delivery.
     type Ticket: Send + Sync + 'static;
 
-    /// How many jobs are waited for side by side.
+    /// The number of simultaneous waits for jobs.
     const HANDS: usize = 1;
 
-    /// Waits for jobs. There are none if whoever has them is away.
+    /// Waits for jobs. Returns none if the source is away.
     fn take(&self) -> impl Future<Output = Vec<Taken<Self::Ticket>>> + Send;
 
-    /// Asks for more time. If there is no answer the time is long enough all the same.
+    /// Asks for more time. Without an answer the time is long enough all the same.
     fn extend(&self, _ticket: &Self::Ticket) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// Says that these runs ended so. For each, whether that counted, if it is told.
+    /// Reports that these runs ended so. For each, whether the end counted, if the source tells.
     fn end(
         &self,
         tickets: Vec<Self::Ticket>,
@@ -86,12 +86,12 @@ struct Taken<T> {
     ticket: T,
 }
 
-/// How a run ends.
+/// The end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RunEnd {
     Done,
     Failed,
-    /// It is to be tried again after a while.
+    /// The job is to be tried again after a while.
     Later,
     Bury,
 }
@@ -139,13 +139,13 @@ async fn consume<S: Source>(terms: &Terms, source: S) {
         _ = select_all(hands) => {}
         () = told_to_stop() => {}
     }
-    // What was taken is ended well.
+    // The runs in progress end in order.
     runs.close();
     runs.wait().await;
 }
 
 impl<S: Source> Consuming<S> {
-    /// Takes jobs, for ever. What comes is run beside.
+    /// Takes jobs for ever. Each runs in a task of its own.
     async fn take(self: Arc<Self>, runs: &TaskTracker) -> Infallible {
         loop {
             while runs.len() > UNENDED {

@@ -1,9 +1,9 @@
 //! Takes jobs from an acknowledged list, or from an acknowledged stream, and acknowledges them as
-//! any client can: `RPUSH` and `XACK`. A job that fails is not acknowledged; what a list and a
-//! stream cannot say is said over HTTP.
+//! any client can: `RPUSH` and `XACK`. A job that fails is not acknowledged; other messages, for
+//! which lists and streams have no form, go over HTTP.
 //!
-//! Before it begins it asks whether the lease is still held: what lay there for long may be in
-//! somebody else's hands by now, or cancelled.
+//! Before a run it asks whether the lease is still held: a job that lay there for long may belong
+//! to another consumer by now, or be cancelled.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::target::{GROUP, OUTLET, Ways};
 /// Longer than any command waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection to the Redis in between, opened again whenever that comes back.
+/// A connection to the Redis in between, opened again whenever that Redis comes back.
 struct OutletConnection {
     client: Client,
     open: Mutex<Option<MultiplexedConnection>>,
@@ -34,7 +34,7 @@ impl OutletConnection {
         }
     }
 
-    /// `None` if there was no answer; then it pauses.
+    /// Sends a command. Without an answer it pauses and returns `None`.
     async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Option<T> {
         let answer = async {
             let mut open = self.open.lock().await;
@@ -62,13 +62,13 @@ impl OutletConnection {
         }
     }
 
-    /// Asks until it is answered.
+    /// Repeats the command until it is answered.
     async fn insist(&self, command: &Cmd) {
         while self.ask::<u64>(command).await.is_none() {}
     }
 }
 
-/// Those whose leases are still held.
+/// Keeps the jobs whose leases are still held.
 async fn held<T>(
     leases: &Leases,
     taken: Vec<Taken<T>>,
@@ -84,9 +84,9 @@ async fn held<T>(
         .collect()
 }
 
-/// Documents from a list; the ticket is the lease.
+/// Takes documents from a list; the ticket is the lease.
 pub(super) struct ListSource {
-    /// One waits, and must not hold up the other.
+    /// The connection that waits; it must not hold up the other.
     pops: OutletConnection,
     receipts: OutletConnection,
     leases: Leases,
@@ -129,14 +129,14 @@ impl Source for ListSource {
                 self.receipts.insist(&receipts).await;
                 Vec::new()
             }
-            // It comes again.
+            // The job comes again.
             RunEnd::Failed => Vec::new(),
             RunEnd::Later | RunEnd::Bury => Source::end(&self.leases, leases, end).await,
         }
     }
 }
 
-/// Entries of a stream; the ticket is the id, and the lease.
+/// Takes entries of a stream; the ticket is the id, and the lease.
 pub(super) struct StreamSource {
     reads: OutletConnection,
     acks: OutletConnection,
@@ -196,7 +196,7 @@ impl Source for StreamSource {
                 self.acks.insist(&acks).await;
                 Vec::new()
             }
-            // It comes again.
+            // The job comes again.
             RunEnd::Failed => Vec::new(),
             RunEnd::Later | RunEnd::Bury => Source::end(&self.leases, leases, end).await,
         }

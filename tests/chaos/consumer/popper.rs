@@ -1,5 +1,5 @@
-//! Pops jobs, as clients of classic delay queues do. They are told an id and a body, and name no
-//! delivery when they finish one.
+//! Pops jobs, as clients of classic delay queues do. They get an id and a body, and name no
+//! delivery when they finish a job.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -16,11 +16,11 @@ use crate::worker::LEASE;
 
 pub(super) struct Popper {
     classic: ClassicClient,
-    /// What it had before: nobody tells it the number of an attempt.
+    /// The versions that it had before: the interface tells no number of an attempt.
     seen: Mutex<HashSet<Version>>,
 }
 
-/// When it was popped, and its id.
+/// The time of the pop, and the id.
 type Popped = (Instant, String);
 
 impl Popper {
@@ -48,15 +48,15 @@ impl Source for Popper {
             key: ClassicClient::key(&id),
             order,
             attempt: if is_new { 1 } else { 2 },
-            // Nor is it told a fencing value: the later one is the newer one.
+            // The interface tells no fencing value either: the later delivery is the newer one.
             fence: now(),
             due: None,
             ticket: (Instant::now(), id),
         }]
     }
 
-    /// A finish that comes late would end the delivery that has followed, so it is not repeated,
-    /// and not sent when the time is over.
+    /// A late finish would end the next delivery, so it is not repeated, and not sent when the time
+    /// is over.
     async fn end(&self, tickets: Vec<Popped>, end: RunEnd) -> Vec<Option<bool>> {
         for (popped, id) in tickets {
             if end == RunEnd::Done && popped.elapsed() < LEASE {

@@ -37,13 +37,13 @@ impl Source for Leases {
     type Ticket = String;
 
     async fn take(&self) -> Vec<Taken<String>> {
-        // So that each brings several.
+        // So that each call brings several jobs.
         sleep(PAUSE).await;
         let wanted = json!({"prefixes": self.prefixes, "max": AT_ONCE, "wait": "10s"});
         let answer = self.daemons.call(Method::POST, "/v1/pull", &wanted).await;
         let jobs = match answer {
             Ok((status, mut answer)) if status.is_success() => answer["jobs"].take(),
-            // An answer that is not whole has brought nothing.
+            // An incomplete answer has brought nothing.
             _ => return Vec::new(),
         };
         let jobs: Vec<Document> = serde_json::from_value(jobs).expect("jobs as documented");

@@ -1,6 +1,6 @@
-//! Is called by the daemons. All receivers listen at one port, as behind a load balancer. Of some
-//! calls it cuts the connection, before the run or in the middle of the answer; others it never
-//! answers, or it says 500 although it did the work.
+//! A receiver of callbacks. All receivers listen at one port, as behind a load balancer. Of some
+//! calls a receiver cuts the connection, before the run or in the middle of the answer; others it
+//! never answers, or it answers 500 although it did the work.
 
 use std::collections::HashMap;
 use std::io::{Error, Result};
@@ -16,10 +16,10 @@ use super::{RunEnd, Source, Taken, Terms};
 use crate::journal::{Journal, What};
 use crate::target::CALL;
 
-/// How much of the time of a call is left at least when its answer is certain to be heard.
+/// The part of the time of a call that must be left for the answer to be heard with certainty.
 const LATE: SignedDuration = SignedDuration::from_millis(CALL * 500);
 
-/// Whoever waits for the answer.
+/// The way to the caller that waits for the answer.
 type AnswerTo = oneshot::Sender<RunEnd>;
 type Calls = mpsc::UnboundedSender<Taken<AnswerTo>>;
 
@@ -39,7 +39,7 @@ impl CallbackSource {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (calls, journal) = (calls.clone(), journal.clone());
-                // Whoever calls may be killed at any time.
+                // The caller may be killed at any time.
                 tokio::spawn(async move { serve(stream, &calls, &journal).await });
             }
         });
@@ -65,7 +65,7 @@ impl Source for CallbackSource {
 
     async fn end(&self, callers: Vec<AnswerTo>, end: RunEnd) -> Vec<Option<bool>> {
         for caller in callers {
-            // It may have gone away.
+            // The caller may have gone away.
             let _ = caller.send(end);
         }
         Vec::new()
@@ -77,7 +77,7 @@ async fn serve(stream: TcpStream, calls: &Calls, journal: &Journal) -> Result<()
     loop {
         let call = Call::read(&mut stream).await?;
         let lot = rand::random_range(0..100);
-        // Nobody waits for the answer any more: the job is somebody else's by now.
+        // Nobody waits for the answer any more: another receiver has the job by now.
         if lot == 0 || call.is_over_in(SignedDuration::ZERO) {
             return Ok(());
         }
@@ -89,7 +89,7 @@ async fn serve(stream: TcpStream, calls: &Calls, journal: &Journal) -> Result<()
             let (key, fence) = (call.key(), call.number("keyfall-fence"));
             journal.note(What::Unheard { key, fence });
         };
-        // What is said so late, its caller may not wait for.
+        // The caller may not wait for so late an answer.
         if (1..=3).contains(&lot) || call.is_over_in(LATE) {
             unheard();
         }
@@ -127,7 +127,7 @@ impl Call {
             if line == "\r\n" {
                 break;
             }
-            // The first line is none.
+            // The first line is no header.
             if let Some((name, value)) = line.split_once(": ") {
                 headers.insert(name.to_lowercase(), value.trim_end().to_owned());
             }
@@ -152,7 +152,7 @@ impl Call {
         self.headers["keyfall-key"].clone()
     }
 
-    /// Whether its caller, in so much time, has given up: it was sent so long ago.
+    /// Whether, in so much time, the caller has given up, by the time at which it sent the call.
     fn is_over_in(&self, time: SignedDuration) -> bool {
         let lag = i64::try_from(self.number("keyfall-lag-ms")).expect("it is short");
         let began = self.due() + SignedDuration::from_millis(lag);

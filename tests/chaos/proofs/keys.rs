@@ -1,4 +1,4 @@
-//! What becomes of keys that are adopted.
+//! Judgements on adopted keys.
 
 use super::{Proof, Trial, at};
 use crate::journal::{Answer, Ask, What};
@@ -12,8 +12,8 @@ pub(super) const ALL: &[Proof] = &[(
 const KEY: &str = "chaos:plain:cancel:1";
 const DAY: u64 = 24 * 3600 * 1000;
 
-/// A key with a job that is brought forward by so many ms; nothing is left of it. Somebody listened
-/// all the time.
+/// A key whose job is brought forward by so many ms; then nothing is left of it. A listener was
+/// there all the time.
 fn brought_forward(ms: u64, answered: f64) -> Row {
     let set = Ask::Set {
         version: 7,
@@ -39,6 +39,6 @@ fn brought_forward(ms: u64, answered: f64) -> Row {
 fn a_short_time() {
     brought_forward(3, 0.0005).tells("is lost");
     brought_forward(300, 0.02).tells("is lost");
-    // By then it may have been over when it was given.
+    // Then the time may have been over when the command was carried out.
     brought_forward(3, 0.02).does_not_tell("is lost");
 }

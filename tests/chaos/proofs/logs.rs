@@ -1,4 +1,4 @@
-//! What must be found in logs.
+//! Findings that the reader of logs must make.
 
 use std::fs;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ fn log(name: &str, commands: &[&[&str]]) -> PathBuf {
     path
 }
 
-/// What is wrong with a log with these commands.
+/// The violations in a log with these commands.
 fn read(name: &str, commands: &[&[&str]]) -> String {
     let path = log(name, commands);
     let leases = leases::read(&[vec![path.clone()]]).expect("it can be read");
@@ -37,7 +37,7 @@ fn read(name: &str, commands: &[&[&str]]) -> String {
     leases.wrong.join("; ")
 }
 
-/// Of the second, the first is held still, unless the ledger has been elsewhere.
+/// The second lease is given while the first is still held, unless the ledger has been elsewhere.
 fn two_leases() {
     let job = "1 2 {\"version\":1,\"plan\":\"Done\"}";
     let first: &[&[&str]] = &[
@@ -91,7 +91,7 @@ fn no_lease() {
     for what in ["lease", "deadline", "job"] {
         tells(&read("none", &[&["SET", "a", "b"]]), what);
     }
-    // Had they another name, no two of them could ever overlap.
+    // If the key were renamed, no two leases could ever overlap.
     let renamed: Vec<Vec<String>> = whole
         .iter()
         .map(|words| {
@@ -130,7 +130,7 @@ fn no_settlement() {
             .check()
     };
     ended("worker-0.1").tells(told);
-    // Those of lists are never told.
+    // Consumers of lists never hear the result.
     ended("consumer-0.1").passes();
 }
 

@@ -1,15 +1,15 @@
-//! Histories, by hand, that the judge must not pass; beside each, where there is one, the same with
-//! a fact that explains it.
+//! Histories, written by hand, that the checker must reject; beside each, where there is one, the
+//! same history with a fact that explains it.
 //!
 //! They are tried whenever the suite is run, before anything else.
 //!
-//! | module | of what |
+//! | module | subject |
 //! |---|---|
-//! | [`versions`] | what becomes of each version of a job |
-//! | [`rollbacks`] | what Redis may forget |
-//! | [`times`] | how late jobs are, and what was not judged |
-//! | [`keys`] | what becomes of keys that are adopted |
-//! | [`logs`] | what must be found in logs |
+//! | [`versions`] | each version of a job |
+//! | [`rollbacks`] | data that Redis may forget |
+//! | [`times`] | lateness, and bounds that were not judged |
+//! | [`keys`] | adopted keys |
+//! | [`logs`] | findings in logs |
 
 mod keys;
 mod logs;
@@ -30,7 +30,7 @@ use crate::report::Row;
 use crate::scenarios;
 use crate::strain::Strain;
 
-/// What a proof is called by, and what panics if it does not hold.
+/// The name of a proof, and a function that panics if the proof fails.
 pub(crate) type Proof = (&'static str, fn());
 
 pub(crate) fn all() -> Vec<Proof> {
@@ -44,7 +44,7 @@ pub(crate) fn all() -> Vec<Proof> {
     .concat()
 }
 
-/// Whether all of them hold.
+/// Whether all proofs hold.
 pub(crate) fn hold() -> bool {
     let all = all();
     let failed = all.iter().filter(|(name, proof)| {
@@ -67,7 +67,7 @@ const SECOND: Micros = 1_000_000;
 
 const KEY: &str = "chaos:load:notice:1";
 
-/// A trial, as its journals tell of it. Times are in seconds.
+/// A trial as its journals describe it. Times are in seconds.
 #[derive(Default)]
 struct Trial {
     journals: BTreeMap<&'static str, Vec<Noted>>,
@@ -185,12 +185,12 @@ impl Trial {
         self
     }
 
-    /// What the checker makes of it.
+    /// The checker's judgement.
     fn check(self) -> Row {
         self.judge_as(None)
     }
 
-    /// What is made of it where this scenario was played.
+    /// The judgement for a trial of this scenario.
     fn judge(self, scenario: &str) -> Row {
         self.judge_as(Some(scenario))
     }
@@ -218,7 +218,7 @@ impl Trial {
 }
 
 impl Row {
-    /// A violation is told in these words.
+    /// Panics unless a violation contains these words.
     #[track_caller]
     fn tells(&self, words: &str) {
         let mut violations = self.violations.iter();
@@ -229,7 +229,7 @@ impl Row {
         );
     }
 
-    /// No violation is told in these words.
+    /// Panics if a violation contains these words.
     #[track_caller]
     fn does_not_tell(&self, words: &str) {
         let mut violations = self.violations.iter();

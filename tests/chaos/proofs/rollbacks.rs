@@ -1,4 +1,4 @@
-//! What Redis may forget.
+//! Data that Redis may forget.
 
 use super::{Proof, Trial, at, run};
 use crate::journal::{Answer, Ask, What};
@@ -29,7 +29,7 @@ fn a_letter_that_vanishes() {
         trial.call(3.0, ask, Answer::Done).run(run(7, 1, 3.5))
     };
     buried().check().tells("version 7 is no dead letter");
-    // Nor can Redis forget a letter, and not its job.
+    // Redis cannot forget a letter without forgetting its job, either.
     let later = rolled_back(buried(), 6.0, Some(5.0), 4.0);
     later.check().tells("version 7 is no dead letter");
     let forgotten = rolled_back(buried(), 6.0, Some(2.9), 2.5);

@@ -1,4 +1,4 @@
-//! How late jobs are, and what was not judged.
+//! Lateness, and bounds that were not judged.
 
 use keyfall_testing::journals::Micros;
 
@@ -15,7 +15,7 @@ pub(super) const ALL: &[Proof] = &[
     ("what is not judged is told", not_judged),
 ];
 
-/// Many jobs, after the faults, each of which says that it is on time and begins so late.
+/// Many jobs, after the faults, each of which claims to be on time and begins so late.
 fn many(count: usize, late: f64, moved: bool) -> Trial {
     let mut trial = Trial::default()
         .weather(1.0, 2.0)
@@ -76,7 +76,7 @@ fn many(count: usize, late: f64, moved: bool) -> Trial {
     trial
 }
 
-/// Nobody sets plain keys there.
+/// A scenario without plain keys.
 const SCENARIO: &str = "fail-over, killed";
 
 fn late_from_outside() {
@@ -91,7 +91,7 @@ fn moved() {
     many(LEAST, 4.0, true).judge(SCENARIO).passes();
 }
 
-/// So busy that lateness says nothing.
+/// Such strain that lateness means nothing.
 fn busy() -> Strain {
     Strain(vec![TOO_BUSY.as_micros() as Micros; 100])
 }

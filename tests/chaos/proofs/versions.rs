@@ -1,4 +1,4 @@
-//! What becomes of each version of a job.
+//! The fate of each version of a job.
 
 use keyfall_testing::journals::{at_unix_ms, now};
 
@@ -60,7 +60,7 @@ fn five_runs() {
     let row = runs.fold(scheduled, Trial::run).check();
     row.tells(TWICE);
     assert_eq!(row.violations.len(), 4);
-    // Nor does it if nobody says what Redis made of them.
+    // Nor does it without an answer of Redis about them.
     let scheduled = Trial::default().schedule(1.0, 7, Answer::Done);
     let runs = (1..=5).map(|number: u32| Run {
         process: "consumer-0.1",
@@ -70,7 +70,7 @@ fn five_runs() {
     assert_eq!(runs.fold(scheduled, Trial::run).check().violations.len(), 4);
 }
 
-/// Two runs, of which the first ended in this way.
+/// Two runs; the first ended in this way.
 fn two_runs(first: Run) -> Trial {
     let trial = Trial::default().schedule(1.0, 7, Answer::Done).run(first);
     trial.run(run(7, 20, 5.0))
@@ -123,8 +123,8 @@ fn two_runs_that_are_explained() {
     back(5.5, 6.0).check().tells(TWICE);
 }
 
-/// Consumers that are told no fencing value, in a trial in which a clock was set: each lapse explains
-/// one further run, whenever it was, and no more.
+/// Consumers without a fencing value, in a trial in which a clock was set: each lapse explains one
+/// further run, whenever it was, and no more.
 fn lapses_at_unknown_times() {
     let runs = |count: u32| {
         let trial = Trial::default().schedule(1.0, 7, Answer::Done);
@@ -145,7 +145,7 @@ fn lapses_at_unknown_times() {
     let row = set(lapsed(runs(3), FENCE)).check();
     row.tells(TWICE);
     assert_eq!(row.violations.len(), 1);
-    // Whoever knows the claims of both is not excused by a lapse of before.
+    // If the claims of both are known, an earlier lapse is no excuse.
     let trial = Trial::default().schedule(1.0, 7, Answer::Done);
     let known = |fence, began| Run {
         taken: None,
@@ -157,7 +157,7 @@ fn lapses_at_unknown_times() {
     set(lapsed(trial, FENCE)).check().tells(TWICE);
 }
 
-/// The lease of a run that has this fencing value, which took the place of one that had lapsed.
+/// Gives the run with this fencing value a lease that replaced a lapsed one.
 fn lapsed(mut trial: Trial, fence: u64) -> Trial {
     let claims = trial.leases.claims.entry(KEY.into()).or_default();
     claims.push(Claim {
@@ -223,7 +223,7 @@ fn gone_by_an_answer() {
         let trial = trial.call(3.0, Ask::Cancel, Answer::Unknown("no answer".into()));
         trial.check().tells("version 7 is lost");
     }
-    // It was there until it had run.
+    // The job was there until it had run.
     let trial = Trial::default().schedule(1.0, 7, Answer::Done);
     let trial = trial.run(run(7, 1, 1.5));
     trial
@@ -241,8 +241,8 @@ fn ended_by_another() {
     }
 }
 
-/// A run that asked for another one, a cancel that is answered `running` a second later, and the
-/// other run.
+/// A run that asked for another run, a cancel that is answered `running` a second later, and the
+/// second run.
 fn cancelled_between(fence: impl Fn(f64) -> u64) -> Trial {
     let trial = Trial::default().schedule(1.0, 7, Answer::Done);
     let trial = trial.run(Run {
@@ -277,7 +277,7 @@ fn a_retry_where_clocks_were_set() {
     };
     began(6.0).check().tells("it started after");
     began(3.5).check().passes();
-    // What the cancel was told of had not begun yet.
+    // The run that the cancel was told of had not begun yet.
     let trial = Trial::default().schedule(1.0, 7, Answer::Done);
     let trial = trial.fault(1.5, CLOCK, None);
     let trial = trial.call(2.0, Ask::Cancel, Answer::Running);
@@ -288,7 +288,7 @@ fn a_retry_where_clocks_were_set() {
 fn fence_at(seconds: f64) -> u64 {
     let ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let ms = u64::try_from(ms.expect("it is after 1970").as_millis()).expect("it is not so late");
-    // The journals of a proof begin with the machine.
+    // The journals of a proof begin when the machine started.
     let began = ms - now() / 1000;
     assert!(at_unix_ms(began) < 10_000, "the clocks agree");
     (began + at(seconds) / 1000) * 1000
@@ -300,7 +300,7 @@ fn claimed_before_a_cancel() {
         false => fence_at(seconds),
     };
     cancelled_between(fence).check().passes();
-    // Also the first one.
+    // The first run, too.
     let trial = Trial::default().schedule(1.0, 7, Answer::Done);
     let trial = trial.call(2.0, Ask::Cancel, Answer::Running);
     trial.run(run(7, 1, 2.1)).check().passes();
@@ -316,7 +316,7 @@ fn claimed_after_a_cancel() {
     row.tells("it started after");
 }
 
-/// Of which the first begins when the second has begun; and scripts were flushed, twice.
+/// Two runs: the first begins after the second has begun; and scripts were flushed, twice.
 fn late_run() -> Trial {
     let trial = Trial::default().schedule(1.0, 7, Answer::Done);
     let trial = trial.fault(1.0, "SCRIPT FLUSH", None);
@@ -333,7 +333,7 @@ fn late_run() -> Trial {
 fn stale_runs() {
     let told = "1 runs began when their lease was over, and 0 processes were stopped";
     late_run().judge("scripts are flushed").tells(told);
-    // A clock that is set takes a lease away, but not from who had it for long.
+    // Setting a clock excuses the loss of a fresh lease, not of one that was held for long.
     for at in [1.1, 3.1] {
         let set = late_run().fault(at, CLOCK, None);
         set.judge("scripts are flushed").tells(told);

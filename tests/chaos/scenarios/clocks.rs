@@ -1,4 +1,4 @@
-//! Wall clocks that jump by an hour, while everything runs; and those of two servers that differ.
+//! Wall clocks that jump by an hour, while everything runs; and clocks of two servers that differ.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::target::Transport;
 
 const HOUR: i64 = 3600;
 
-/// By how many seconds one of several clocks is off, in turn.
+/// The offsets of one of several clocks in turn, in seconds.
 const OFF: [i64; 4] = [3, -2, 4, -3];
 
-/// So that each kind is on all servers, and on all primaries.
+/// Enough that each kind is on all servers, and on all primaries.
 const SHARDS: u16 = 4;
 
 pub(super) fn all() -> Vec<Scenario> {
@@ -34,7 +34,7 @@ pub(super) fn all() -> Vec<Scenario> {
             name: "the clock of Redis jumps",
             quick: false,
             setting: || with(Whose::Redis),
-            // It ends ahead of all that it ever was: what was scheduled by a clock that was
+            // The clock ends ahead of all its earlier times: a job that was scheduled by a clock
             // ahead is due by then.
             faults: |stage| Box::pin(jump(stage, JUMP, &[-HOUR, 0, HOUR, 0, HOUR])),
             punctual: Punctual::Untold,
@@ -68,7 +68,7 @@ pub(super) fn all() -> Vec<Scenario> {
                 ..with_one()
             },
             faults: |stage| Box::pin(differ_under_shared_ids(stage)),
-            // Its clients are not told when a job was due.
+            // The clients of this interface are not told when a job was due.
             punctual: Punctual::Untold,
         },
     ]
@@ -88,7 +88,7 @@ fn with(whose: Whose) -> Setting {
     }
 }
 
-/// Sets the clock to one after the other, until the time is over; it stays at the last.
+/// Sets the clock to each value in turn, until the time is over; it stays at the last.
 async fn jump(stage: &mut Stage, fault: &str, clocks: &[i64]) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
@@ -103,7 +103,7 @@ async fn jump(stage: &mut Stage, fault: &str, clocks: &[i64]) -> Result {
 
 async fn differ_on_a_cluster(stage: &mut Stage) -> Result {
     let cluster = stage.deployment.cluster()?;
-    // A clock that is set makes what was heard just now look old.
+    // After a clock was set, a node takes its latest message for an old one.
     cluster.is_patient().await?;
     let tags = cluster.ledgers_on(0, LOAD).await?;
     differ(stage, stage.part(&tags)).await
@@ -120,8 +120,8 @@ async fn differ_under_shared_ids(stage: &mut Stage) -> Result {
         .await?
 }
 
-/// Sets the clock of who has these ledgers again and again, ahead of the others and behind them. In the
-/// end it is off.
+/// Sets the clock of the servers of these ledgers again and again, ahead of the others and behind
+/// them. In the end it is off.
 async fn differ(stage: &mut Stage, part: Part) -> Result {
     let end = stage.until_the_end();
     // It may be behind from the last time.
@@ -131,7 +131,8 @@ async fn differ(stage: &mut Stage, part: Part) -> Result {
         let ahead = u64::try_from(off - before).unwrap_or(0);
         let since = now() - Duration::from_secs(ahead).as_micros() as Micros;
         stage.clock()?.set(*off)?;
-        // What would have been due in the time that was left out is due at once, and late by that clock.
+        // Jobs that would have been due in the skipped time are due at once, and late by that
+        // clock.
         stage.suffered(part.clone(), since);
         before = *off;
         sleep(stage.some_ms(1000..2000)).await;

@@ -14,23 +14,23 @@ use crate::load::{KINDS, LOAD};
 use crate::setting::Setting;
 use crate::stage::Stage;
 
-/// So that there is one on each primary.
+/// Enough that each primary has a shard.
 const SHARDS: u16 = 4;
 
-/// As at other [fail-overs](super::failovers).
+/// The limit of the other [fail-overs](super::failovers).
 const LEFT: Duration = Duration::from_millis(500);
 
 /// How many slots of triggers move in a turn.
 const TRIGGERS: usize = 3;
 
-/// What happens to a primary.
+/// The event that hits a primary.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Killed,
-    /// It hangs, and goes on when there is another one.
+    /// It hangs, and goes on when another primary has its place.
     Stopped,
-    /// The other nodes do not reach it, nor does it reach them, until there is another one. Clients
-    /// do, all the while.
+    /// It is cut off from the other nodes until another primary has its place. Clients reach it all
+    /// the while.
     CutOff,
 }
 
@@ -68,7 +68,7 @@ async fn some_primary(stage: &mut Stage) -> Result<Number> {
     Ok(all[stage.some(all.len())])
 }
 
-/// Its replica takes over, and it becomes a replica.
+/// The replica of a primary takes over, and the primary becomes a replica.
 async fn fail_over(stage: &mut Stage, what: What) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
@@ -121,7 +121,8 @@ async fn fail_over(stage: &mut Stage, what: What) -> Result {
     Ok(())
 }
 
-/// To its replica, and back; the primary answers until it is told. Nothing is forgotten.
+/// A primary hands over to its replica, and back; it answers until the moment of the change.
+/// Nothing is forgotten.
 async fn hand_over(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     // In turn: nobody votes for two replicas of one primary within twice the timeout of a node.
@@ -143,7 +144,7 @@ async fn hand_over(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// Those of a ledger and of some triggers, while workers are killed.
+/// Moves the slots of a ledger and of some triggers, while workers are killed.
 async fn move_slots(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
@@ -162,7 +163,7 @@ async fn move_slots(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// A ledger of this primary, if it has one, and some triggers, wherever they are.
+/// Moves a ledger of this primary, if it has one, and some triggers of any primary.
 async fn move_some(cluster: &Cluster, from: Number, to: Number, first: usize) -> Result {
     let tags = cluster.ledgers_on(from, LOAD).await?;
     let mut names: Vec<String> = tags
@@ -182,9 +183,9 @@ async fn move_some(cluster: &Cluster, from: Number, to: Number, first: usize) ->
     Ok(())
 }
 
-/// A primary is killed while the slot of one of its ledgers is on its way from it, behind some of its
-/// keys. Its replica takes over and knows nothing of that; the ledger is refused until its parts are
-/// brought together.
+/// A primary is killed while the slot of one of its ledgers moves away, with a part of its keys
+/// moved. Its replica takes over and knows nothing of the move; the ledger is refused until its
+/// parts are brought together.
 async fn tear(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     let client = stage.client().await?;
@@ -202,12 +203,13 @@ async fn tear(stage: &mut Stage) -> Result {
         cluster.may_be_replaced(old, true).await?;
         sleep(stage.some_ms(700..1500)).await;
         let to = primaries[stage.some(primaries.len())];
-        // Of thirteen: neither none nor all.
+        // Of thirteen keys: neither none nor all.
         let keys = 1 + stage.some(12);
         stage.strike("a slot is on its way, and its primary is killed");
         let cluster = stage.deployment.cluster()?;
         let slot = cluster.tear(last, old, to, keys).await?;
-        // What has left its replica has heard of: otherwise the one half is older than the other.
+        // The replica must have heard of the keys that left: otherwise one half is older than the
+        // other.
         let copied = now();
         cluster.is_copied(old, &mark).await?;
         cluster.server(old).kill_server().await?;

@@ -1,4 +1,4 @@
-//! Daemons that are killed, those who have the jobs, and what is in between.
+//! Daemons that are killed, their consumers, and the servers between them.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::setting::Setting;
 use crate::stage::{Stage, WORKERS};
 use crate::target::Transport;
 
-/// How often something is done at least: each once.
+/// The least number of faults: each once.
 const TURNS: usize = 5;
 
 macro_rules! scenarios {
@@ -36,7 +36,7 @@ pub(super) fn all() -> Vec<Scenario> {
         "callbacks", false, Callback, Afterwards;
         "an acknowledged list", true, List, Afterwards;
         "an acknowledged stream", false, Stream, Afterwards;
-        // Its clients are not told when a job was due.
+        // The clients of this interface are not told when a job was due.
         "the classic interface", false, Classic, FromOutside;
     };
     all.push(Scenario {
@@ -51,7 +51,7 @@ pub(super) fn all() -> Vec<Scenario> {
         quick: false,
         setting: || forgetful(Some(Duration::from_secs(60))),
         faults: |stage| Box::pin(forget(stage)),
-        // What is forgotten comes again after a minute.
+        // A forgotten job comes again after a minute.
         punctual: Punctual::Untold,
     });
     all
@@ -66,7 +66,7 @@ fn forgetful(lease: Option<Duration>) -> Setting {
     }
 }
 
-/// In the classic interface, ids are pushed meanwhile that topics share.
+/// Runs the faults. In the classic interface, ids that topics share are pushed meanwhile.
 async fn faults(stage: &mut Stage, target: Transport) -> Result {
     match target {
         Transport::Classic => {
@@ -79,7 +79,8 @@ async fn faults(stage: &mut Stage, target: Transport) -> Result {
 }
 
 /// While nobody reads, the Redis of the stream is killed and goes back to a snapshot, or comes back
-/// empty, or a replica that lags behind takes its place, again and again. Then new entries are read.
+/// empty, or a replica that lags behind takes its place, again and again. Then consumers read new
+/// entries.
 async fn forget(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     for turn in 0.. {
@@ -92,7 +93,7 @@ async fn forget(stage: &mut Stage) -> Result {
             1 => {}
             _ => stage.outlet()?.cut_off().await?,
         }
-        // These jobs are forgotten.
+        // Redis forgets these jobs.
         sleep(stage.some_ms(300..1000)).await;
         stage.kill_outlet().await?;
         match turn % 3 {
@@ -149,7 +150,7 @@ async fn kill(stage: &mut Stage, target: Transport) -> Result {
     Ok(())
 }
 
-/// A receiver that nobody gets an answer from.
+/// Stops a receiver, so that nobody gets an answer from it.
 async fn hang(stage: &mut Stage, number: usize) {
     stage.signal(number, Signal::STOP, STOPPED);
     sleep(Duration::from_secs(1) + stage.some_ms(100..700)).await;

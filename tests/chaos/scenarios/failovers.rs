@@ -1,4 +1,4 @@
-//! A primary that sentinels replace by another one.
+//! A primary that sentinels replace.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use super::{Punctual, Result, Scenario};
 use crate::setting::Setting;
 use crate::stage::Stage;
 
-/// How soon everybody has left an old primary that still answers: what it acknowledges is
-/// forgotten, and from then on nothing may be.
+/// How soon all clients must have left an old primary that still answers: its acknowledged writes
+/// are forgotten, and no later write may be.
 const LEFT: Duration = Duration::from_millis(500);
 
-/// Any of them may take over.
+/// Any replica may take over.
 const REPLICAS: usize = 2;
 
-/// For how long one that comes back takes itself for the primary.
+/// How long a server that comes back takes itself for the primary.
 const BACK: Duration = Duration::from_secs(2);
 
-/// What happens to the primary.
+/// The event that hits the primary.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Killed,
-    /// It is to hand over, and answers all the while.
+    /// It is told to hand over, and answers all the while.
     Relieved,
-    /// It hangs, and goes on when there is another one.
+    /// It hangs, and goes on when another primary has its place.
     Stopped,
-    /// Nobody reaches it, nor does it reach anybody, until there is another one.
+    /// It is cut off from everybody until another primary has its place.
     CutOff,
-    /// It is killed while one of the sentinels hangs, which then knows the old one.
+    /// It is killed while one of the sentinels hangs; this sentinel then knows only the old one.
     KilledUnseen,
     /// It is killed while one of the sentinels is cut off from all servers and from the others, and
-    /// goes on telling clients of the old one.
+    /// keeps naming the old primary to clients.
     KilledBehind,
 }
 
@@ -87,10 +87,10 @@ pub(super) fn all() -> Vec<Scenario> {
 /// After so many seconds without its replicas, a primary takes no writes.
 const LAG: &str = "2";
 
-/// For how long it takes none.
+/// How long it takes no writes.
 const REFUSING: Duration = Duration::from_secs(2);
 
-/// The primary is cut off from its replicas, and neither from sentinels nor from clients.
+/// Cuts the primary off from its replicas, but neither from sentinels nor from clients.
 async fn lose_replicas(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {

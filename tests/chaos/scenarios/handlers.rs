@@ -1,4 +1,4 @@
-//! Handlers that do not behave.
+//! Handlers that misbehave.
 
 use super::{Punctual, Result, Scenario};
 use crate::order::Plan;
@@ -44,7 +44,8 @@ fn with(special: Vec<(Plan, u32)>) -> Setting {
     }
 }
 
-/// What the handlers do is all. Where they take their workers along, others take their places.
+/// The misbehaviour of the handlers is the only fault. Where they kill their workers, other workers
+/// take their places.
 async fn only_handlers(stage: &mut Stage) -> Result {
     stage.strike("handlers");
     stage.live_for(stage.span).await;

@@ -1,4 +1,4 @@
-//! A Redis that is there, and does not do what it should.
+//! A Redis that runs, and does not work as it should.
 
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
@@ -37,7 +37,7 @@ pub(super) fn all() -> Vec<Scenario> {
     }
 }
 
-/// Stopped, as by a slow disk or a busy host, for longer than a lease at times.
+/// Stops Redis, as a slow disk or a busy host does, at times for longer than a lease.
 async fn stall(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
@@ -50,7 +50,7 @@ async fn stall(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// As during a fail-over; nothing expires meanwhile.
+/// Pauses writes, as a fail-over does; nothing expires meanwhile.
 async fn pause_writes(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
@@ -90,7 +90,7 @@ async fn flush_scripts(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// By somebody's hand, whatever the workers set.
+/// Turns notifications off by hand, although the workers set them.
 async fn no_notifications(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
@@ -101,7 +101,7 @@ async fn no_notifications(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// A replica of nobody.
+/// Makes Redis a replica of a server that does not exist.
 async fn read_only(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
@@ -132,7 +132,7 @@ async fn full(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// Triggers are all that `volatile-ttl` may take.
+/// `volatile-ttl` may evict triggers and nothing else.
 async fn evict(stage: &mut Stage) -> Result {
     set(stage, "maxmemory-policy", "volatile-ttl").await?;
     let end = stage.until_the_end();
@@ -152,7 +152,7 @@ async fn evict(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// More is published at once than Redis keeps for a subscriber.
+/// Publishes more at once than Redis keeps for a subscriber.
 async fn overflow_subscribers(stage: &mut Stage) -> Result {
     let limit = "client-output-buffer-limit";
     set(stage, limit, "pubsub 32kb 0 0").await?;
@@ -170,14 +170,14 @@ async fn overflow_subscribers(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// It holds Redis up for so many seconds, and everybody else is told `BUSY`.
+/// A script that holds Redis up for so many seconds: it tells other clients `BUSY`.
 const LONG: &str = "
     if ARGV[2] == 'writes' then redis.call('SET', 'chaos-foreign', 'half of it') end
     local function now() local t = redis.call('TIME') return t[1] + t[2] / 1e6 end
     local till = now() + ARGV[1]
     while now() < till do end";
 
-/// From when on the others are told so, in ms.
+/// The time in ms after which Redis answers `BUSY`.
 const PATIENCE_OF_REDIS: &str = "50";
 
 async fn foreign_script(stage: &mut Stage) -> Result {
@@ -195,7 +195,7 @@ async fn foreign_script(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// Ended half-way by `SCRIPT KILL`; or, once they have written, with the whole server.
+/// Ends scripts half-way: by `SCRIPT KILL`; or, once they have written, with the whole server.
 async fn kill_scripts(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     for does in ["reads", "writes"].into_iter().cycle() {
@@ -203,7 +203,7 @@ async fn kill_scripts(stage: &mut Stage) -> Result {
             break;
         }
         set(stage, "lua-time-limit", PATIENCE_OF_REDIS).await?;
-        // Whoever connects while it runs is told `BUSY`, too.
+        // A client that connects while it runs is told `BUSY`, too.
         let (mut caller, mut killer) = (
             stage.deployment.redis().await?,
             stage.deployment.redis().await?,
@@ -219,7 +219,7 @@ async fn kill_scripts(stage: &mut Stage) -> Result {
         let mut kill = redis::cmd("SCRIPT");
         let killed: redis::RedisResult<()> = kill.arg("KILL").query_async(&mut killer).await;
         if killed.is_err() {
-            // It has written. Redis never comes back from this with an answer.
+            // The script has written. Redis never comes back from this with an answer.
             let mut shutdown = redis::cmd("SHUTDOWN");
             let shutdown = shutdown.arg("NOSAVE");
             let _: redis::RedisResult<()> = shutdown.query_async(&mut killer).await;

@@ -1,18 +1,18 @@
-//! What is done to Redis, the workers and the network between them.
+//! The faults of Redis, of workers and of the network between them.
 //!
-//! | module | what it ill-treats |
+//! | module | faults |
 //! |---|---|
 //! | [`workers`] | worker processes: killed, stopped |
-//! | [`handlers`] | what handlers do to their worker |
-//! | [`daemons`] | daemons, those who have the jobs, and what is in between: killed |
-//! | [`restarts`] | a Redis that is killed or shut down, and what its disk keeps |
-//! | [`failovers`] | a primary that sentinels replace by another one |
+//! | [`handlers`] | handlers that harm their worker |
+//! | [`daemons`] | daemons, their consumers, and the servers between them: killed |
+//! | [`restarts`] | a Redis that is killed or shut down, and keeps a part of its data on disk |
+//! | [`failovers`] | a primary that sentinels replace |
 //! | [`clusters`] | nodes of a cluster: replaced, added and removed, and slots that move |
 //! | [`servers`] | one of several independent servers |
-//! | [`shards`] | kinds that are given another number of shards |
-//! | [`network`] | what is between Redis and everybody else |
+//! | [`shards`] | kinds that get another number of shards |
+//! | [`network`] | the network between Redis and its clients |
 //! | [`clocks`] | wall clocks that jump |
-//! | [`hindrances`] | a Redis that is there and does not do what it should |
+//! | [`hindrances`] | a Redis that runs, and does not work as it should |
 //! | [`sabotage`] | keys: deleted, of another type, with another value, with something else in them |
 
 mod clocks;
@@ -35,48 +35,48 @@ use crate::report::Row;
 use crate::setting::Setting;
 use crate::stage::Stage;
 
-/// What the harness itself could not do.
+/// The error is a failure of the harness itself.
 pub(crate) type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// Something that may happen to an installation.
+/// A fault, or a sequence of faults, of an installation.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// Whether it belongs to the short version.
     pub(crate) quick: bool,
     pub(crate) setting: fn() -> Setting,
-    /// Makes faults, and mends what does not mend itself. Others are at work meanwhile.
+    /// Makes faults, and repairs damage that does not mend itself. Everything else runs meanwhile.
     pub(crate) faults: for<'a> fn(&'a mut Stage) -> LocalBoxFuture<'a, Result>,
-    /// Since when it must be on time, beside what every scenario must: never lost, never run
+    /// From when on jobs must be on time, beside the rules of every scenario: no job lost, none run
     /// after a cancel, never two leases.
     pub(crate) punctual: Punctual,
 }
 
-/// Since when jobs are on time, and those that a fault has interrupted are run again in time.
+/// From when on jobs are on time, and interrupted jobs run again in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Punctual {
-    /// When the faults are over. Meanwhile, too, whatever is interrupted is run again in time:
-    /// Redis and the network are well.
+    /// Jobs are on time after the faults. Interrupted jobs run again in time during the faults,
+    /// too: Redis and the network are well.
     Throughout,
-    /// When the faults are over.
+    /// Jobs are on time, and interrupted jobs run again in time, after the faults.
     Afterwards,
-    /// The same, each by the clock of its ledger, and by no other. When a lease has lapsed is not to be
-    /// told: that is a time of one of several clocks.
+    /// As `Afterwards`, each job by the clock of its ledger, and by no other. The time at which a
+    /// lease lapsed is unknown: it is a time of one of several clocks.
     ByLedgers,
-    /// When the faults are over, by the clock of the harness: consumers are not told when a job was
-    /// due, nor which lease they have.
+    /// After the faults, by the clock of the harness: consumers are told neither the due time of a
+    /// job nor their lease.
     FromOutside,
-    /// There is no clock to tell it by.
+    /// No clock measures it.
     Untold,
 }
 
-/// Of a hundred plain keys that were there while there were faults, how many must be judged at the
-/// least: where nearly all is excused, what holds of the rest may be chance. 59 is the least that
-/// was measured in trials of 20 s, but for those below, and 47 on a machine that had other work.
+/// The least percentage of judged plain keys among the keys that lived during the faults: where
+/// nearly all are excused, the rest may pass by chance. The least measured value in trials of 20 s
+/// is 59, except for the scenarios below, and 47 on a machine that had other work.
 const JUDGED: usize = 30;
 
-/// The others, by what they do.
+/// Scenarios with a lower limit, by their names.
 const JUDGED_LESS: [(&str, usize); 2] = [
-    // For up to 20 s nobody is there to hear: 35 were measured.
+    // For up to 20 s no listener is there: 35 were measured.
     ("kill all workers", 20),
     // Up to a second is forgotten each time, and nobody listens while Redis loads: 18.
     ("kill Redis, RDB only", 10),
@@ -102,10 +102,10 @@ pub(crate) fn all() -> Vec<Scenario> {
 }
 
 impl Scenario {
-    /// Adds to the row what this scenario promises and did not keep.
+    /// Adds the broken promises of this scenario to the row.
     pub(crate) fn expect(&self, row: &mut Row) {
         row.judge_times(self.punctual);
-        // A process that is stopped may just have looked at its clock: then one run is begun.
+        // A process can be stopped just after it has looked at its clock: then one run begins late.
         if row.stale > row.stopped {
             let (began, stopped) = (row.stale, row.stopped);
             row.violations.push(format!(
@@ -118,7 +118,7 @@ impl Scenario {
         }
     }
 
-    /// What became of plain keys must not all be excused.
+    /// Adds a violation if too many plain keys were excused.
     fn expect_judgements(&self, row: &mut Row) {
         let less = JUDGED_LESS.iter().find(|(name, _)| *name == self.name);
         let least = less.map_or(JUDGED, |(_, least)| *least);

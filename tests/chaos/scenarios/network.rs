@@ -1,4 +1,4 @@
-//! The network between Redis and everybody else.
+//! The network between Redis and its clients.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::order::Plan;
 use crate::setting::Setting;
 use crate::stage::Stage;
 
-/// From this on, the faults go on until they have met every script.
+/// From this length on, the faults go on until they have hit every script.
 const LONG: Duration = Duration::from_secs(5);
 
-/// For how much longer, at the most. Services seldom make some of the calls.
+/// The longest extension. Services seldom make some of the calls.
 const MORE: Duration = Duration::from_secs(40);
 
 macro_rules! scenarios {
@@ -23,7 +23,7 @@ macro_rules! scenarios {
             quick: $quick,
             setting: || Setting {
                 network: true,
-                // Their leases are renewed.
+                // The leases of these jobs are renewed.
                 special: vec![(Plan::Slow(2500), 100)],
                 ..Setting::default()
             },
@@ -67,7 +67,7 @@ async fn suffer(stage: &mut Stage, weather: Weather) -> Result {
     };
     let mut spared = stage.deployment.network()?.spared();
     while !is_over(&spared) {
-        // What it leaves is taken over. The next one begins by trimming.
+        // Another worker takes over the claims of this one, and begins by trimming.
         let number = stage.some_worker();
         stage.kill(number);
         stage.start(number);

@@ -1,4 +1,4 @@
-//! A Redis that is killed or shut down, and comes back with what it kept.
+//! A Redis that is killed or shut down, and comes back with a part of its data.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -15,11 +15,11 @@ use super::{Punctual, Result, Scenario};
 use crate::setting::Setting;
 use crate::stage::Stage;
 
-/// Holds the time of the latest write that is known to have come after all that was answered
-/// before it: a data set that has gone back says by it to when.
+/// The key that holds the time of the latest write that is known to have come after all earlier
+/// answers: after a rollback the key tells the time of the restored state.
 pub(super) const MARK: &str = "chaos-mark";
 
-/// For how many ms replicas are waited for.
+/// How many ms to wait for replicas.
 const WAIT: u64 = 20_000;
 
 /// About half a second of writes.
@@ -67,15 +67,15 @@ fn with(redis: &[&'static str]) -> Setting {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Disk {
-    /// All that was answered is there after the end of the process.
+    /// All answered writes are there after the end of the process.
     KeepsAll,
-    /// As after a power failure, which a killed process is not.
+    /// The end of the log is lost, as after a power failure; a kill alone does not lose it.
     LosesTheTail,
-    /// What came after the last snapshot is gone.
+    /// Everything after the last snapshot is lost.
     KeepsSnapshots,
 }
 
-/// Killed again and again, away for up to two seconds.
+/// Kills Redis again and again, for up to two seconds each.
 async fn kill(stage: &mut Stage, disk: Disk) -> Result {
     let mut short_reads_before = 0;
     let end = stage.until_the_end();
@@ -111,8 +111,8 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
     Ok(())
 }
 
-/// Writes the mark once, on so many replicas at least. What was answered before this time is where
-/// the mark is.
+/// Writes the mark once, on at least so many replicas. A server with the mark has all writes that
+/// were answered before this time.
 pub(super) async fn first_mark(
     redis: &mut MultiplexedConnection,
     name: &str,
@@ -129,9 +129,9 @@ pub(super) async fn first_mark(
     }
 }
 
-/// A snapshot that has what was answered before.
+/// Makes a snapshot that has all writes that were answered before.
 async fn save(stage: &Stage) -> Result {
-    // Another one may be under way.
+    // Another snapshot may be under way.
     while stage
         .deployment
         .command::<String>(&["BGSAVE"])
@@ -150,12 +150,12 @@ async fn save(stage: &Stage) -> Result {
     Ok(())
 }
 
-/// Writes the mark all the time, until it is aborted or Redis is gone.
+/// Writes the mark all the time, until the task is aborted or Redis is gone.
 pub(super) async fn mark(stage: &Stage) -> Result<JoinHandle<()>> {
     Ok(mark_in(stage.deployment.redis().await?, MARK.to_owned()))
 }
 
-/// The same under a name of one's own.
+/// The same under another key.
 pub(super) fn mark_in(mut redis: MultiplexedConnection, name: String) -> JoinHandle<()> {
     tokio::spawn(async move {
         let mut ticks = interval(Duration::from_millis(5));
@@ -172,7 +172,7 @@ pub(super) fn mark_in(mut redis: MultiplexedConnection, name: String) -> JoinHan
 }
 
 /// Cuts so many bytes from the end of a log, in the middle of a write, but leaves a mark in it.
-/// Returns the last one that is left: what was answered before is there.
+/// Returns the last mark that is left: all writes that were answered before are there.
 fn cut_tail(file: &Path, bytes: usize) -> Result<Micros> {
     let text = std::fs::read(file)?;
     let mut rest = &text[..];
@@ -199,8 +199,8 @@ fn cut_tail(file: &Path, bytes: usize) -> Result<Micros> {
     Ok(last.expect("one is left").1)
 }
 
-/// How often Redis has found its log to end too soon: after a cut, and also when it was killed
-/// in the middle of a large write.
+/// The number of times that Redis found the end of its log missing: after a cut, and also after a
+/// kill in the middle of a large write.
 fn short_reads(stage: &mut Stage) -> usize {
     stage
         .deployment
@@ -210,9 +210,8 @@ fn short_reads(stage: &mut Stage) -> usize {
         .count()
 }
 
-/// What an operator has to do then. An end within the writes of a script leaves its beginning
-/// in the log, and with it a `MULTI` that nothing ends: the next restart would carry out half a
-/// script.
+/// The operator's duty after that. An end within the writes of a script leaves its beginning in the
+/// log, and with it a `MULTI` that nothing ends: the next restart would carry out half a script.
 async fn rewrite_log(stage: &Stage) -> Result {
     stage.kept_logs()?;
     let () = stage.deployment.command(&["BGREWRITEAOF"]).await?;
@@ -226,13 +225,13 @@ async fn rewrite_log(stage: &Stage) -> Result {
     }
 }
 
-/// As an operator would.
+/// Shuts Redis down as an operator does.
 async fn shut_down(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
         sleep(stage.some_ms(500..1500)).await;
         stage.strike("SHUTDOWN");
-        // It has nobody left to answer to.
+        // The connection ends without an answer.
         let _: redis::RedisResult<()> = stage.deployment.command(&["SHUTDOWN"]).await;
         sleep(stage.some_ms(50..1500)).await;
         stage.deployment.server().restart().await?;

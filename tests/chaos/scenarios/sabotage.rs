@@ -1,4 +1,4 @@
-//! Somebody who writes to the keys of Keyfall, while others work.
+//! An operator who writes to the keys of Keyfall, while others work.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,14 +11,13 @@ use crate::load::{FAR, KINDS};
 use crate::setting::Setting;
 use crate::stage::Stage;
 
-/// How long repairs may take until all is as it should be. A lease whose deadline was lost lapses in
-/// between.
+/// The limit for repairs. A lease whose deadline was lost lapses in between.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the kinds that suffer begin with; nobody works on them.
+/// The start of the kinds that suffer; no worker serves them.
 pub(crate) const KINDS_THAT_SUFFER: &str = "chaos:sabotage:";
 
-/// A time that no lease of this trial comes to.
+/// A time that no lease of this trial reaches.
 const LATER: &str = "99999999999999";
 
 pub(super) fn all() -> Vec<Scenario> {
@@ -31,8 +30,8 @@ pub(super) fn all() -> Vec<Scenario> {
     }]
 }
 
-/// One thing after the other, from wherever in the table: each to a kind of its own, or to what it
-/// has in common with those that are at work.
+/// One damage after the other, from any place of the table: each to a kind of its own, or to the
+/// keys that this kind shares with the busy ones.
 async fn sabotage(stage: &mut Stage) -> Result {
     let tables = [
         sabotage::JOBS,
@@ -65,7 +64,8 @@ struct Victim {
 }
 
 impl Victim {
-    /// What the table begins with. Nobody has a route for it, so its run is put there by hand.
+    /// Makes the initial state of the table. No worker has a route for it, so its run is written by
+    /// hand.
     async fn prepare(&self, stage: &Stage, client: &Client) -> Result {
         let key = |id: &str| format!("{}:{id}", self.kind);
         let other = client.schedule(format!("{}:1", self.other), "");
@@ -106,7 +106,7 @@ impl Victim {
         for words in sabotage::commands_told(&repaired) {
             let _: redis::Value = stage.deployment.command(&words).await?;
         }
-        // Nobody settles it.
+        // No worker settles it.
         let leased = format!("keyfall:{{{}/0}}:leased", self.kind);
         let words = ["ZADD", &leased, "XX", "1", "runs-1"];
         let _: u64 = stage.deployment.command(&words).await?;
@@ -122,14 +122,14 @@ impl Victim {
             }
             sleep(Duration::from_millis(100)).await;
         }
-        // It takes jobs as before.
+        // The kind takes jobs as before.
         let key = format!("{}:new", self.kind);
         client.schedule(&key, "").after(FAR).await?;
         client.cancel(&key).await?;
         Ok(())
     }
 
-    /// Of all kinds, since that is what an operator asks for. Those at work are clean all the while.
+    /// Audits all kinds, as an operator does. The busy kinds are clean all the while.
     async fn audit(&self, client: &Client, repair: bool) -> Result<AuditAllReport> {
         let audit = client.everything().audit();
         let report = if repair { audit.repair() } else { audit }.await?;
@@ -146,7 +146,8 @@ impl Victim {
         Ok(report)
     }
 
-    /// What was found of these kinds, and of what all have in common but for other kinds.
+    /// The findings about these kinds, and about the shared keys, except findings about other
+    /// kinds.
     fn findings(&self, report: &AuditAllReport) -> Vec<String> {
         let is_ours = |kind: &str| kind == self.kind || kind == self.other;
         let mut found = sabotage::findings(report, is_ours);

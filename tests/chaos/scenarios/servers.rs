@@ -1,4 +1,4 @@
-//! One of several independent servers: it takes its shards with it, and nothing else.
+//! A fault of one of several independent servers: its shards suffer, and no others.
 
 use std::time::Duration;
 
@@ -13,27 +13,28 @@ use crate::setting::Setting;
 use crate::several::Number;
 use crate::stage::Stage;
 
-/// So that each kind is on all of them.
+/// Enough that each kind is on all servers.
 const SHARDS: u16 = 4;
 
-/// What the kinds are given in turn. Between two servers, no job changes its own by that.
+/// The numbers of shards that kinds get in turn. No job changes its server by that, between two
+/// servers.
 const NUMBERS: [u16; 2] = [2, SHARDS];
 
-/// For how many ms one of them is away: longer than a lease, and than anybody waits for an answer.
+/// How many ms a server is away: longer than a lease, and than any wait for an answer.
 const AWAY: std::ops::Range<u64> = 3500..5000;
 
-/// For how long all of them are there before the next one is taken away: what it has is judged again
-/// by then.
+/// How long all servers are there before the next one is taken away: the jobs of the last one are
+/// judged again by then.
 const THERE: Duration = Duration::from_secs(3);
 
-/// What happens to it.
+/// The event that hits the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Its disk keeps what was acknowledged.
+    /// It is killed; its disk keeps all acknowledged writes.
     Killed,
     /// It hangs.
     Stopped,
-    /// Nobody reaches it.
+    /// Its network is cut.
     CutOff,
 }
 
@@ -64,7 +65,7 @@ pub(super) fn all() -> Vec<Scenario> {
     }
 }
 
-/// Each time another one, as chance has it.
+/// Takes away another server each time, chosen by chance.
 async fn take_away(stage: &mut Stage, what: What) -> Result {
     let end = stage.until_the_end();
     loop {
@@ -110,8 +111,8 @@ fn some_server(stage: &mut Stage) -> Result<Number> {
     Ok(stage.some(count.into()).try_into()?)
 }
 
-/// A server is killed while kinds are given another number of shards. That needs all of them: it stops,
-/// is refused, and goes on when the server is there again.
+/// A server is killed while kinds get another number of shards. The change needs all servers: it
+/// stops, is refused, and goes on when the server is there again.
 async fn reshard(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     let mut turns = NUMBERS.iter().cycle();
@@ -136,7 +137,7 @@ async fn reshard(stage: &mut Stage) -> Result {
             let part = stage.part_on(place)?;
             stage.suffered(part, since);
             resharding::finish(stage, kind, shards).await?;
-            // What is on its way from one server to another needs both.
+            // A job on its way from one server to another needs both.
             stage.suffered(stage.part_of_kind(kind), on_its_way);
         }
         if shards == SHARDS && Instant::now() > end {

@@ -1,11 +1,11 @@
-//! Kinds that are given another number of shards under load, while workers, and those who do it, are
-//! killed.
+//! Kinds that get another number of shards under load, while workers, and the processes that make
+//! the change, are killed.
 
 use super::{Punctual, Scenario};
 use crate::resharding::go_on;
 use crate::setting::Setting;
 
-/// How many there are in turn.
+/// The numbers in turn.
 const NUMBERS: [u16; 4] = [1, 4, 2, 5];
 const NUMBERS_ON_A_CLUSTER: [u16; 3] = [4, 8, 3];
 

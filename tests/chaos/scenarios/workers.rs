@@ -12,7 +12,7 @@ use crate::setting::Setting;
 use crate::stage::{Stage, WORKERS};
 use crate::worker::LEASE;
 
-/// How long nobody works.
+/// How long no worker is there.
 const AWAY: Duration = Duration::from_secs(20);
 
 pub(super) fn all() -> Vec<Scenario> {
@@ -35,8 +35,8 @@ pub(super) fn all() -> Vec<Scenario> {
             name: "stop a worker",
             quick: true,
             setting: || Setting {
-                // Their time passes while they are stopped; when they go on they settle at once,
-                // while others run the same jobs.
+                // Their leases end while they are stopped; when they go on they settle at once,
+                // while other workers run the same jobs.
                 special: vec![(Plan::Slow(4000), 200), (Plan::Block(300), 50)],
                 ..Setting::default()
             },
@@ -46,7 +46,7 @@ pub(super) fn all() -> Vec<Scenario> {
     ]
 }
 
-/// One of three is killed, again and again, and comes back after a moment.
+/// Kills one of three workers, again and again; it comes back after a moment.
 async fn kill_one(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
@@ -59,7 +59,7 @@ async fn kill_one(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// Nobody works, while jobs fall due and others are scheduled.
+/// Kills all workers, while jobs fall due and others are scheduled.
 async fn kill_all(stage: &mut Stage) -> Result {
     for number in 0..WORKERS {
         stage.kill(number);
@@ -72,7 +72,7 @@ async fn kill_all(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// A process that is stopped beyond its lease does not know it when it goes on.
+/// Stops a worker for longer than its lease, which it cannot know when it goes on.
 async fn stop_one(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     while Instant::now() < end {
