@@ -11,7 +11,7 @@ use crate::server::connect;
 
 pub const SLOTS: usize = 16_384;
 
-/// A server of a cluster, and where the others find it.
+/// A server of a cluster, and the address at which other nodes find it.
 pub struct ClusterNode {
     pub server: Embedded,
     pub port: u16,
@@ -20,10 +20,10 @@ pub struct ClusterNode {
 }
 
 impl ClusterNode {
-    /// With these options, and with arguments that say what listens on its port.
+    /// Starts a node with these options; `listens` makes further arguments from its port.
     ///
     /// # Errors
-    /// If it does not start, whichever port it is given.
+    /// If the node does not start on any of the tried ports.
     pub async fn start(
         options: &Options,
         listens: impl Fn(u16) -> Vec<String>,
@@ -41,7 +41,7 @@ impl ClusterNode {
                 .args(["--repl-diskless-sync-delay", "0"]);
             match options.start().await {
                 Ok(server) => break (server, port),
-                // Somebody else may have taken the port meanwhile.
+                // Another process may have taken the port meanwhile.
                 Err(error) if Instant::now() > deadline => return Err(error.to_string()),
                 Err(_) => {}
             }
@@ -57,7 +57,7 @@ impl ClusterNode {
         Ok(node)
     }
 
-    /// Straight to it, whatever stands between it and the others.
+    /// A direct connection, past any network between this node and the others.
     pub async fn connection(&self) -> RedisResult<MultiplexedConnection> {
         connect(&self.server.url()).await
     }
@@ -81,7 +81,7 @@ impl ClusterNode {
         self.try_ask(text).await.unwrap()
     }
 
-    /// Whether it says this of itself.
+    /// Whether the node's answer to `question` contains this line.
     pub async fn says(&self, question: &str, line: &str) -> bool {
         let told: RedisResult<String> = self.try_ask(question).await;
         told.is_ok_and(|told| told.lines().any(|one| one == line))
@@ -102,7 +102,7 @@ impl ClusterNode {
             let ends = number(&range[0]).zip(number(&range[1]));
             ends.is_some_and(|(first, last)| (first..=last).contains(&slot))
         })?;
-        // Host, port, and what depends on the version.
+        // Host, port, and further fields that depend on the version.
         let primary: Vec<redis::Value> = redis::from_redis_value(range[2].clone()).ok()?;
         number(&primary[1])
     }

@@ -1,8 +1,8 @@
-//! The files of the repository, and a folder for those of a test.
+//! The files of the repository, and a temporary folder for the files of a test.
 
 use std::path::{Path, PathBuf};
 
-/// Where this repository is.
+/// The root of this repository.
 pub fn repository() -> PathBuf {
     let this = Path::new(env!("CARGO_MANIFEST_DIR"));
     this.join("../..").canonicalize().unwrap()

@@ -1,16 +1,16 @@
-//! What the suites of Keyfall share: `tests/it` proves what each part does, `tests/chaos`
-//! ill-treats all of it.
+//! Helpers that the test suites of Keyfall share: `tests/it` proves the behaviour of each part,
+//! `tests/chaos` injects faults into the whole.
 //!
-//! | module | what it has |
+//! | module | contents |
 //! |---|---|
 //! | [`server`], [`ports`] | private servers, the way to them, and ports for them |
 //! | [`cluster`], [`sentinel`] | nodes of clusters, and sentinels |
-//! | [`proxies`], [`resp`] | networks that freeze at a word, or are faulty; what Redis reads |
+//! | [`proxies`], [`resp`] | networks that freeze or are faulty; the parser of commands |
 //! | [`process`] | processes that talk to a test, or that write to a log |
-//! | [`journals`] | what was answered and what ran, in memory or in a file for each process |
-//! | [`files`] | the files of the repository, and a folder for those of a test |
+//! | [`journals`] | the answers and the runs, in memory or in a file for each process |
+//! | [`files`] | the files of the repository, and a temporary folder for the files of a test |
 //! | [`patience`] | waiting, for as long as a busy machine may take |
-//! | [`sabotage`] | what can be done to each key, and what an audit says of it and leaves |
+//! | [`sabotage`] | damage to each key, and the findings of an audit before and after repairs |
 //!
 //! It uses the public API of the library and nothing else, as the suites do.
 #![allow(

@@ -1,13 +1,13 @@
-//! Waiting for what is to happen, for as long as a busy machine may take.
+//! Waits for conditions, for as long as a busy machine may take.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// How long anything may take before a test gives up. Only a failure takes that long.
+/// The limit of every wait of a test. Only a failure takes that long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The same of what takes many steps.
+/// The limit of a wait for an operation of many steps.
 pub const AT_LAST: Duration = Duration::from_secs(180);
 
 /// Asks until there is an answer.

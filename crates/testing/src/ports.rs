@@ -1,13 +1,13 @@
-//! Ports that nobody else takes.
+//! Ports that no other process takes.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// How far the port of a cluster's bus is from that for clients.
+/// The distance of the port of a cluster's bus from the port for clients.
 pub const BUS: u16 = 10_000;
 
-/// A port that is free, as that of the bus is, and that nobody is given beside: below those that the
-/// system gives to connections, and none twice.
+/// A port that is free together with its bus port. It lies below the ports that the system gives to
+/// connections, and no two calls return the same.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 11_000;
     static GIVEN: AtomicU16 = AtomicU16::new(0);

@@ -1,7 +1,7 @@
 //! Processes that can be killed.
 //!
-//! A [`TalkingProcess`] is an example or the command, whose lines a test reads. What a
-//! [`LoggedProcess`] says is for whoever looks into a failure.
+//! A [`TalkingProcess`] is an example or the command, whose lines a test reads. A [`LoggedProcess`]
+//! writes its output to a file, for the analysis of failures.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -17,13 +17,13 @@ use crate::patience::PATIENCE;
 /// How long a process with a log may take to end well.
 const LAST_PATIENCE: Duration = Duration::from_secs(120);
 
-/// A process that says what it does, line by line.
+/// A process that prints its progress, line by line.
 pub struct TalkingProcess {
     pub child: Child,
     pub lines: Receiver<String>,
 }
 
-/// What runs a built example, with the Redis at `url`.
+/// The command that runs a built example, with the Redis at `url`.
 pub fn example(name: &str, url: &str) -> Command {
     let mut path = std::env::current_exe().unwrap();
     path.pop();
@@ -63,13 +63,13 @@ impl TalkingProcess {
         TalkingProcess { child, lines }
     }
 
-    /// What it prints next.
+    /// The next line that it prints.
     pub fn line(&self) -> String {
         self.lines.recv_timeout(PATIENCE).expect("a further line")
     }
 
-    /// A number that the system keeps of it, such as `VmHWM:`, in bytes; zero where it does not
-    /// tell, and nothing can be said.
+    /// A number that the system keeps about the process, such as `VmHWM:`, in bytes; zero on
+    /// systems that do not report it.
     pub fn memory(&self, name: &str) -> u64 {
         let status = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(status).unwrap_or_default();
@@ -78,7 +78,7 @@ impl TalkingProcess {
         kib.map_or(0, |kib| kib.parse::<u64>().unwrap() * 1024)
     }
 
-    /// Waits until it ends by itself, well, and returns what it had still to say.
+    /// Waits until the process ends by itself with success, and returns the rest of its lines.
     pub fn ends(mut self) -> Vec<String> {
         let mut rest = Vec::new();
         loop {
@@ -103,7 +103,7 @@ impl TalkingProcess {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Stops it gracefully, and returns what it had still to say.
+    /// Stops the process gracefully, and returns the rest of its lines.
     pub fn stop(self) -> Vec<String> {
         self.signal(Signal::TERM);
         self.ends()
@@ -125,7 +125,7 @@ pub struct LoggedProcess {
 }
 
 impl LoggedProcess {
-    /// What it says goes to a file of its name in `dir`.
+    /// Starts the command; its output goes to a file of its name in `dir`.
     pub fn spawn(mut command: Command, name: &str, dir: &Path) -> Self {
         let log = File::options()
             .create(true)
@@ -149,7 +149,7 @@ impl LoggedProcess {
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("it is our child")
     }

@@ -1,7 +1,8 @@
-//! What somebody can do to each key of Keyfall, and what an audit has to say of it and to leave.
+//! Damage that an operator can do to each key of Keyfall, with the findings that an audit must
+//! report, and the findings that remain after the repairs.
 //!
-//! It is done to a kind with two jobs that wait, `waits-1` and `waits-2`, one that runs and has a
-//! successor, `runs-1`, and two dead letters, `dies-1` and `dies-2`.
+//! The damage is done to a kind with two jobs that wait, `waits-1` and `waits-2`, one job that runs
+//! and has a successor, `runs-1`, and two dead letters, `dies-1` and `dies-2`.
 
 use keyfall::{AuditAllReport, AuditReport, Damage, Kind, Result};
 
@@ -12,9 +13,10 @@ pub struct Sabotage {
     /// Commands, their words separated by `|`. `$K` is the key, `$shadow` the part of that name,
     /// `$J` the kind.
     pub does: &'static [&'static str],
-    /// How the findings begin, all of them, as [`findings`] puts them.
+    /// The beginnings of all findings, in the form that [`findings`] gives them.
     pub says: &'static [&'static str],
-    /// The same, when all was repaired that can be, and what a person is told to do was done.
+    /// The beginnings of the findings that remain after the audit has repaired its part and a
+    /// person has run the commands that it names.
     pub leaves: &'static [&'static str],
 }
 
@@ -24,7 +26,7 @@ macro_rules! sabotage {
     };
 }
 
-/// Deleted, of another type, with another value, with something else in it.
+/// Each key is deleted, or gets another type, another value, or another element.
 pub const JOBS: &[Sabotage] = sabotage! {
     "due": ["DEL|$K"] => ["waits-1 RecordAlone", "waits-2 RecordAlone", "books 2/0"], [];
     "due": ["SET|$K|theirs"] => ["due: it is a string, and should be a sorted set"], [];
@@ -42,7 +44,7 @@ pub const JOBS: &[Sabotage] = sabotage! {
     "leased": ["DEL|$K"] => ["runs-1 LeaseWithoutDeadline", "books 1/0"], [];
     "leased": ["SET|$K|theirs"] => ["leased: it is a string"], [];
     "leased": ["ZADD|$K|inf|runs-1"] => ["runs-1 LeaseWithoutDeadline", "books 1/0"], [];
-    // It has no record, and its lease is one that nobody has, until it lapses.
+    // It has no record, and no worker has its lease, until the lease lapses.
     "leased": ["ZADD|$K|99999999999999|stranger"] =>
         ["stranger LeaseWithoutHolder", "books -1/0"],
         ["stranger RunningWithoutRecord", "books -1/0"];
@@ -110,7 +112,7 @@ pub const BOOKS: &[Sabotage] = sabotage! {
         ["calls batch: it is \"x\", and should be the number of a batch"], [];
 };
 
-/// Of what all kinds have in common.
+/// Damage to the keys that all kinds share.
 pub const COMMON: &[Sabotage] = sabotage! {
     "kinds": ["DEL|$K"] => ["kinds $J: it is missing", "kinds $O: it is missing"], [];
     "kinds": ["HDEL|$K|$J"] => ["kinds $J: it is missing"], [];
@@ -128,14 +130,14 @@ pub const COMMON: &[Sabotage] = sabotage! {
     "meta": ["HSET|$K|schema|x"] => ["meta schema: it is \"x\", and should be a number"], [];
     "meta": ["HSET|$K|stranger|theirs"] => [], [];
     "instances": ["DEL|$K"] => [], [];
-    // What else is put into it any instance that lives takes out; a test of its own has none.
+    // Any live instance removes other values from it; a test of its own has none.
     "instances": ["SET|$K|theirs"] => ["instances: it is a string, and should be a hash"], [];
-    // Whoever searches next begins anew.
+    // The next search starts from the beginning.
     "search": ["DEL|$K"] => [], [];
     "search": ["SET|$K|theirs"] => ["search: it is a string, and should be a hash"], [];
     "search": ["HSET|$K|$J:*|soon", "HSET|$K|$O:*|99999999999999 0"] => [], [];
     "search": ["HSET|$K|stranger|theirs"] => [], [];
-    // Then two may search; or nobody does until it has expired.
+    // Then two instances may search; or none does until the key has expired.
     "searching": ["DEL|$K"] => [], [];
     "searching": ["RPUSH|$K|theirs"] => ["searching: it is a list, and should be a string"], [];
     "searching": ["SET|$K|theirs|PX|500"] => [], [];
@@ -169,10 +171,10 @@ impl Sabotage {
     }
 }
 
-/// What an audit found, one line for each: the id and the flaw; the part, its field and what is wrong;
-/// and by how much the books are out. In order.
+/// The findings of an audit, sorted, one line for each: the id and the flaw; the part, its field
+/// and its fault; and the difference of the books.
 ///
-/// `is_meant` says of which kinds.
+/// `is_meant` selects the kinds.
 pub fn findings(report: &AuditAllReport, is_meant: impl Fn(&str) -> bool) -> Vec<String> {
     let mut found: Vec<String> = report.damaged.iter().map(of_damage).collect();
     for (kind, audited) in &report.kinds {
@@ -207,7 +209,7 @@ fn of_damage(damage: &Damage) -> String {
     format!("{part}{}: {}", field.unwrap_or_default(), damage.what)
 }
 
-/// Whether these are the findings, all of them.
+/// Whether the findings are exactly the expected ones.
 pub fn are(found: &[String], expected: &[&str], kind: &str, other: &str) -> bool {
     let mut left: Vec<&String> = found.iter().collect();
     let is_there = |begin: &&str| {
@@ -218,7 +220,7 @@ pub fn are(found: &[String], expected: &[&str], kind: &str, other: &str) -> bool
     expected.iter().all(is_there) && left.is_empty()
 }
 
-/// The commands for `redis-cli` that a person is told, in words.
+/// The commands for `redis-cli` that the audit recommends, as lists of words.
 pub fn commands_told(report: &AuditAllReport) -> Vec<Vec<String>> {
     let of_kinds = report.kinds.iter().filter_map(|(_, it)| it.as_ref().ok());
     let damaged = of_kinds.flat_map(|it| &it.damaged).chain(&report.damaged);

@@ -1,4 +1,4 @@
-//! A sentinel: a real process, which ends when the process that started it does, in whatever way.
+//! A sentinel: a real process, which ends with the process that started it, however that ends.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,8 @@ pub struct SentinelProcess {
 const GUARD: &str = r#"read -r _; kill -9 "$1""#;
 
 impl SentinelProcess {
-    /// With this configuration, which it keeps in a file; what it says is in another beside it.
+    /// Starts a sentinel. It keeps its configuration in `file`; its output goes to another file
+    /// beside it.
     pub fn start(file: &Path, config: &str) -> io::Result<Self> {
         std::fs::write(file, config)?;
         let child = Command::new(redis_server())
@@ -33,7 +34,7 @@ impl SentinelProcess {
         Ok(SentinelProcess { child, guard })
     }
 
-    /// Sends it a signal, such as one that stops it.
+    /// Sends the sentinel a signal, such as one that stops it.
     pub fn signal(&self, signal: Signal) {
         // Fails only if it has ended.
         let _ = kill_process(Pid::from_child(&self.child), signal);

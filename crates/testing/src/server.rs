@@ -1,4 +1,4 @@
-//! Private servers: the way to them, and what can be done to their processes.
+//! Private servers: connections to them, and signals for their processes.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,7 @@ pub fn process_of(server: &Embedded) -> Pid {
     pid.and_then(Pid::from_raw).expect("the server runs")
 }
 
-/// Sends it a signal, such as one that stops it.
+/// Sends the server a signal, such as one that stops it.
 pub fn signal_to(server: &Embedded, signal: Signal) {
     // Fails only if it has ended.
     let _ = kill_process(process_of(server), signal);

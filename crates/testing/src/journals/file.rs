@@ -1,4 +1,4 @@
-//! What each process was answered and did, one file for each, which only grows.
+//! The calls, answers and runs of each process, in one file for each process, which only grows.
 //!
 //! A line is written with a single call, so a process that is killed leaves all lines but
 //! perhaps the end of its last one. Times are of the machine's monotonic clock, which all
@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 /// A time of the machine's monotonic clock, in µs.
 pub type Micros = u64;
 
-/// The time now, asked of the kernel: what fakes clocks for a process does not reach it.
+/// The time now, asked of the kernel directly: libraries that fake the clock of a process do not
+/// change it.
 pub fn now() -> Micros {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1000
@@ -52,7 +53,7 @@ impl<T: Serialize> FileJournal<T> {
         }
     }
 
-    /// Writes down what happens now. Returns when the kernel has it.
+    /// Writes an event down with the present time. Returns when the kernel has it.
     pub fn note(&self, what: T) {
         self.note_at(now(), what);
     }
@@ -82,7 +83,7 @@ pub fn read_all<T: DeserializeOwned>(dir: &Path) -> Vec<(String, Vec<Noted<T>>)>
 fn read<T: DeserializeOwned>(path: &Path) -> Vec<Noted<T>> {
     let text = std::fs::read(path).expect("it is readable");
     let mut lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
-    // What follows the last line end: nothing, or what a killed process could not finish.
+    // The text behind the last line end is empty, or a line that a killed process could not finish.
     lines.pop();
     let parse = |line: &&[u8]| {
         serde_json::from_slice(line).unwrap_or_else(|error| {

@@ -1,7 +1,7 @@
-//! What producers were answered and handlers did, written down as it happens.
+//! Journals of the answers to producers and of the runs of handlers, written as they happen.
 //!
-//! [`RunJournal`] is of one process: it keeps all in memory, in one order, and judges it.
-//! [`FileJournal`] is of one process among many, and survives its death.
+//! [`RunJournal`] belongs to one process: it keeps all events in memory, in one order, and judges
+//! them. [`FileJournal`] belongs to one process among many, and survives its death.
 
 mod file;
 mod run;

@@ -1,5 +1,5 @@
-//! What producers were answered and what handlers did, in the order in which it happened; and
-//! what must hold of it, whatever that order was.
+//! The answers to producers and the runs of handlers, in the order in which they happened, and the
+//! rules that hold for them in every order.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -27,7 +27,7 @@ struct Scheduled {
     wanted: Wanted,
 }
 
-/// What an acknowledged call asks for.
+/// The effect that an acknowledged call asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// A job that has to run.
@@ -56,7 +56,7 @@ struct HandlerRun {
     fence: u64,
 }
 
-/// All that happened to one key.
+/// All events of one key.
 #[derive(Debug, Default)]
 struct KeyStory {
     schedules: Vec<Scheduled>,
@@ -64,14 +64,14 @@ struct KeyStory {
     runs: Vec<HandlerRun>,
 }
 
-/// What happened to all keys.
+/// The events of all keys.
 #[derive(Default)]
 pub struct RunJournal {
     clock: AtomicU64,
     stories: Mutex<HashMap<String, KeyStory>>,
 }
 
-/// What the journal adds up to.
+/// Totals of the journal.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Jobs that were accepted.
@@ -81,7 +81,7 @@ pub struct Sum {
 }
 
 impl RunJournal {
-    /// The place of what happens now.
+    /// The position of the next event.
     pub fn now(&self) -> Moment {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
@@ -185,7 +185,7 @@ impl KeyStory {
         Some(format!("version {} is lost", lost.version))
     }
 
-    /// A run of what was scheduled before a cancel, begun after the cancel was acknowledged.
+    /// A run of a job that was scheduled before a cancel, begun after the cancel was acknowledged.
     fn ran_after_cancel(&self) -> Option<String> {
         for cancel in &self.cancels {
             let before = |run: &&HandlerRun| {
@@ -196,7 +196,7 @@ impl KeyStory {
                 .runs
                 .iter()
                 .filter(|run| run.began > cancel.span.answered);
-            // The one that the cancel found claimed may only now come to begin.
+            // The run that the cancel found claimed may begin only now.
             let allowed = usize::from(cancel.running);
             if after.clone().filter(before).count() > allowed {
                 return Some(format!("it ran after {cancel:?}"));

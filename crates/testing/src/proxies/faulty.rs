@@ -16,10 +16,10 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::files::repository;
 use crate::resp;
 
-/// How many bytes are read at once.
+/// The most bytes of one read.
 const CHUNK: usize = 256 * 1024;
 
-/// What may happen to a connection when a script is called on it.
+/// A fault that can hit a connection when a script is called on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ill {
     /// The request does not arrive, and the connection breaks.
@@ -28,18 +28,18 @@ pub enum Ill {
     SwallowsReply,
     /// The connection breaks, and Redis gets the request when it has been repeated.
     DeliversLate,
-    /// Nothing passes any more, and nobody is told.
+    /// Nothing passes any more, and neither side is told.
     HalfOpen,
 }
 
-/// How the network is now.
+/// The present faults of the network.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Weather {
-    /// By how much every reply is late.
+    /// The delay of every reply.
     pub delay: Duration,
-    /// What happens, and how much time there is between two of it at the least.
+    /// The fault, and the least time between two faults.
     pub ill: Option<(Ill, Duration)>,
-    /// Nothing passes, and nobody is told.
+    /// Nothing passes, and neither side is told.
     pub cut: bool,
 }
 
@@ -52,19 +52,19 @@ pub struct FaultyProxy {
 
 struct State {
     weather: Weather,
-    /// Who is told what was done to which script.
+    /// Reports each fault, with the script that it hits.
     told: Box<dyn Fn(String) + Send>,
     /// The scripts that there are.
     names: Vec<String>,
-    /// Those that were loaded, by their hash.
+    /// The loaded scripts, by their hash.
     loaded: HashMap<String, String>,
-    /// Those that were ill-treated, and when that was the last time.
+    /// The scripts that were hit, and the time of the last hit.
     struck: HashSet<String>,
     last: Option<Instant>,
 }
 
 impl FaultyProxy {
-    /// To a server at a socket. Whatever is done to a call of a script is told before it is done.
+    /// A proxy to the server at a socket. `told` hears of each fault before it happens.
     pub async fn to(
         socket: PathBuf,
         told: impl Fn(String) + Send + 'static,
@@ -129,7 +129,7 @@ fn scripts() -> std::io::Result<Vec<String>> {
 }
 
 impl State {
-    /// What is to happen to this command, if it calls a script whose turn it is.
+    /// The fault for this command, if it calls a script whose turn it is.
     fn judge(&mut self, command: &resp::Command) -> Option<Ill> {
         let is = |place: usize, word: &[u8]| {
             command
@@ -157,7 +157,8 @@ impl State {
         if is_soon && (!is_new || ill == Ill::HalfOpen) {
             return None;
         }
-        // By chance, or whoever repeats his calls at the same pace would be met every time.
+        // By chance: otherwise a client that repeats its calls at the same pace would be met every
+        // time.
         if !is_new && rand::random_bool(0.95) {
             return None;
         }
@@ -179,7 +180,7 @@ impl Connection {
         let far = UnixStream::connect(socket).await?;
         let mut connection = Connection { near, far };
         let (mut asked, mut replies) = (Vec::new(), Vec::new());
-        // What Redis has said, and when it may be heard.
+        // The replies of Redis, and the time at which each may pass.
         let mut delayed: std::collections::VecDeque<(Instant, Vec<u8>)> = Default::default();
         loop {
             let Connection { near, far } = &mut connection;
@@ -264,7 +265,7 @@ async fn held_up(state: &Mutex<State>) -> std::io::Result<()> {
     Err(std::io::ErrorKind::ConnectionReset.into())
 }
 
-/// Waits until Redis has said something.
+/// Waits until Redis has sent a reply.
 async fn carried_out(far: &mut UnixStream) {
     let _ = timeout(Duration::from_millis(500), far.read(&mut [0; 1024])).await;
 }

@@ -18,13 +18,13 @@ pub struct FreezingProxy {
     frost: watch::Sender<Frost>,
 }
 
-/// Whether what comes has to wait, or will have to.
+/// Whether data has to wait now, or later.
 #[derive(Clone, Copy, PartialEq)]
 enum Frost {
     No,
     /// From the first reply on that has this in it.
     At(&'static str),
-    /// Nothing has to; but the first reply with this in it is the last that passes.
+    /// Data passes; but the first reply that contains this text is the last that passes.
     Last(&'static str),
     /// From the first request on that has this in it.
     Before(&'static str),
@@ -53,7 +53,7 @@ impl FreezingProxy {
                 loop {
                     let (mut near, _) = listener.accept().await.unwrap();
                     if babbling.load(Ordering::SeqCst) {
-                        // Whoever asks may be gone again.
+                        // The client may be gone again.
                         let _ = near.write_all(b"HTTP/1.1 502 Bad Gateway\r\n\r\n").await;
                         continue;
                     }
@@ -88,34 +88,34 @@ impl FreezingProxy {
         self.frost.send_replace(Frost::After(text));
     }
 
-    /// Whether it has come to that.
+    /// Whether the proxy is frozen.
     pub fn is_frozen(&self) -> bool {
         *self.frost.borrow() == Frost::Now
     }
 
-    /// The first reply with this in it is the last thing that passes, in both directions and on all
-    /// connections, whether they are there or still to come.
+    /// Freezes after the first reply that contains this text: after it nothing passes, in both
+    /// directions, on all present and future connections.
     pub fn end_with(&self, text: &'static str) {
         self.frost.send_replace(Frost::Last(text));
     }
 
-    /// What has waited goes on, in its order.
+    /// Ends the freeze: data that waited goes on, in its order.
     pub fn thaw(&self) {
         self.frost.send_replace(Frost::No);
     }
 
-    /// New connections are answered as by a load balancer that has nobody behind it.
+    /// Answers new connections as a load balancer without a backend does.
     pub fn babble(&self, babbling: bool) {
         self.babbling.store(babbling, Ordering::SeqCst);
     }
 
-    /// Nothing passes any more on the connections that there are. New ones work.
+    /// Nothing passes any more on the present connections. New connections work.
     pub fn forget_connections(&self) {
         let opened = self.opened.load(Ordering::SeqCst);
         self.dead.store(opened, Ordering::SeqCst);
     }
 
-    /// Nothing passes on any connection, whether it is there or still to come.
+    /// Nothing passes on any present or future connection.
     pub fn swallow_everything(&self) {
         self.dead.store(usize::MAX, Ordering::SeqCst);
     }
@@ -134,7 +134,7 @@ async fn forward(
 ) {
     let (from_near, to_near) = near.into_split();
     let Ok(far) = UnixStream::connect(socket).await else {
-        // Nobody is there.
+        // No server is behind the proxy.
         return;
     };
     let (from_far, to_far) = far.into_split();
@@ -158,7 +158,7 @@ async fn forward(
     );
 }
 
-/// What has to wait from now on, beside all that comes later.
+/// The data that has to wait from now on, beside all later data.
 #[derive(Clone, Copy, PartialEq)]
 enum Freezes {
     Nothing,
@@ -171,7 +171,7 @@ fn has(part: &[u8], text: &str) -> bool {
     windows.any(|part| part == text.as_bytes())
 }
 
-/// Copies what comes, when it may pass, and swallows it once the connection is dead.
+/// Copies data when it may pass, and swallows it once the connection is dead.
 async fn pump(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
