@@ -1,4 +1,4 @@
-//! What the HTTP API asks of tokens, answered by those of the file.
+//! Connects the tokens of the file to the HTTP API.
 
 use std::sync::Arc;
 

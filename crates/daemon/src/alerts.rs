@@ -10,22 +10,22 @@ use sha2::{Digest, Sha256};
 use super::http::Routes;
 use super::http::shapes::Time;
 
-/// How often an alert is tried to be scheduled, and how long the pauses between are.
+/// The tries to schedule an alert, with the pauses between them.
 const TRIES: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_secs(1),
     Duration::ZERO,
 ];
 
-/// Schedules alerts, where the routes say so.
+/// Schedules alerts for the routes that ask for them.
 #[derive(Clone)]
 pub(crate) struct Alerts {
     client: Client,
     routes: Routes,
 }
 
-/// The payload of an alert. Without that of the job it is about, which may be large, and nobody
-/// else's business.
+/// The payload of an alert. It lacks the payload of its subject, which may be large, and is
+/// private.
 #[derive(Debug, Serialize)]
 struct Alert<'a> {
     alert: What,
@@ -62,7 +62,7 @@ impl Alerts {
         Alerts { client, routes }
     }
 
-    /// The worker that has jobs told of so.
+    /// A worker whose hooks schedule these alerts.
     pub(crate) fn told_by(self, worker: Worker) -> Worker {
         let late = self.clone();
         worker
@@ -76,10 +76,10 @@ impl Alerts {
             })
     }
 
-    /// Returns when it is told, or nobody is to be.
+    /// Schedules the alert of a dead letter, if its route asks for one.
     ///
     /// # Errors
-    /// If Redis refuses it, or does not answer.
+    /// If Redis refuses the alert, or does not answer.
     async fn dead(&self, job: DeadJob) -> Result<(), String> {
         let Some(kind) = self.routes.alerts(job.key()).on_dead else {
             return Ok(());
@@ -128,7 +128,8 @@ impl Alerts {
         self.schedule(&kind, alert).await
     }
 
-    /// Under a name that follows from what it is about, so that what is told twice is one job.
+    /// Schedules an alert under a name that follows from its subject, so that a repeated report is
+    /// one job.
     async fn schedule(&self, kind: &Kind, alert: Alert<'_>) -> Result<(), String> {
         let id = id(alert.alert, alert.idempotency_key);
         let key = format!("{kind}:{id}");
@@ -145,7 +146,7 @@ impl Alerts {
     }
 }
 
-/// The id of an alert: what it is, and what it is about, where a `/` stands for each `:`.
+/// The id of an alert: its sort and its subject, with a `/` for each `:`.
 fn id(alert: What, about: &str) -> String {
     let what = match alert {
         What::Dead => "dead",

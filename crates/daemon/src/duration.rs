@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo};
 
-/// What is wrong with a text, and the remedy.
+/// The fault of a text, and the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrong {
     NoDuration,

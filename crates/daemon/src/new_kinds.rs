@@ -1,5 +1,5 @@
-//! How many kinds may begin that nobody has used yet. Their names are kept, so whoever may schedule
-//! could fill Redis with them, and the memory of everybody who reads them.
+//! Limits the number of new kinds. Their names are kept, so a client with the right to schedule
+//! could fill Redis with them, and the memory of every process that reads them.
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
@@ -26,7 +26,7 @@ impl NewKinds {
         })
     }
 
-    /// A client whose new kinds are counted, as those of this token, if it has one.
+    /// A client whose new kinds are counted, for this token, if it has one.
     pub(crate) fn limit(self: &Arc<Self>, client: &Client, token: Option<&str>) -> Client {
         let (kinds, token) = (self.clone(), token.map(str::to_owned));
         client.admitting(move |_| kinds.may_begin(token.as_ref()))

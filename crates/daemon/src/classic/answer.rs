@@ -1,4 +1,4 @@
-//! How calls are answered: always with status 200, and with a code that says what became of them.
+//! The answers of the classic interface: status 200, and a code for the outcome.
 
 use std::net::IpAddr;
 
@@ -10,14 +10,14 @@ use serde::Serialize;
 use crate::http;
 use crate::shapes::Problem;
 
-/// What became of a call. Clients know the numbers, which stay the same for ever.
+/// The outcome of a call. Clients know the numbers, which stay the same for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Code {
-    /// It did what it says.
+    /// The call succeeded.
     Done = 0,
-    /// Something is missing or wrong; the same call cannot succeed.
+    /// A field is missing or wrong; the same call cannot succeed.
     Invalid = 1,
-    /// A push of an id that exists, where that is refused.
+    /// A push of an existing id was refused, as the configuration asks.
     Exists = 2,
     /// A finish of a job that no consumer has.
     Waits = 3,
@@ -32,7 +32,7 @@ pub(super) enum Code {
     Forbidden = 7,
     /// There is no such call.
     Unknown = 8,
-    /// What is stored is damaged, or of a newer version.
+    /// The stored data is damaged, or of a newer version.
     Damaged = 9,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Answer<T = ()> {
     data: Option<T>,
 }
 
-// The signature is that of serde.
+// Serde prescribes the signature.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn as_number<S: serde::Serializer>(code: &Code, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u8(*code as u8)
@@ -75,7 +75,7 @@ impl Answer {
         Answer::new(Code::Done, message)
     }
 
-    /// What is missing or wrong in a field.
+    /// Names a field, and its fault.
     pub(super) fn invalid(field: &str, fault: &str) -> Self {
         Answer::new(Code::Invalid, format!("{field}: {fault}"))
     }

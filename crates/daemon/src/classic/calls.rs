@@ -21,12 +21,12 @@ use crate::http::{self, LONGEST_WAIT, Sent, handed_over, received};
 const LONGEST_DELAY: i64 = i32::MAX as i64;
 const LONGEST_TTR: i64 = 24 * 3600;
 
-/// How many topics one consumer can wait for.
+/// The most topics that one consumer can wait for.
 const MOST_TOPICS: usize = 100;
 
 type Shared = State<Arc<Classic>>;
 
-/// A body in JSON. What it has beside what is asked for does no harm.
+/// A body in JSON. Unknown fields are ignored.
 pub(super) struct Body<T>(T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<Classic>> for Body<T> {
@@ -204,7 +204,7 @@ pub(super) async fn get(
     Ok(Answer::with(Some(out), "found"))
 }
 
-/// A text that has to be there. What stands around it was never part of a name.
+/// A required text. White space around it does not belong to a name.
 fn given(field: &str, text: Option<String>) -> Result<String, Answer> {
     let text = text.as_deref().map(str::trim).unwrap_or_default();
     if text.is_empty() {
@@ -238,8 +238,8 @@ fn seconds(field: &str, seconds: i64, longest: i64) -> Result<Duration, Answer> 
     }
 }
 
-/// For how long a consumer has a job. Whoever scheduled it by another way can have written
-/// anything: what is no number, or 0, is as good as nothing, and what is too much is the most.
+/// The lease of a consumer. Jobs that were not pushed here can have any header: 0 or no number
+/// counts as missing, and too large a number as the largest.
 fn ttr_of(headers: &Headers, default: Duration) -> Duration {
     let said = headers.get(TTR).and_then(|seconds| seconds.parse().ok());
     match said {

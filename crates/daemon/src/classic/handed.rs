@@ -1,7 +1,7 @@
-//! The leases of what was popped here, by id: a finish names no topic and no lease.
+//! The leases of popped jobs, by id: a finish names no topic and no lease.
 //!
-//! It saves the search for an id, and nothing depends on it: what is not in it, or no longer true,
-//! is looked for in all topics.
+//! The table saves a search, and nothing depends on it: an id without an entry, or with an old one,
+//! is searched for in all topics.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use keyfall::Lease;
 
-/// No fewer are looked through for those that have lapsed.
+/// The least number of entries before lapsed leases are dropped.
 const FEW: usize = 1024;
 
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub(super) struct Handed(Mutex<Leases>);
 #[derive(Default)]
 struct Leases {
     by_id: HashMap<String, (Lease, Instant)>,
-    /// How many there were when those that had lapsed were last dropped.
+    /// The number of entries after lapsed leases were last dropped.
     kept: usize,
 }
 
@@ -35,7 +35,7 @@ impl Handed {
         leases.by_id.insert(id, (lease, now + length));
     }
 
-    /// The lease of a job that is to be finished. `id` is that of its key.
+    /// Takes the lease of a job that is to be finished. `id` is the id of its key.
     pub(super) fn take(&self, id: &str) -> Option<Lease> {
         self.lock().by_id.remove(id).map(|(lease, _)| lease)
     }

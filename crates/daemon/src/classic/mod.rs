@@ -1,15 +1,15 @@
 //! The classic interface: the HTTP protocol of delay queues after Youzan's model, for clients that
 //! speak it already. `docs/classic.md` describes it.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
 //! | [`calls`] | push, pop, finish, delete, get |
-//! | [`answer`] | how they are answered |
-//! | [`queue`] | what they mean to jobs |
+//! | [`answer`] | the answers to calls |
+//! | [`queue`] | the effects of calls on jobs |
 //! | [`names`] | topics and ids as job keys |
-//! | [`handed`] | the leases of what was popped here |
-//! | [`terms`], [`networks`] | what is said of it, and who may use it |
-//! | [`turns`] | one after the other, for pushes of the same id |
+//! | [`handed`] | the leases of popped jobs |
+//! | [`terms`], [`networks`] | the settings of the interface, and its clients |
+//! | [`turns`] | lets pushes of the same id take turns |
 
 mod answer;
 mod calls;
@@ -42,19 +42,19 @@ pub use networks::Networks;
 pub use queue::TTR;
 pub use terms::{Existing, Terms, pattern};
 
-/// What all calls share.
+/// The state that all calls share.
 pub struct Classic {
     queue: Queue,
     pull: Pull,
     ttr: Duration,
     allow: Networks,
     settings: Settings,
-    /// Raised when the daemon is to stop: then nobody is kept waiting.
+    /// Cancelled when the daemon has to stop: then no pop waits any longer.
     stopping: CancellationToken,
 }
 
 impl Classic {
-    /// `pull` is that of its route.
+    /// `pull` is the pull of its route.
     pub fn new(
         client: Client,
         pull: Pull,
@@ -72,7 +72,7 @@ impl Classic {
         }
     }
 
-    /// Serves until told to stop; whoever waits then is let go. `bound` is told where it listens.
+    /// Serves until the daemon stops; waiting clients then get an answer. `bound` gets the address.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -97,7 +97,7 @@ fn router(classic: Arc<Classic>) -> Router {
         .layer(from_fn_with_state(classic, pass))
 }
 
-/// What every request passes: its clients know no tokens, so it is their address that counts.
+/// Admits or refuses a request: clients have no tokens, so their address decides.
 async fn pass(
     State(classic): State<Arc<Classic>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,

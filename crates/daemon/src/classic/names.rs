@@ -1,22 +1,23 @@
 //! Topics and ids as job keys: `app:module:topic:id`.
 //!
-//! What a key cannot hold is written byte by byte in hexadecimal digits, behind a `%` in an id and
-//! behind a `.` in a topic, which can hold no `%`: the topic `Order/paid` is `Order.2Fpaid`. A mark
-//! that would be read so is written so itself. Every text has a name that nothing else has, and
-//! every job a text, whoever scheduled it: what no text is written as is the text that it is.
+//! Characters that a key cannot hold are written byte by byte in hexadecimal digits, behind a `%`
+//! in an id and behind a `.` in a topic, which can hold no `%`: the topic `Order/paid` is
+//! `Order.2Fpaid`. A mark that would be read as such is escaped itself. Each text has a name of its
+//! own. Each job has a text, even if it was not pushed here: a name that no text is written as
+//! stands for itself.
 
 use std::fmt::Write;
 
 use keyfall::{JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 
-/// Where the topics are.
+/// The place of the topics: their app and module.
 #[derive(Debug, Clone)]
 pub struct Names {
     /// `app:module:`
     prefix: String,
 }
 
-/// How a part of a key writes what it cannot hold.
+/// The escapes of one segment of a key.
 struct Writing {
     mark: char,
     /// Of its name, in bytes.
@@ -61,7 +62,7 @@ impl Names {
         kind.key(&ID.name_of(id))
     }
 
-    /// Whether it is a topic.
+    /// Whether the kind is a topic.
     pub(super) fn have(&self, kind: &Kind) -> bool {
         kind.as_str().starts_with(&self.prefix)
     }
@@ -112,7 +113,7 @@ impl Writing {
         name
     }
 
-    /// What is behind each mark as the byte that it means. `None` if that is no text.
+    /// Reads the escapes. `None` if the bytes are no text.
     fn unescaped(&self, name: &str) -> Option<String> {
         let mut text = Vec::with_capacity(name.len());
         let mut rest = name.as_bytes();

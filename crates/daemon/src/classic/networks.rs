@@ -1,4 +1,4 @@
-//! Networks whose clients are let in.
+//! The networks whose clients may use the classic interface.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use ipnet::IpNet;
 pub struct Networks(Vec<IpNet>);
 
 impl Networks {
-    /// Addresses with the bits that count, or alone, with commas or blanks between them.
+    /// Reads addresses with or without prefix lengths, separated by commas or blanks.
     ///
     /// # Errors
-    /// What of it is no network.
+    /// The first part that is no network.
     pub fn from_list(text: &str) -> Result<Self, &str> {
         let is_between = |c: char| c == ',' || c.is_whitespace();
         let networks = text.split(is_between).filter(|one| !one.is_empty());
@@ -23,13 +23,13 @@ impl Networks {
         networks.collect::<Result<_, _>>().map(Networks)
     }
 
-    /// Whether it is this machine alone.
+    /// Whether only this machine is allowed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     pub fn have(&self, address: IpAddr) -> bool {
-        // What came over IPv4 to a socket that does both.
+        // An IPv4 client of a socket for both versions.
         let address = address.to_canonical();
         address.is_loopback() || self.0.iter().any(|network| network.contains(&address))
     }

@@ -1,11 +1,12 @@
-//! What the calls mean to jobs. Ids are unique over topics here, and each topic is a ledger of its
-//! own, which no single step in Redis spans.
+//! The effects of calls on jobs. Ids are unique over topics here, and each topic has a ledger of
+//! its own; no single step in Redis spans several ledgers.
 //!
-//! Of the jobs of one id, the one that was pushed last stays. Which that is, order numbers say, that
-//! Redis gives out: a push takes one, stores its job under it, and then cancels the jobs of other
-//! topics that have a lower one. Each of these steps is carried out only if what is there has no
-//! higher number, so whoever is late changes nothing, and the highest of them is never cancelled.
-//! `docs/classic.md` says why that is enough. In one daemon, pushes of one id take turns besides.
+//! Of the jobs of one id, the job of the last push stays. Order numbers, which Redis gives out,
+//! tell which push is the last: a push takes a number, stores its job under it, and then cancels
+//! the jobs of other topics that have a lower one. Each of these steps is carried out only if the
+//! present job has no higher number. So a late call changes nothing, and the job with the highest
+//! number is never cancelled. `docs/classic.md` says why that is enough. In one daemon, pushes of
+//! one id also take turns.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,16 +22,16 @@ use super::names::Names;
 use super::terms::Existing;
 use super::turns::Turns;
 
-/// The header of a job that says for how many seconds a consumer has it.
+/// The header with the lease of a consumer, in seconds.
 pub const TTR: &str = "ttr";
 
-/// How many topics are asked at the same time.
+/// The most topics that are asked at the same time.
 const AT_ONCE: usize = 32;
 
 /// How often a push takes another number: each time, another daemon has come between.
 const TRIES: u32 = 32;
 
-/// About how long it waits before, at first.
+/// The first pause before it takes another number, approximately.
 const PAUSE: Duration = Duration::from_millis(2);
 
 pub(super) struct Queue {
@@ -41,21 +42,21 @@ pub(super) struct Queue {
     handed: Handed,
 }
 
-/// What became of a push.
+/// The outcome of a push.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Pushed {
     Stored,
-    /// Nothing was done: this topic has the id.
+    /// Nothing changed: this topic has the id.
     Exists(String),
     /// It is stored; but others push the id again and again, and which of them is left is open.
     Crowded,
 }
 
-/// What became of a finish.
+/// The outcome of a finish.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Finished,
-    /// Nothing was done: it waits to be delivered.
+    /// Nothing changed: the job waits for its delivery.
     Waits,
     Absent,
 }
@@ -108,9 +109,9 @@ impl Queue {
 
     /// Stores a job as the latest of its id, and cancels the older ones.
     ///
-    /// If it meets a higher number, another push came in between, or a fail-over has made the counter
-    /// forget: then it takes one that is higher still. It never gives way, so it never cancels what
-    /// it has stored; and whoever comes between does as much.
+    /// If it meets a higher number, another push came in between, or a fail-over has set the
+    /// counter back: then it takes a number that is higher still. It never gives up, so it never
+    /// cancels the job that it has stored; and a push in between does the same.
     async fn replace<'a>(
         &self,
         key: &JobKey,
@@ -130,9 +131,9 @@ impl Queue {
                     match self.cancel_older(key, number).await? {
                         None => return Ok(Pushed::Stored),
                         Some(newer) if self.waits_as(key, number).await? => met = newer,
-                        // It was delivered, or a newer push has taken its place or cancelled it.
-                        // To end its run here as well could cross with another push, and leave
-                        // nothing.
+                        // It was delivered, or a newer push has taken its place or cancelled it. To
+                        // end its run here as well could cross with another push, and then no job
+                        // would be left.
                         Some(_) => return Ok(Pushed::Stored),
                     }
                 }
@@ -147,8 +148,8 @@ impl Queue {
     /// Cancels the jobs of this id in other topics that have a lower number. Returns the highest one
     /// that is not lower, if there is any.
     async fn cancel_older(&self, key: &JobKey, number: u64) -> Result<Option<u64>> {
-        // Listed after the job was stored: of two that push into topics that nobody knew before, one
-        // sees the other's.
+        // Listed after the job was stored: of two pushes into new topics, one sees the topic of the
+        // other.
         let mut topics = self.topics().await?;
         topics.retain(|kind| kind.as_str() != key.kind());
         let mut newest = None;
@@ -166,8 +167,7 @@ impl Queue {
         Ok(newest)
     }
 
-    /// Whether a job is still to be delivered for the first time, or follows a run, under this
-    /// number.
+    /// Whether a job with this number still waits for its first delivery, or follows a run.
     async fn waits_as(&self, key: &JobKey, number: u64) -> Result<bool> {
         let job = self.client.get(key).await?.filter(is_alive);
         Ok(job.is_some_and(|job| {
@@ -186,7 +186,7 @@ impl Queue {
         self.handed.remember(lease, ttr);
     }
 
-    /// Ends the delivery of this id that is out now. `id` is that of a key.
+    /// Ends the present delivery of this id. `id` is the id of its key.
     pub(super) async fn finish(&self, id: &str) -> Result<Ended> {
         if let Some(lease) = self.handed.take(id)
             && self.ends(&lease).await?
@@ -205,13 +205,13 @@ impl Queue {
         Ok(finished)
     }
 
-    /// Whether the lease was there, and has ended now.
+    /// Ends the lease. Returns whether it was held.
     async fn ends(&self, lease: &Lease) -> Result<bool> {
         let settled = self.client.settle(lease, Outcome::Done).await?;
         Ok(!matches!(settled, Settled::Gone | Settled::Taken))
     }
 
-    /// Cancels the job, whatever its topic and state. Whether there was one.
+    /// Cancels the job, in any topic and state. Returns whether there was one.
     pub(super) async fn delete(&self, id: &str) -> Result<bool> {
         let _turn = self.turns.of(id).await;
         let cancels = stream::iter(self.topics().await?)
@@ -224,10 +224,10 @@ impl Queue {
             .await
     }
 
-    /// The job with this id, as whoever pushed it would know it.
+    /// The job with this id, in the view of the client that pushed it.
     pub(super) async fn get(&self, id: &str) -> Result<Option<JobView>> {
         let found = self.find(id).await?.into_iter();
-        // Those that were given no number came by other ways, or before there were any.
+        // Jobs without a number were not pushed here, or by an old version.
         let found = found.max_by_key(|job| (order_of(job), pushed_at(job)));
         Ok(found.map(latest))
     }
@@ -259,7 +259,7 @@ fn is_alive(job: &JobView) -> bool {
     job.state() != JobState::Dead && !has_ended
 }
 
-/// The number of the push that made it, or what is to follow its run; 0 if no push did.
+/// The order number of the push that made the job, or its successor; 0 if no push did.
 fn order_of(job: &JobView) -> u64 {
     job.successor().map_or(job.order(), |next| next.order())
 }
@@ -269,7 +269,7 @@ fn pushed_at(job: &JobView) -> SystemTime {
         .map_or(job.first_scheduled_at(), |next| next.first_scheduled_at())
 }
 
-/// What follows the run in progress, if something does.
+/// The successor of the run in progress, if there is one; else the job itself.
 fn latest(job: JobView) -> JobView {
     job.successor().unwrap_or(job)
 }

@@ -1,4 +1,4 @@
-//! What is said of the classic interface, and the route that follows from it.
+//! The settings of the classic interface, and the route that follows from them.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use keyfall::{Handler, RetryPolicy, Route};
 
 use super::networks::Networks;
 
-/// What the configuration says of it.
+/// The settings of the interface.
 #[derive(Debug, Clone)]
 pub struct Terms {
     /// `app:module`, below which the topics are.
     pub prefix: String,
-    /// How long a consumer has a job whose push does not say.
+    /// The lease of a consumer, if the push does not name one.
     pub ttr: Duration,
     pub existing: Existing,
-    /// How often a job is delivered at the most.
+    /// The most deliveries of a job.
     pub deliveries: Option<NonZeroU32>,
-    /// Who may use it, beside this machine.
+    /// The clients that may use it, beside this machine.
     pub allow: Networks,
 }
 
@@ -28,7 +28,7 @@ impl Terms {
         pattern(&self.prefix)
     }
 
-    /// Their route. What is popped is pulled from `pull`.
+    /// The route of the topics. Popped jobs are pulled from `pull`.
     pub fn route(&self, pull: &Pull) -> Route {
         pull.clone().lease(self.ttr).retry(self.retry())
     }
@@ -41,12 +41,12 @@ impl Terms {
     }
 }
 
-/// What becomes of a push whose id exists.
+/// The effect of a push with an existing id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
     /// It takes the place of the job that is there.
     Replace,
-    /// Nothing is done.
+    /// The push is refused.
     Refuse,
 }
 

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// How many ids can have their turn at the same time, at the most.
+/// The most ids that can have their turn at the same time.
 const TURNS: usize = 1024;
 
 pub(super) struct Turns {

@@ -1,4 +1,4 @@
-//! Alerts: to which kinds they go, and when there is something to tell.
+//! Alerts: their kinds, and the events that cause them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::rules::longer_than_zero;
 use super::settings::AlertsSection;
 use super::value::{Form, Value, cut};
 
-/// The kind of the jobs that alerts become; or none, where a default is not wanted.
+/// The kind of the jobs that alerts become; `None` switches off a default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination(pub Option<Kind>);
 
@@ -32,7 +32,7 @@ impl Value for Destination {
     }
 }
 
-/// What one route says of alerts; what is `None` was not said.
+/// The alert settings of one route; `None` for a setting that is absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RouteAlerts {
     pub on_dead: Option<Destination>,
@@ -49,7 +49,7 @@ impl RouteAlerts {
         }
     }
 
-    /// Where the route says nothing, what is said for all.
+    /// Fills absent settings from the settings for all routes.
     pub fn or(&self, all: &AlertsSection) -> Alerts {
         let kind = |own: &Option<Destination>, all: &Option<Destination>| {
             let said = own.as_ref().or(all.as_ref());
@@ -65,7 +65,7 @@ impl RouteAlerts {
     }
 }
 
-/// What holds for the jobs of a route.
+/// The alert settings that hold for the jobs of a route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Alerts {
     pub on_dead: Option<Kind>,
@@ -73,7 +73,7 @@ pub struct Alerts {
     pub on_late: Option<Kind>,
 }
 
-/// A route's pattern, what it says, and where.
+/// A route's pattern, its alert settings, and its place in the file.
 pub(super) type Said<'a> = (&'a str, &'a RouteAlerts, &'a Entry<'a>);
 
 /// The kinds that alerts go to.
@@ -86,8 +86,8 @@ pub fn destinations<'a>(
     said.flatten().filter_map(|said| said.0.clone()).collect()
 }
 
-/// What contradicts itself. `all_at` is where a setting for all routes was given. One that cannot be
-/// is a fault of its own, and is not missing besides.
+/// Reports contradictions. `all_at` has the place of each setting for all routes. A setting that
+/// cannot be read is a fault of its own, and does not count as missing.
 pub(super) fn check(
     all: &AlertsSection,
     all_at: impl Fn(&str) -> Origin,

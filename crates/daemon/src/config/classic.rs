@@ -1,4 +1,4 @@
-//! The classic interface: its values, and what more than one of them takes.
+//! The classic interface: its values, and the rules that join several of them.
 
 use keyfall::Kind;
 
@@ -62,7 +62,7 @@ impl Value for Networks {
     }
 }
 
-/// What is said of it, if it is to be served.
+/// The settings of the interface, if it is to be served.
 pub(super) fn terms(settings: &Settings, sources: &mut Sources<'_>) -> Option<Terms> {
     let classic = &settings.classic;
     let listen = classic.listen?;
@@ -90,7 +90,7 @@ pub(super) fn terms(settings: &Settings, sources: &mut Sources<'_>) -> Option<Te
     })
 }
 
-/// The route that comes with it, and who asked for it.
+/// The route of the interface, and the place of the setting that asks for it.
 pub(super) fn route(terms: Option<&Terms>, sources: &Sources<'_>) -> Option<(String, Origin)> {
     let terms = terms?;
     Some((pattern(&terms.prefix), sources.origin("classic", "prefix")))

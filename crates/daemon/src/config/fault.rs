@@ -1,11 +1,11 @@
-//! What is wrong with a configuration, and where.
+//! The faults of a configuration, with their places.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where something was said. Ordered: what comes later beats what comes before.
+/// The place of a setting, in ascending order of precedence.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     Default,
@@ -54,7 +54,7 @@ impl Wrong {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) at: Origin,
-    /// Such as `redis.url` or `route.lease`; empty where no field can be told.
+    /// Such as `redis.url` or `route.lease`; empty if no field is known.
     pub(super) field: String,
     /// The rule and the remedy.
     pub(super) wrong: Wrong,
@@ -80,7 +80,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// All that is wrong, in the order of the file; one a line.
+/// All faults, in the order of the file; one a line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Faults(Vec<Fault>);
 
@@ -93,22 +93,22 @@ impl Faults {
         });
     }
 
-    /// Whether something is wrong with a field, such as `alerts.late_after`.
+    /// Whether a field, such as `alerts.late_after`, has a fault.
     pub(super) fn is_about(&self, field: &str) -> bool {
         self.0.iter().any(|fault| fault.field == field)
     }
 
-    /// How many there are: at least one, where somebody is told of them.
+    /// The number of faults: at least one, where somebody gets them.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// `value`, if nothing is wrong.
+    /// `value`, if there are no faults.
     pub(super) fn or<T>(mut self, value: T) -> Result<T, Faults> {
         if self.0.is_empty() {
             return Ok(value);
         }
-        // What was made of a line that is no TOML is not what was meant.
+        // A line that is no TOML was misread, so its other faults mean nothing.
         let no_toml = self.0.iter().filter(|fault| fault.field.is_empty());
         let no_toml: HashSet<usize> = no_toml.filter_map(Fault::line).collect();
         let is_meant = |fault: &Fault| !fault.line().is_some_and(|line| no_toml.contains(&line));

@@ -1,4 +1,4 @@
-//! The file: where in it each value stands, and what in it is no setting.
+//! The file: the place of each value in it, and the entries that are no settings.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ const SERVERS: &str = "servers";
 pub(super) struct File<'a> {
     place: Place<'a>,
     table: DeTable<'a>,
-    /// Whether it is no TOML somewhere: then what seems to be missing may be there.
+    /// Whether a part of it is no TOML: then a missing value may be there.
     pub(super) is_broken: bool,
 }
 
-/// Tells where in the text something stands.
+/// Finds the line of a part of the text.
 #[derive(Clone)]
 struct Place<'a> {
     path: Arc<Path>,
@@ -39,7 +39,7 @@ pub(super) struct Entry<'a> {
     place: Place<'a>,
     table: &'a DeTable<'a>,
     pub(super) origin: Origin,
-    /// What its fields are told by: `route`, or `route.target.http`.
+    /// The prefix of its fields in messages: `route`, or `route.target.http`.
     name: String,
 }
 
@@ -56,7 +56,8 @@ impl Place<'_> {
 }
 
 impl<'a> File<'a> {
-    /// Takes the text apart, and says what is no TOML and what is no setting.
+    /// Parses the text, and reports the parts that are no TOML and the entries that are no
+    /// settings.
     pub(super) fn parse(path: &Path, text: &'a str, faults: &mut Faults) -> Self {
         let place = Place {
             path: path.into(),
@@ -78,7 +79,7 @@ impl<'a> File<'a> {
         file
     }
 
-    /// Where there is none.
+    /// An absent file.
     pub(super) fn none() -> Self {
         File {
             place: Place {
@@ -90,7 +91,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// What it says of a setting, as a text.
+    /// The value of a setting, as a text.
     pub(super) fn setting(
         &self,
         setting: &Setting,
@@ -137,7 +138,7 @@ impl<'a> File<'a> {
         })
     }
 
-    /// Says what nobody will ask for.
+    /// Reports entries that no setting reads.
     fn find_strangers(&self, faults: &mut Faults) {
         for (name, value) in &self.table {
             let at = || self.place.at(name.span().start);
@@ -220,7 +221,7 @@ fn no_setting(section: &str, text: &str) -> Wrong {
 }
 
 impl<'a> Entry<'a> {
-    /// The value of a field, or what is wrong with it.
+    /// Reads the value of a field, or reports its fault.
     pub(super) fn value<T: Value>(
         &self,
         field: &str,
@@ -242,7 +243,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// A list of texts, or what is wrong with it.
+    /// Reads a list of texts, or reports its fault.
     pub(super) fn texts(&self, field: &str, faults: &mut Faults) -> Option<Vec<String>> {
         let value = self.table.get(field)?.get_ref();
         let texts = value.as_array().and_then(|list| {
@@ -270,7 +271,7 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Says what is wrong with a field.
+    /// Reports a fault of a field.
     pub(super) fn fault(&self, field: &str, wrong: Wrong, faults: &mut Faults) {
         faults.add(self.at(field), format!("{}.{field}", self.name), wrong);
     }
@@ -280,7 +281,7 @@ impl<'a> Entry<'a> {
         self.table.get(field)
     }
 
-    /// Where the value of a field stands, or the table, if it has none.
+    /// The place of a field's value; of the table, if the field is absent.
     pub(super) fn at(&self, field: &str) -> Origin {
         match self.table.get(field) {
             Some(value) => self.place.at(value.span().start),

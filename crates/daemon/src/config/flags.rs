@@ -9,7 +9,7 @@ use super::setting::{Section, Setting};
 use super::settings::SECTIONS;
 use super::value::Form;
 
-/// What the command line says of a configuration.
+/// The configuration on the command line.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub struct Args {
     /// The file with settings and routes; also KEYFALL_CONFIG. `keyfall config` prints one to
@@ -21,7 +21,7 @@ pub struct Args {
     pub flags: Flags,
 }
 
-/// The flags of the section that says where Redis is, for commands that have no file.
+/// The flags of the section with the place of Redis, for commands that read no file.
 #[derive(Debug, Clone, Default)]
 pub struct RedisFlags(pub(super) Flags);
 
@@ -55,7 +55,7 @@ impl FromArgMatches for Flags {
 }
 
 impl Flags {
-    /// What was given of the flags of these sections.
+    /// Takes the given flags of these sections.
     fn take(&mut self, matches: &ArgMatches, sections: &[Section]) {
         for setting in sections.iter().flat_map(|section| section.settings) {
             let flag = setting.flag();
@@ -66,7 +66,7 @@ impl Flags {
     }
 }
 
-/// The section that says where Redis is.
+/// The section with the place of Redis.
 fn redis() -> &'static [Section] {
     let at = SECTIONS.iter().position(|section| section.name == "redis");
     let at = at.expect("the list has it");

@@ -6,7 +6,7 @@ use super::settings::{Redis, setting};
 use super::sources::Sources;
 use super::value::{Form, Value, cut};
 
-/// Where sentinels are, or nodes of a cluster: hosts, each with its port or without.
+/// The addresses of sentinels, or of nodes of a cluster: hosts, each with or without a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts(String);
 
@@ -45,8 +45,7 @@ pub(super) fn without_host(redis: &Redis) -> RedisUrl {
     }
 }
 
-/// Puts what was given of a cluster's nodes into the URL. Returns the setting that says where Redis
-/// is.
+/// Writes the nodes of a cluster into the URL. Returns the setting that names the place of Redis.
 pub(super) fn put_nodes_into_url(
     redis: &mut Redis,
     name: &'static str,

@@ -1,16 +1,16 @@
-//! What `keyfall serve` is told: settings from the command line, the environment and a file, and
-//! the routes of that file.
+//! The configuration of `keyfall serve`: settings from the command line, the environment and a
+//! file, and the routes of that file.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
 //! | [`settings`] | lists all settings; [`setting`] makes structs of the list |
 //! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
-//! | [`mod@file`], [`flags`] | where values stand |
-//! | [`sources`] | which of them holds |
-//! | [`redis_url`], [`hosts`], [`sentinels`], [`servers`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | what more than one value takes |
-//! | [`fault`] | what is wrong, and where |
+//! | [`mod@file`], [`flags`] | the places of values |
+//! | [`sources`] | the precedence of the places |
+//! | [`redis_url`], [`hosts`], [`sentinels`], [`servers`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | rules that join several values |
+//! | [`fault`] | faults, with their places |
 //!
-//! All is read before anything is refused, so that all faults are told at once.
+//! All sources are read before anything is refused, so that all faults are reported at once.
 
 mod alerts;
 mod classic;
@@ -80,11 +80,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the file that is named, if one is, the environment and the flags. Called again, it
-    /// reads all of it again.
+    /// Reads the file, if one is named, the environment and the flags. A second call reads all of
+    /// them again.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// All faults of the configuration.
     pub fn load(args: &Args) -> Result<Config, Faults> {
         let env = |name: &str| std::env::var(name).ok();
         let of_env = || env(CONFIG_ENV).filter(|path| !path.is_empty());
@@ -159,18 +159,18 @@ impl Config {
         })
     }
 
-    /// A client of this Redis, for [`connect`](ClientBuilder::connect). It takes payloads as
-    /// large as a request can hold: what a job may have its route says, and that may change.
+    /// A client of this Redis, for [`connect`](ClientBuilder::connect). It takes payloads as large
+    /// as a request can hold: the route of a job has the exact limit, and routes can change.
     pub fn client(&self) -> ClientBuilder {
         self.redis.client().payload_limit(self.http.body_limit.0)
     }
 
-    /// The routes. What is pulled of them is pulled from `pull`.
+    /// The routes. Pulled jobs come from `pull`.
     pub fn router(&self, pull: &Pull) -> Router {
         routes::router(&self.routes, pull, &self.redis, &self.alerts)
     }
 
-    /// Where the classic interface listens, and what is said of it; `None` if it is off.
+    /// The address and the settings of the classic interface; `None` if it is off.
     pub fn classic(&self) -> Option<(SocketAddr, Terms)> {
         Some((self.classic.listen?, self.classic_terms.clone()?))
     }
@@ -189,7 +189,7 @@ impl Config {
         self.tls.clone()
     }
 
-    /// Whether somebody has said where Redis is.
+    /// Whether a setting names the place of Redis.
     pub fn names_redis(&self) -> bool {
         let mut given = self.given.iter();
         let names = [
@@ -201,8 +201,8 @@ impl Config {
         given.any(|given| names.contains(&&*given.setting.field()))
     }
 
-    /// What was given, and not left at its default: the setting, the value without secrets, and
-    /// where it was given.
+    /// The settings that differ from their defaults: the setting, its value without secrets, and
+    /// the place where it was given.
     pub fn given(&self) -> impl Iterator<Item = (String, &str, &Origin)> {
         let given = self.given.iter();
         given.map(|given| (given.setting.field(), &*given.shown, &given.origin))
@@ -210,10 +210,10 @@ impl Config {
 }
 
 impl Redis {
-    /// Where Redis is, for commands that have no file; and who gave the place.
+    /// The place of Redis, for commands that read no file; and the source that named it.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// All faults of these settings.
     pub fn load(flags: &RedisFlags) -> Result<(Redis, Origin), Faults> {
         let mut sources = Sources {
             file: File::none(),
@@ -249,10 +249,10 @@ impl Redis {
     }
 }
 
-/// Names the file, where no flag does.
+/// The variable with the name of the file, if no flag names it.
 const CONFIG_ENV: &str = "KEYFALL_CONFIG";
 
-/// Whoever may not be let in, must not get as far as to ask.
+/// Refuses an address that others can reach, if no tokens protect it.
 fn check_access(settings: &Settings, sources: &mut Sources<'_>) {
     let listen = settings.http.listen;
     match &settings.tokens.file {

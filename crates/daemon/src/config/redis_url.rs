@@ -1,4 +1,4 @@
-//! The URL of Redis: where it comes from, and how it is shown without its password.
+//! The URL of Redis: its sources, and its form without the password.
 
 use std::fmt;
 use std::fs;
@@ -12,11 +12,11 @@ use super::sources::Sources;
 use super::value::{Form, Value};
 use super::{hosts, sentinels, servers};
 
-/// What a password is shown as.
+/// Shown in place of a password.
 const HIDDEN: &str = "***";
 
-/// A URL that may hold a password, which is never shown; or those of several servers, with white space
-/// between them.
+/// A URL that may hold a password, which is never shown; or the URLs of several servers, with white
+/// space between them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl(String);
 
@@ -62,7 +62,7 @@ impl RedisUrl {
             "redis" | "rediss" | "valkey" | "valkeys" | "redis+sentinel" | "rediss+sentinel"
             | "valkey+sentinel" | "valkeys+sentinel" | "redis+cluster" | "rediss+cluster"
             | "valkey+cluster" | "valkeys+cluster" => {
-                // The last one: what a password holds by mistake is not to be shown.
+                // The last `@`: a password may contain one by mistake, and must not be shown.
                 let (user, rest) = match rest.rsplit_once('@') {
                     Some((user, rest)) => (Some(user), rest),
                     None => (None, rest),
@@ -84,13 +84,13 @@ impl RedisUrl {
         }
     }
 
-    /// Whether sentinels say where the primary is.
+    /// Whether sentinels name the primary.
     pub(super) fn is_found_by_sentinels(&self) -> bool {
         let scheme = self.0.split_once("://").map(|(scheme, _)| scheme);
         scheme.is_some_and(|scheme| scheme.ends_with("+sentinel"))
     }
 
-    /// The same URL, which names no host, where sentinels name it.
+    /// The same URL with the hosts of these sentinels, if it names no host itself.
     pub(super) fn found_by(&self, hosts: &str, master: &str) -> Option<RedisUrl> {
         let Some(Parts::Tcp { scheme, user, rest }) = self.parts() else {
             return None;
@@ -106,7 +106,7 @@ impl RedisUrl {
         )))
     }
 
-    /// The same URL, which names no host, where nodes of a cluster are named.
+    /// The same URL with these nodes of a cluster, if it names no host itself.
     pub(super) fn of_cluster(&self, hosts: &str) -> Option<RedisUrl> {
         let Some(Parts::Tcp { scheme, user, rest }) = self.parts() else {
             return None;
@@ -118,7 +118,7 @@ impl RedisUrl {
         Some(RedisUrl(format!("{scheme}+cluster://{user}{hosts}")))
     }
 
-    /// The same URL with this behind the `?`, unless something of the kind stands there.
+    /// The same URL with this option behind the `?`, unless it has the option already.
     pub(super) fn with_option(&self, name: &str, text: &str) -> Option<RedisUrl> {
         let (before, query) = match self.0.split_once('?') {
             Some((before, query)) => (before, format!("{query}&")),
@@ -130,7 +130,7 @@ impl RedisUrl {
         (!is_said).then(|| RedisUrl(format!("{before}?{query}{name}={text}")))
     }
 
-    /// Whether it holds any password at all.
+    /// Whether it holds a password.
     fn has_secret(&self) -> bool {
         let is_secret = |url: RedisUrl| url.has_password() || url.0.contains("sentinel_password=");
         self.each().any(is_secret)
@@ -245,7 +245,7 @@ impl Value for RedisUrl {
     const FORM: Form = Form::Text;
     const WHAT: &'static str = "URL";
 
-    /// Anything: what is wrong with it is told when all that belongs to it is known.
+    /// Accepts any text: its faults are reported once all related settings are known.
     fn parse(text: &str) -> Result<Self, Wrong> {
         Ok(RedisUrl(text.to_owned()))
     }
@@ -255,8 +255,7 @@ impl Value for RedisUrl {
     }
 }
 
-/// Puts the URL together from what was given, checks it and the certificates, and leaves it in
-/// `redis.url`.
+/// Builds the URL from its settings, checks it and the certificates, and stores it in `redis.url`.
 pub(super) fn resolve(redis: &mut Redis, sources: &mut Sources<'_>) {
     if let Some(are_sound) = servers::put_into_url(redis, sources) {
         if are_sound {
@@ -304,7 +303,7 @@ pub(super) fn resolve(redis: &mut Redis, sources: &mut Sources<'_>) {
 /// `name` is the setting that the URL came from.
 fn check(redis: &Redis, name: &str, sources: &mut Sources<'_>) {
     let mut builder = Client::builder(redis.url.reveal());
-    // Neither repeats what could be a password.
+    // Neither message repeats text that could be a password.
     if let Err(error) = builder.check() {
         return sources.fault("redis", name, Wrong(error.to_string()));
     }
@@ -327,7 +326,7 @@ fn check(redis: &Redis, name: &str, sources: &mut Sources<'_>) {
     }
 }
 
-/// What is wrong with a certificate without a key, and with a key without a certificate.
+/// The fault of a certificate without a key, and of a key without a certificate.
 pub(super) fn alone(other: &str) -> Wrong {
     Wrong::new(
         "a certificate and its key go together",
@@ -335,7 +334,7 @@ pub(super) fn alone(other: &str) -> Wrong {
     )
 }
 
-/// What a file holds, without the end of its line.
+/// The contents of a file, without the final line end.
 pub(super) fn secret(path: &Path) -> Result<String, Wrong> {
     let text = fs::read_to_string(path)
         .map_err(|error| Wrong(format!("{} cannot be read: {error}", path.display())))?;

@@ -16,10 +16,10 @@ use super::settings::{AlertsSection, Redis};
 use super::target::{self, Target};
 use super::value::{Adoption, Bytes, Rate};
 
-/// What a route takes that says no limit, as the library does.
+/// The payload limit of a route that sets none, as in the library.
 pub const PAYLOAD_LIMIT: usize = 1024 * 1024;
 
-/// What a route can say.
+/// The fields of a route.
 pub(super) const FIELDS: [&str; 14] = [
     "pattern",
     "target",
@@ -37,7 +37,7 @@ pub(super) const FIELDS: [&str; 14] = [
     "durable",
 ];
 
-/// One route, checked. What is `None` was not said.
+/// One route, checked. `None` stands for an absent field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteConfig {
     pub pattern: String,
@@ -46,22 +46,21 @@ pub struct RouteConfig {
     pub retry: Option<RetryPolicy>,
     pub timeout: Option<Duration>,
     pub lease: Option<Duration>,
-    /// How many of its jobs are in the hands of consumers of this daemon.
+    /// The most of its jobs that consumers of this daemon hold at once.
     pub concurrency: Option<NonZeroU32>,
-    /// How many of its jobs this daemon hands out.
+    /// The rate at which this daemon hands out its jobs.
     pub rate: Option<Rate>,
     /// The largest payload that this daemon takes for it.
     pub payload_limit: Option<Bytes>,
     pub alerts: RouteAlerts,
-    /// Whether plain keys become jobs of it.
+    /// Whether plain keys become its jobs.
     pub adoption: Adoption,
-    /// How many replicas are to have the end of a run.
+    /// How many replicas must have the end of a run.
     pub durable: Option<NonZeroU32>,
 }
 
 impl RouteConfig {
-    /// The same route, where only its pattern and rank are of concern: what is wrong with its
-    /// target has been told.
+    /// The same route for checks of pattern and rank: the faults of its target have been reported.
     fn without_target(&self) -> Self {
         RouteConfig {
             target: Target::Pull,
@@ -70,12 +69,12 @@ impl RouteConfig {
     }
 
     /// # Errors
-    /// If the pattern is none, or clashes with that of a route that the router has.
+    /// If the pattern is invalid, or clashes with a route of the router.
     fn add_to(&self, router: Router, pull: &Pull, redis: &Redis) -> keyfall::Result<Router> {
         self.add_with(None, router, pull, redis)
     }
 
-    /// The same, where the hook for late starts is told of those that start so late.
+    /// The same, with the hook for late starts.
     fn add_with(
         &self,
         late_after: Option<Duration>,
@@ -113,7 +112,7 @@ impl RouteConfig {
     }
 }
 
-/// The routes as the library has them; what is pulled of them, is pulled from `pull`.
+/// The routes in the form of the library; pulled jobs come from `pull`.
 pub(super) fn router(
     routes: &[RouteConfig],
     pull: &Pull,
@@ -128,20 +127,20 @@ pub(super) fn router(
     router.expect("routes are checked when they are read")
 }
 
-/// What a route is read with.
+/// The context in which a route is read.
 pub(super) struct Context<'a> {
-    /// What a request can hold.
+    /// The most bytes of a request.
     pub(super) body: Bytes,
-    /// Where the jobs are.
+    /// The Redis of the jobs.
     pub(super) redis: &'a Redis,
-    /// What holds for all routes, and where it was given.
+    /// The settings for all routes, and their places.
     pub(super) alerts: (&'a AlertsSection, &'a [(&'static str, Origin)]),
     /// The environment.
     pub(super) env: &'a dyn Fn(&str) -> Option<String>,
 }
 
-/// Reads all of them, and says what is wrong with each. `classic` is a route that comes from
-/// elsewhere, and who asked for it.
+/// Reads all routes, and reports the faults of each. `classic` is the route of the classic
+/// interface, with the place of the setting that asks for it.
 pub(super) fn read(
     file: &File<'_>,
     context: &Context<'_>,
@@ -227,7 +226,7 @@ fn clash(route: &RouteConfig, rival: Option<&(RouteConfig, Origin)>) -> Wrong {
     )
 }
 
-/// One route, if it has a pattern; what else is wrong with it does not hide that two clash.
+/// Reads one route, if it has a pattern; its other faults do not hide a clash of two patterns.
 fn one(
     entry: &Entry<'_>,
     is_broken: bool,

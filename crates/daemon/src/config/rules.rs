@@ -9,20 +9,20 @@ use super::value::Bytes;
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// What is wrong with a value, if anything is.
+/// Checks a value, and returns its fault.
 pub(super) type Rule<T> = fn(&T) -> Result<(), Wrong>;
 
-/// How long a lease may be; the library has the same range.
+/// The range of a lease; the library has the same.
 pub(super) fn lease(lease: &Duration) -> Result<(), Wrong> {
     within(lease, Duration::from_secs(1)..=DAY, "from 1s to 1d")
 }
 
-/// How long to wait for somebody else.
+/// The range of a wait for another party.
 pub(super) fn wait(wait: &Duration) -> Result<(), Wrong> {
     within(wait, Duration::from_millis(1)..=HOUR, "from 1ms to 1h")
 }
 
-/// How long to wait at an end; not at all, perhaps.
+/// The range of a wait at the end; zero is allowed.
 pub(super) fn up_to_a_day(wait: &Duration) -> Result<(), Wrong> {
     within(wait, Duration::ZERO..=DAY, "up to 1d")
 }
@@ -34,12 +34,12 @@ pub(super) fn longer_than_zero(duration: &Duration) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The same of one that may be missing.
+/// The same for an optional value.
 pub(super) fn if_any(duration: &Option<Duration>) -> Result<(), Wrong> {
     duration.as_ref().map_or(Ok(()), longer_than_zero)
 }
 
-/// Up to what Redis keeps in one value, which is the library's range for payloads.
+/// At most the largest value in Redis, which is the library's range for payloads.
 pub(super) fn size(size: &Bytes) -> Result<(), Wrong> {
     within(size, Bytes(1)..=Bytes(256 << 20), "from 1B to 256MiB")
 }
@@ -51,7 +51,7 @@ pub(super) fn at_least_one<T: PartialEq + From<u8>>(number: &T) -> Result<(), Wr
     Ok(())
 }
 
-/// How many ledgers a kind can have; the library has the same range.
+/// The number of ledgers of a kind; the library has the same range.
 pub(super) fn shards(shards: &Option<usize>) -> Result<(), Wrong> {
     let most = usize::from(keyfall::MAX_SHARDS);
     within(&shards.unwrap_or(1), 1..=most, "from 1 to 256")

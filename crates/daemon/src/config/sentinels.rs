@@ -6,10 +6,10 @@ use super::redis_url::{escaped, secret};
 use super::settings::Redis;
 use super::sources::Sources;
 
-/// What belongs to sentinels, and makes no sense without them.
+/// Settings that need sentinels.
 const THEIRS: [&str; 3] = ["master", "sentinel_user", "sentinel_password_file"];
 
-/// Puts what was given of sentinels into the URL. Returns the setting that says where Redis is.
+/// Writes the sentinels into the URL. Returns the setting that names the place of Redis.
 pub(super) fn put_into_url(
     redis: &mut Redis,
     name: &'static str,

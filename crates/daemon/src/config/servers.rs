@@ -11,7 +11,7 @@ use super::redis_url::{RedisUrl, escaped, secret};
 use super::settings::{Redis, setting};
 use super::sources::{Given, Sources};
 
-/// What each of them can say of itself.
+/// The fields of each server.
 pub(super) const FIELDS: [&str; 8] = [
     "url",
     "url_file",
@@ -23,7 +23,7 @@ pub(super) const FIELDS: [&str; 8] = [
     "sentinel_tls",
 ];
 
-/// The settings that say where a Redis is, or how one is let in.
+/// The settings of the place of a single Redis, and of access to it.
 const INSTEAD: [&str; 9] = [
     "url",
     "url_file",
@@ -36,15 +36,15 @@ const INSTEAD: [&str; 9] = [
     "nodes",
 ];
 
-/// Puts the tables `[[redis.servers]]` into the URL, unless something stronger than the file says
-/// where Redis is. Returns whether they are sound; nothing, if they do not count.
+/// Writes the tables `[[redis.servers]]` into the URL, unless a stronger source than the file names
+/// the place of Redis. Returns whether the tables are sound; `None` if they do not count.
 pub(super) fn put_into_url(redis: &mut Redis, sources: &mut Sources<'_>) -> Option<bool> {
     let first = sources.file.servers().next();
     let at = first.map(|entry| entry.origin.clone())?;
     let is_stronger = |name| sources.origin("redis", name) > at && !is_of_file(sources, name);
     let mut places = ["url", "url_file", "sentinels", "nodes"].into_iter();
     if places.any(is_stronger) {
-        // What is misspelt is told, whether it counts or not.
+        // Misspelt fields are reported even if the tables do not count.
         let Sources { file, faults, .. } = sources;
         for entry in file.servers() {
             entry.find_strangers(&FIELDS, faults);
@@ -77,7 +77,7 @@ pub(super) fn put_into_url(redis: &mut Redis, sources: &mut Sources<'_>) -> Opti
     };
     let all: Vec<&str> = urls.iter().map(RedisUrl::reveal).collect();
     redis.url = RedisUrl::new(all.join(" "));
-    // So that whoever asks where it is said is told.
+    // So that questions for the place of the setting have an answer.
     let url = setting("redis", "url");
     given.retain(|given| !std::ptr::eq(given.setting, url));
     given.push(Given {
@@ -96,7 +96,7 @@ fn is_of_file(sources: &Sources<'_>, name: &str) -> bool {
     matches!(sources.origin("redis", name), Origin::File { .. })
 }
 
-/// The URL of one of them, unless something is wrong with it.
+/// The URL of one server, unless it has a fault.
 fn url_of(entry: &Entry<'_>, faults: &mut Faults) -> Option<RedisUrl> {
     entry.find_strangers(&FIELDS, faults);
     let url: Option<RedisUrl> = entry.value("url", &[], faults);
@@ -124,7 +124,7 @@ fn url_of(entry: &Entry<'_>, faults: &mut Faults) -> Option<RedisUrl> {
             );
             return none(entry, from, wrong, faults);
         }
-        // That is told already.
+        // The fault is reported already.
         (None, None) => return None,
     };
     if url.is_several() {
@@ -145,12 +145,12 @@ fn url_of(entry: &Entry<'_>, faults: &mut Faults) -> Option<RedisUrl> {
     };
     match Client::builder(url.reveal()).check() {
         Ok(()) => Some(url),
-        // It repeats nothing that could be a password.
+        // The message repeats no text that could be a password.
         Err(error) => none(entry, from, Wrong(error.to_string()), faults),
     }
 }
 
-/// The URL with what is said of its sentinels.
+/// The URL with the sentinels of the server.
 fn with_sentinels(
     url: RedisUrl,
     sentinels: Option<Hosts>,

@@ -1,22 +1,22 @@
-//! What is known of one setting, and how a list of them becomes structs.
+//! The description of one setting, and the macro that makes structs of a list of settings.
 
 use super::value::Form;
 
-/// One setting: what the file, the environment, the command line and the help know of it.
+/// One setting, as file, environment, command line and help know it.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub(super) section: &'static str,
     pub(super) name: &'static str,
     pub(super) form: Form,
-    /// What help calls its value.
+    /// The name of its value in the help.
     pub(super) what: &'static str,
     pub(super) default: Option<&'static str>,
-    /// What could stand there, where there is no default.
+    /// An example of a value, if there is no default.
     pub(super) like: Option<&'static str>,
     pub(super) doc: &'static [&'static str],
 }
 
-/// The settings of one section, and what they are for.
+/// The settings of one section, and its description.
 #[derive(Debug)]
 pub(super) struct Section {
     pub(super) name: &'static str,
@@ -41,7 +41,7 @@ impl Setting {
     }
 }
 
-/// What stands there, if anything does.
+/// The first text, if there is one.
 pub(super) const fn first(texts: &[&'static str]) -> Option<&'static str> {
     match texts {
         [] => None,
@@ -50,7 +50,7 @@ pub(super) const fn first(texts: &[&'static str]) -> Option<&'static str> {
 }
 
 /// Makes a struct of each section, [`Settings`](super::settings::Settings) of them all, and the
-/// list of what is known of each setting.
+/// list of the descriptions of all settings.
 ///
 /// A setting is a field with a type that is a [`Value`](super::value::Value), and then
 /// `= "its default"`, or, where it has none, `, like "what could stand there"`; and perhaps
@@ -80,7 +80,7 @@ macro_rules! settings {
             $( $(#[doc = $about])+ pub $section: $Section, )+
         }
 
-        /// What is known of all settings, in the order in which they are shown.
+        /// The descriptions of all settings, in the order in which they are shown.
         pub(super) static SECTIONS: &[Section] = &[$(
             Section {
                 name: stringify!($section),
@@ -100,7 +100,8 @@ macro_rules! settings {
         )+];
 
         impl Settings {
-            /// What the sources say; where they are wrong, the default, and a fault.
+            /// Reads the values from the sources; a wrong value is replaced by the default, and
+            /// reported.
             pub(super) fn read(sources: &mut Sources<'_>) -> Self {
                 Settings {
                     $( $section: $Section::read(sources), )+

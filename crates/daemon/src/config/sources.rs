@@ -1,4 +1,4 @@
-//! Who says what a setting is: a flag beats the environment, which beats the file, which beats
+//! The precedence of the sources: a flag beats the environment, which beats the file, which beats
 //! the default.
 
 use super::fault::{Faults, Origin, Wrong};
@@ -9,7 +9,7 @@ use super::setting::Setting;
 use super::settings::setting;
 use super::value::Value;
 
-/// Where values are looked for, and what was wrong there.
+/// The sources of values, and their faults.
 pub(super) struct Sources<'a> {
     pub(super) file: File<'a>,
     pub(super) env: &'a dyn Fn(&str) -> Option<String>,
@@ -18,7 +18,7 @@ pub(super) struct Sources<'a> {
     pub(super) given: Vec<Given>,
 }
 
-/// A setting that somebody has given.
+/// A setting with a given value.
 #[derive(Debug, Clone)]
 pub(super) struct Given {
     pub(super) setting: &'static Setting,
@@ -28,8 +28,8 @@ pub(super) struct Given {
 }
 
 impl Sources<'_> {
-    /// What holds of a setting. All that is said is looked at, so that the file has no fault
-    /// that a flag hides.
+    /// The value that holds for a setting. All sources are read, so that a flag does not hide a
+    /// fault of the file.
     pub(super) fn value<T: Value>(&mut self, section: &str, name: &str, rules: &[Rule<T>]) -> T {
         let setting = setting(section, name);
         let mut value = match setting.default {
@@ -59,14 +59,14 @@ impl Sources<'_> {
         value
     }
 
-    /// What is said of it, the strongest last.
+    /// The given values, the strongest last.
     fn said(&mut self, setting: &Setting) -> Vec<(String, Origin)> {
         let mut said = Vec::new();
         match self.file.setting(setting) {
             Ok(found) => said.extend(found),
             Err((origin, wrong)) => self.faults.add(origin, setting.field(), wrong),
         }
-        // Whoever cannot leave a variable out leaves it empty.
+        // Some programs cannot leave a variable out, and set it to an empty text.
         if let Some(text) = (self.env)(&setting.env()).filter(|text| !text.is_empty()) {
             said.push((text, Origin::Env(setting.env())));
         }
@@ -79,7 +79,7 @@ impl Sources<'_> {
         said
     }
 
-    /// Who gave a setting.
+    /// The source of a setting.
     pub(super) fn origin(&self, section: &str, name: &str) -> Origin {
         let setting = setting(section, name);
         let mut given = self.given.iter();
@@ -88,7 +88,7 @@ impl Sources<'_> {
             .map_or(Origin::Default, |given| given.origin.clone())
     }
 
-    /// Says what is wrong with a setting as it was given.
+    /// Reports a fault of a setting at its place.
     pub(super) fn fault(&mut self, section: &str, name: &str, wrong: Wrong) {
         let origin = self.origin(section, name);
         self.faults.add(origin, format!("{section}.{name}"), wrong);

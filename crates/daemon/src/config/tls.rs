@@ -13,7 +13,7 @@ use super::redis_url::alone;
 use super::settings::Http;
 use super::sources::Sources;
 
-/// What to serve HTTPS with, if it is asked for.
+/// The certificate and key of HTTPS, if it is asked for.
 pub(super) fn read(http: &Http, sources: &mut Sources<'_>) -> Option<Arc<ServerConfig>> {
     let (name, wrong) = match (&http.tls_cert_file, &http.tls_key_file) {
         (None, None) => return None,

@@ -1,5 +1,4 @@
-//! How values are written: as a text, whether it stands in the file, in the environment or
-//! behind a flag.
+//! The written form of values: a text, the same in the file, in the environment and behind a flag.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -12,11 +11,11 @@ use tracing_subscriber::EnvFilter;
 use super::fault::Wrong;
 use crate::duration;
 
-/// Whether plain keys become jobs, and what it means if one is missing.
+/// Whether plain keys become jobs, and the effect of a missing key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Adoption(pub Option<MissingKey>);
 
-/// What a value is in TOML.
+/// The TOML type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Text,
@@ -24,21 +23,21 @@ pub(super) enum Form {
     Switch,
 }
 
-/// What a setting can hold.
+/// A value that a setting can have.
 pub(super) trait Value: Sized {
     const FORM: Form;
 
-    /// What help calls it.
+    /// Its name in the help.
     const WHAT: &'static str;
 
     fn parse(text: &str) -> Result<Self, Wrong>;
 
-    /// What it is where nothing was said and there is no default.
+    /// The value of an absent setting without a default.
     fn absent() -> Option<Self> {
         None
     }
 
-    /// How it is shown, where `text` was given: without secrets.
+    /// The form of the value in messages: without secrets.
     fn shown(text: &str) -> String {
         text.to_owned()
     }
@@ -264,7 +263,7 @@ impl Value for Rate {
     }
 }
 
-/// What is logged, as `tracing_subscriber::EnvFilter` reads it.
+/// A filter of log lines, in the syntax of `tracing_subscriber::EnvFilter`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFilter(pub String);
 
@@ -306,7 +305,7 @@ impl Value for Share {
     }
 }
 
-/// Where a collector takes OTLP over HTTP, without the path.
+/// The URL of a collector of OTLP over HTTP, without the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint(pub String);
 
@@ -330,7 +329,7 @@ impl Value for Endpoint {
         Ok(Endpoint(text.trim_end_matches('/').to_owned()))
     }
 
-    /// Without what might be a password.
+    /// Hides a part that might be a password.
     fn shown(text: &str) -> String {
         match Endpoint::parse(text) {
             Ok(Endpoint(url)) => url,

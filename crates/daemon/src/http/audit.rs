@@ -1,4 +1,4 @@
-//! Whether every job is accounted for.
+//! Audits: whether every job is accounted for.
 
 use axum::Json;
 use keyfall::{AuditReport, Damage, Error, Kind};
@@ -10,93 +10,93 @@ use super::body::Body;
 use super::problem::Problem;
 use super::wire::UnseenOut;
 
-/// Which kinds, and whether they are repaired.
+/// The kinds of an audit, and whether it repairs them.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuditIn {
-    /// What the kinds begin with. All, if it is not given.
+    /// The start of the names of the kinds. Defaults to all kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "app1:trans:notice:")]
     pub prefix: Option<String>,
-    /// Repairs what is found; no job is lost by it.
+    /// Repairs the findings; no job is lost by it.
     #[serde(default)]
     pub repair: bool,
 }
 
-/// What was found, kind by kind.
+/// The findings, kind by kind.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct AuditOut {
     pub kinds: Vec<AuditedOut>,
-    /// What is wrong with the keys that all kinds have in common, and which kinds are not listed. The
-    /// first only without a prefix.
+    /// Damage of the keys that all kinds share, and kinds that are missing in the list of kinds.
+    /// The former only without a prefix.
     #[serde(default)]
     pub damaged: Vec<DamageOut>,
-    /// Whether all keys of the database were looked at for kinds that are not listed.
+    /// Whether all keys of the database were searched for kinds that are not listed.
     #[serde(default)]
     pub searched: bool,
-    /// What was not looked at, because one of several servers was away.
+    /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
 
-/// What was found in one kind.
+/// The findings in one kind.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct AuditedOut {
     #[schema(example = "app1:trans:notice")]
     pub kind: String,
-    /// Whether nothing is wrong any more.
+    /// Whether the kind has no flaw any more.
     pub clean: bool,
-    /// Why it could not be audited. The other fields say nothing then.
+    /// Why it could not be audited. Then the other fields mean nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// How many names were looked at.
     pub scanned: u64,
-    /// Whether all were. If not, there are more flaws than are listed.
+    /// Whether all names were looked at. If not, there are more flaws than are listed.
     pub complete: bool,
     /// Whether as many parts are stored as there are jobs that need one.
     pub consistent: bool,
-    /// How many more jobs came than are accounted for.
+    /// The number of jobs that came in, minus the jobs that are accounted for.
     pub difference: i64,
-    /// The same of dead letters.
+    /// The same for dead letters.
     pub letters_difference: i64,
-    /// What is wrong with keys as a whole, and with fields of them.
+    /// Damage of whole keys, and of fields of them.
     #[serde(default)]
     pub damaged: Vec<DamageOut>,
     pub flaws: Vec<FlawOut>,
-    /// What was not looked at, because one of several servers was away.
+    /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
 
-/// A key, or one of its fields, that is not what it should be.
+/// A damaged key, or a damaged field of a key.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct DamageOut {
     #[schema(example = "keyfall:{app1:trans:notice/0}:stats")]
     pub key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// What is wrong with it.
+    /// The damage.
     pub what: String,
     pub repaired: bool,
-    /// What was done about it; or else what does it.
+    /// The repair that was made; or else the command that makes it.
     pub remedy: String,
 }
 
-/// Something that is wrong.
+/// A flaw of a job or of a dead letter.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct FlawOut {
     /// Kind and id of the job; of a dead letter, its number as well.
     pub name: String,
-    /// What is wrong, such as `due_without_record`.
+    /// The name of the flaw, such as `due_without_record`.
     pub flaw: String,
     pub repaired: bool,
-    /// What became of it, or what a repair makes of it.
+    /// The outcome of the repair, or the outcome that a repair would have.
     #[serde(default)]
     pub remedy: String,
 }
 
-/// Looks whether every job is accounted for, and repairs what is damaged. It goes through all that
-/// is stored, and answers when it has.
+/// Checks that every job is accounted for, and repairs damage. It goes through all stored data, and
+/// answers at the end.
 #[utoipa::path(post, path = "/v1/audit", operation_id = "audit", tag = "kinds", request_body = Option<AuditIn>,
     responses((status = 200, body = AuditOut)))]
 pub(super) async fn audit(

@@ -1,4 +1,4 @@
-//! Who may do what. A handler reaches Redis by saying what for, and with which jobs.
+//! Authorization: a handler gets access to Redis by naming the scope, and the keys of the jobs.
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -15,11 +15,11 @@ use super::pages;
 use super::problem::Problem;
 use super::rate::Who;
 
-/// How often a call that takes its time looks whether it still may. With what the tokens need to see
-/// that their file has changed, it is less than a second.
+/// How often a long call checks its rights. Together with the time in which the tokens notice a
+/// change of their file, it is less than a second.
 pub(super) const LOOK: Duration = Duration::from_millis(250);
 
-/// What a token is for.
+/// A right of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Looking at jobs, kinds and instances.
@@ -28,27 +28,27 @@ pub(crate) enum Scope {
     Schedule,
     /// Pulling jobs, and settling their leases.
     Consume,
-    /// What is done with many jobs at once, with dead letters, and with whole kinds.
+    /// Changes of many jobs at once, of dead letters, and of whole kinds.
     Operate,
 }
 
-/// The tokens that were made. Without them, whoever reaches the daemon may do everything.
+/// The known tokens. Without them, every client that reaches the daemon may do everything.
 pub(crate) trait Tokens: Send + Sync + 'static {
-    /// What the bearer of this token may do. `None` if nobody has made it, or it was revoked.
+    /// The rights of the bearer of this token. `None` if it does not exist, or was revoked.
     fn check(&self, bearer: &str) -> Option<Arc<dyn Grant>>;
 }
 
-/// What the bearer of a token may do.
+/// The rights of the bearer of a token.
 pub(crate) trait Grant: Send + Sync + 'static {
-    /// What the token is called: in the log, and where its requests are counted.
+    /// The name of the token: in the log, and for counting its requests.
     fn id(&self) -> &str;
 
-    /// Whether it may do this with every job whose key begins so. A whole key is such a
-    /// beginning as well; the empty text means all jobs.
+    /// Whether it allows this with every job whose key has this prefix. A whole key is such a
+    /// prefix as well; the empty text means all jobs.
     fn allows(&self, scope: Scope, prefix: &str) -> bool;
 }
 
-/// Whoever makes a request.
+/// The client that makes a request.
 #[derive(Clone)]
 pub(super) struct Caller {
     api: Arc<Api>,
@@ -57,7 +57,7 @@ pub(super) struct Caller {
     who: Who,
 }
 
-/// What a request came with, and is judged by as long as it is open.
+/// The token of a request, which is checked as long as the request is open.
 #[derive(Clone)]
 struct Token {
     bearer: Arc<str>,
@@ -65,7 +65,7 @@ struct Token {
 }
 
 impl Caller {
-    /// Who makes a request with these headers, from there.
+    /// The client of a request with these headers, from this address.
     pub(super) fn identify(
         api: &Arc<Api>,
         headers: &HeaderMap,
@@ -112,13 +112,13 @@ impl Caller {
         self.token.as_ref().map(|token| &*token.id)
     }
 
-    /// Whose requests and jobs are counted together.
+    /// The party whose requests and jobs are counted together.
     pub(super) fn who(&self) -> &Who {
         &self.who
     }
 
-    /// What the token allows at this moment: it may have been revoked since the request began, or
-    /// have expired, or be good for less. `None` if there are no tokens.
+    /// The rights of the token at this moment: since the request began, it may have been revoked,
+    /// have expired, or have lost rights. `None` if there are no tokens.
     fn grant(&self) -> Result<Option<Arc<dyn Grant>>, Problem> {
         match (&self.api.tokens, &self.token) {
             (Some(tokens), Some(token)) => checked(&**tokens, &token.bearer).map(Some),
@@ -126,7 +126,8 @@ impl Caller {
         }
     }
 
-    /// The way to the jobs whose keys begin so, if this caller may do that with all of them now.
+    /// Access to the jobs whose keys have this prefix, if this caller has the right for all of them
+    /// now.
     pub(super) fn may(&self, scope: Scope, prefix: &str) -> Result<&Api, Problem> {
         let grant = self.grant()?;
         if grant.is_none_or(|grant| grant.allows(scope, prefix)) {
@@ -145,7 +146,7 @@ impl Caller {
         self.may(scope, key.as_str())
     }
 
-    /// The way to the jobs whose keys begin like one of these, or to all, if there is none.
+    /// Access to the jobs whose keys have one of these prefixes, or to all, if there is none.
     pub(super) fn may_with_each(&self, scope: Scope, prefixes: &[String]) -> Result<&Api, Problem> {
         if prefixes.is_empty() {
             return self.may(scope, "");
@@ -156,12 +157,13 @@ impl Caller {
         Ok(&self.api)
     }
 
-    /// Whether this caller may do that with all jobs whose keys begin so.
+    /// Whether this caller has the right for all jobs whose keys have this prefix.
     pub(super) fn can(&self, scope: Scope, prefix: &str) -> bool {
         self.may(scope, prefix).is_ok()
     }
 
-    /// The way to what is filtered afterwards by what the caller [can](Self::can) see.
+    /// Access for an answer that is filtered afterwards by the jobs that the caller
+    /// [can](Self::can) see.
     pub(super) fn sees_its_own(&self) -> Result<&Api, Problem> {
         self.grant().map(|_| &*self.api)
     }

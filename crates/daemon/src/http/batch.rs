@@ -27,8 +27,7 @@ use super::rate::Who;
 use super::restore::restore_one;
 use crate::traces::Place;
 
-/// A line: what it asks for, and of which job. Beside them stands what the body of the call would
-/// hold.
+/// A line: the call and its job, and beside them the fields of the call's body.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(super) struct BatchIn {
     call: Verb,
@@ -36,7 +35,7 @@ pub(super) struct BatchIn {
     key: String,
 }
 
-/// A call on one job; `delete` is that of a dead letter.
+/// A call on one job; `delete` deletes a dead letter.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Verb {
@@ -63,25 +62,25 @@ struct Call {
 pub struct BatchOut {
     /// The number of the line, from 1. Empty lines count and are not answered.
     pub line: u64,
-    /// What the call alone would have been answered with.
+    /// The status that the call alone would have had.
     pub status: u16,
     /// The body that it would have been answered with.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Box<RawValue>>,
-    /// What went wrong.
+    /// The error of the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
 }
 
 /// Many calls, one a line, in JSON: `call` is `schedule`, `cancel`, `postpone`, `fire`, `payload`,
-/// `requeue` or `delete` (a dead letter), or `restore`, `key` names the job, and beside them stands what the
-/// body of the call would hold.
+/// `requeue`, `delete` (a dead letter) or `restore`, `key` names the job, and beside them stand the
+/// fields of the call's body.
 ///
-/// The answers come line by line and in order, while further lines are read. Lines about
-/// different jobs are carried out at the same time, lines about the same job one after the other.
-/// What is wrong with a line spoils no other. Each line counts as a request: where there is a limit, a
-/// batch is read no faster. A token that is revoked meanwhile is refused line by line.
+/// The answers come line by line and in order, while further lines are read. Lines about different
+/// jobs are carried out at the same time, lines about the same job one after the other. A faulty
+/// line does not affect the others. Each line counts as a request: under a rate limit, a batch is
+/// read no faster. After a token was revoked, each further line is refused.
 #[utoipa::path(post, path = "/v1/batch", tag = "batch",
     request_body(content = Option<BatchIn>, content_type = "application/x-ndjson",
         description = "One of these a line", example = json!({"call": "schedule", "key": "app1:trans:notice:42", "after": "15m"})),
@@ -134,13 +133,13 @@ struct Open {
     waiting: VecDeque<Line>,
     /// The request counts as the first of them.
     is_first: bool,
-    /// The number of the last one that was answered.
+    /// The number of the last line that was answered.
     last: u64,
 }
 
 impl Open {
-    /// The lines whose turn has come, at least one: all that are there, or as many as the rate
-    /// allows. `None` at the end. Dropped before it is done, it has lost none.
+    /// The lines whose turn has come, at least one: all that have arrived, or as many as the rate
+    /// allows. `None` at the end. Cancel safe: a dropped call has lost no line.
     async fn next(&mut self, api: &Api, who: &Who) -> Option<Vec<Line>> {
         if self.waiting.is_empty() {
             self.waiting.extend(self.lines.next().await?);
@@ -167,8 +166,8 @@ fn written(answers: &[BatchOut]) -> Result<Bytes, Infallible> {
     Ok(text.into())
 }
 
-/// Carries out lines at the same time, so that they travel together; a line whose job was named
-/// before waits for those before it.
+/// Carries out lines at the same time, so that they travel together; a line about the job of an
+/// earlier line waits for that line.
 async fn carry_out(caller: &Caller, lines: Vec<Line>) -> Vec<BatchOut> {
     let mut answers = Vec::with_capacity(lines.len());
     let (mut names, mut calls) = (HashSet::new(), Vec::new());
@@ -204,7 +203,7 @@ impl Call {
         })
     }
 
-    /// What stands beside `call` and `key`.
+    /// The fields beside `call` and `key`.
     fn rest<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         let mut fields: BTreeMap<String, &RawValue> = serde_json::from_slice(&self.text)
             .map_err(|error| Problem::invalid("body", error.to_string()))?;

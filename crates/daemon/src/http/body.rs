@@ -1,4 +1,4 @@
-//! Reads what was sent, and says what is wrong with it: which field, and why.
+//! Reads bodies and queries, and reports faults: the field and the reason.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use super::problem::Problem;
 use super::{Api, Settings};
 
-/// How much of a body that is too large is read all the same, so that a client that is still
-/// sending gets to read the answer.
+/// How much of a too large body is read all the same, so that a client that is still sending gets
+/// to read the answer.
 const READ_IN_VAIN: usize = 16 * 1024 * 1024;
 
 /// A body in JSON. No body is `{}`.
@@ -88,7 +88,7 @@ pub(super) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     Ok(read)
 }
 
-/// Reads what was parsed by half.
+/// Reads a value from a parser that has begun.
 pub(super) fn read_from<'de, T, D>(reader: D) -> Result<T, Problem>
 where
     T: DeserializeOwned,
@@ -97,7 +97,7 @@ where
     serde_path_to_error::deserialize(reader).map_err(|error| {
         let field = error.path().to_string();
         let error = error.into_inner();
-        // Where it is no JSON, no field is to blame.
+        // If the text is no JSON, no field is to blame.
         let field = if field == "." || !error.is_data() {
             "body".to_owned()
         } else {
@@ -121,7 +121,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Key {
     }
 }
 
-/// What stands behind the `?`.
+/// The parameters behind the `?`.
 pub(super) struct Params<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
@@ -135,7 +135,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// The same, where a name may stand several times.
+/// The same, where a name may occur several times.
 pub(super) struct Pairs(pub(super) Vec<(String, String)>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Pairs {

@@ -1,4 +1,4 @@
-//! Many jobs at once, named by what their keys begin with.
+//! Calls on many jobs at once, selected by the prefix of their keys.
 
 use axum::Json;
 use keyfall::{BulkReport, Client, Selection};
@@ -10,18 +10,18 @@ use super::body::Body;
 use super::problem::Problem;
 use super::wire::{Span, Time, UnseenOut};
 
-/// Which jobs, and whether it is in earnest.
+/// The jobs of a call, and whether it is a dry run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkIn {
-    /// What their keys begin with. End it with a colon to mean one kind, module or app.
+    /// The prefix of their keys. End it with a colon to mean one kind, module or app.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "app1:trans:notice:")]
     pub prefix: Option<String>,
     /// All of them, instead of a prefix.
     #[serde(default)]
     pub everything: bool,
-    /// Changes nothing, and counts what it would be about.
+    /// Changes nothing, and counts the jobs that the call would change.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -30,14 +30,14 @@ pub struct BulkIn {
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkPostponeIn {
-    /// What their keys begin with. End it with a colon to mean one kind, module or app.
+    /// The prefix of their keys. End it with a colon to mean one kind, module or app.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "app1:trans:notice:")]
     pub prefix: Option<String>,
     /// All of them, instead of a prefix.
     #[serde(default)]
     pub everything: bool,
-    /// Changes nothing, and counts what it would be about.
+    /// Changes nothing, and counts the jobs that the call would change.
     #[serde(default)]
     pub dry_run: bool,
     /// All due so long after Redis receives the call.
@@ -51,26 +51,26 @@ pub struct BulkPostponeIn {
     pub by: Option<Span>,
 }
 
-/// What became of them.
+/// The outcome for the selected jobs.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct BulkOut {
-    /// Those that the call was about: `done`, `running` and `skipped` add up to it. After a dry
-    /// run, they are zero.
+    /// The selected jobs: `done`, `running` and `skipped` add up to it. After a dry run, these
+    /// three are zero.
     pub matched: u64,
-    /// Those that were changed.
+    /// The jobs that were changed.
     pub done: u64,
-    /// Those that run and were told to stop: of a cancel only.
+    /// The jobs that run and were told to stop; only of a cancel.
     pub running: u64,
-    /// Those left as they are: they had changed their state, or are damaged; or, of a requeue, a
-    /// job of their name is there.
+    /// The jobs that were left as they are: they had changed their state, or are damaged; or, of a
+    /// requeue, a job of the same name exists.
     pub skipped: u64,
     pub dry_run: bool,
-    /// What the call did not come to, because one of several servers was away.
+    /// The parts that the call did not reach, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
 
-/// The jobs that are meant. Nobody means all of them by leaving something out.
+/// The selected jobs. No call selects all jobs by leaving a field out.
 pub(super) struct Which([String; 1]);
 
 impl Which {
@@ -119,7 +119,7 @@ macro_rules! carry_out {
 }
 pub(super) use carry_out;
 
-/// Takes many jobs back: those that are pending never start, those that run are told to stop.
+/// Cancels many jobs: pending jobs never start, running jobs are told to stop.
 #[utoipa::path(post, path = "/v1/jobs/cancel", operation_id = "cancel_jobs", tag = "bulk", request_body = BulkIn,
     responses((status = 200, body = BulkOut)))]
 pub(super) async fn cancel(

@@ -21,23 +21,23 @@ use tower_layer::Layer;
 #[derive(Clone)]
 pub(super) struct Door {
     room: Arc<Semaphore>,
-    /// Whether it was said that there is none.
+    /// Whether the lack of room was logged.
     said: Arc<AtomicBool>,
     patience: Duration,
 }
 
-/// A connection that is cut off when what it is sent is not read.
+/// A connection that is cut off when the client does not read the data sent to it.
 pub(super) struct Guest<I> {
     stream: I,
     patience: Duration,
-    /// Runs while something waits to be sent.
+    /// Runs while data waits to be sent.
     stalled: Option<Pin<Box<Sleep>>>,
     sent: Sent,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// What a connection does when all that it was given has been passed to the system. If it breaks
-/// before, that is dropped. Each request has it as an extension.
+/// Calls that a connection makes once all its data has been passed to the system. If the connection
+/// breaks before, they are dropped. Each request has it as an extension.
 #[derive(Clone, Default)]
 pub(crate) struct Sent(Arc<Mutex<Vec<Call>>>);
 
@@ -55,7 +55,7 @@ impl Door {
 }
 
 impl Sent {
-    /// Has `call` called when what is written next has gone.
+    /// Calls `call` once the data that is written next has gone.
     pub(super) fn then(&self, call: impl FnOnce() + Send + 'static) {
         self.lock().push(Box::new(call));
     }
@@ -104,7 +104,7 @@ impl<S> Accept<TcpStream, S> for Door {
 }
 
 impl<I> Guest<I> {
-    /// Passes on what came of sending, unless it has been waiting for too long.
+    /// Returns the result of sending, unless it has been waiting for too long.
     fn in_time(
         &mut self,
         sent: Poll<io::Result<usize>>,
@@ -158,7 +158,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Guest<I> {
         self.stream.is_write_vectored()
     }
 
-    /// Called when nothing is left to be written: neither of an answer, nor by TLS.
+    /// Called when no data is left to be written: neither of an answer, nor by TLS.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = std::task::ready!(Pin::new(&mut self.stream).poll_flush(context));
         if flushed.is_ok() {

@@ -1,4 +1,4 @@
-//! How many jobs there are.
+//! Counts jobs.
 
 use axum::Json;
 use keyfall::Counts;
@@ -15,7 +15,7 @@ use super::wire::UnseenOut;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct CountIn {
-    /// What their keys begin with. All, if it is not given.
+    /// The prefix of their keys. Defaults to all jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(example = "app1:trans:notice:")]
     pub prefix: Option<String>,
@@ -24,21 +24,21 @@ pub struct CountIn {
 /// How many jobs are in each state.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct CountOut {
-    /// Waiting to fall due, those that wait to be retried included.
+    /// Waiting to fall due, or to be retried.
     pub pending: u64,
-    /// Those of the pending that are due.
+    /// The pending jobs that are due.
     pub overdue: u64,
     pub running: u64,
-    /// Claimed by somebody who has not been heard of since the lease ended.
+    /// Claimed by a worker or consumer that has not been heard of since the lease ended.
     pub lapsed: u64,
     /// Dead letters.
     pub dead: u64,
-    /// What was not looked at, because one of several servers was away.
+    /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
 
-/// How many jobs are in each state. Where the prefix reaches into the id, each id is looked at.
+/// How many jobs are in each state. If the prefix reaches into the id, each id is looked at.
 #[utoipa::path(get, path = "/v1/jobs/count", operation_id = "count_jobs", tag = "jobs", params(CountIn),
     responses((status = 200, body = CountOut)))]
 pub(super) async fn count(

@@ -1,4 +1,4 @@
-//! What can hurt.
+//! The findings of the doctor.
 
 use axum::Json;
 use keyfall::doctor::{Diagnosis, Finding, Severity};
@@ -8,20 +8,20 @@ use utoipa::ToSchema;
 use super::auth::{Caller, Scope};
 use super::problem::Problem;
 
-/// What the doctor has found.
+/// The findings of the doctor.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct DoctorOut {
-    /// Where Redis is; without credentials.
+    /// The address of Redis, without credentials.
     pub server: String,
-    /// How bad the worst finding is.
+    /// The severity of the worst finding.
     pub worst: SeverityOut,
     /// One for each check.
     pub findings: Vec<FindingOut>,
 }
 
-/// How bad it is. `ok`: as it should be. `info`: worth knowing, or not to be seen. `warning`: jobs
-/// run late, or may be lost when something else goes wrong. `error`: jobs are lost, refused or not
-/// run, now or at the next restart.
+/// The severity of a finding. `ok`: as it should be. `info`: worth knowing, or could not be looked
+/// at. `warning`: jobs run late, or may be lost when something else fails. `error`: jobs are lost,
+/// refused or not run, now or at the next restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SeverityOut {
@@ -31,29 +31,29 @@ pub enum SeverityOut {
     Error,
 }
 
-/// What one check has found.
+/// The finding of one check.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct FindingOut {
     /// Which check it is; `docs/doctor.md` lists them.
     #[schema(example = "notify-flags")]
     pub id: String,
     pub severity: SeverityOut,
-    /// Whether it could be looked at. If not, `found` says why.
+    /// Whether the check could be made. If not, `found` says why.
     pub seen: bool,
     pub found: String,
     pub expected: String,
     /// Why it matters.
     pub why: String,
-    /// What puts it right; absent if nothing has to be done.
+    /// The remedy; absent if none is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// What was done about it, where that was asked for.
+    /// The repair that was made, if one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed: Option<String>,
 }
 
-/// Looks for what can hurt: settings of Redis, rights, clocks, jobs that nobody runs. Changes
-/// nothing.
+/// Looks for settings of Redis, rights, clocks and jobs without a worker that can cause trouble.
+/// Changes nothing.
 #[utoipa::path(get, path = "/v1/doctor", operation_id = "doctor", tag = "instances", responses((status = 200, body = DoctorOut)))]
 pub(super) async fn doctor(caller: Caller) -> Result<Json<DoctorOut>, Problem> {
     let client = &caller.may(Scope::Read, "")?.client;

@@ -1,35 +1,34 @@
-//! How far a call is to get before it is answered, and how far it got.
+//! Durable calls: how far a call must get before it is answered, and how far it got.
 
 use keyfall::{Durable, Reached};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// How far a cancel is to get before it is answered.
+/// How far a cancel must get before it is answered.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DurableIn {
-    /// How many replicas are to have it.
+    /// How many replicas must have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durable: Option<u32>,
-    /// Whether it is also to be on disk, on that of the primary and those of as many replicas.
+    /// Whether it must also be on the disk of the primary, and on the disks of as many replicas.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[param(default = false)]
     pub fsynced: bool,
 }
 
-/// How far a call got that was to be durable. What was not reached in time is no error: what was
-/// asked for is done.
+/// How far a durable call got. A goal that was not reached in time is no error: the call is done.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 pub struct ReachedOut {
-    /// Whether all was reached that was asked for.
+    /// Whether all goals were reached.
     pub met: bool,
     /// How many replicas have it, in memory at the least.
     pub replicas: u32,
-    /// Whether it is on the disk of the primary, where the server tells.
+    /// Whether it is on the disk of the primary, if the server tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<bool>,
-    /// On the disks of how many replicas it is, where the server tells.
+    /// On the disks of how many replicas it is, if the server tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_on_disk: Option<u32>,
 }

@@ -1,12 +1,13 @@
-//! How many files this process may have open: each connection is one.
+//! The limit of open files of this process: each connection is one.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What is open beside the connections: to Redis, and what the process is made of.
+/// Files beside the connections of clients: connections to Redis, and the files of the process
+/// itself.
 const OWN: u64 = 64;
 
-/// Raises the limit of this process, which is 1024 where services are usually started, so that it
-/// does not stand in the way of so many connections.
+/// Raises the limit of this process, usually 1024 for services, so that it allows so many
+/// connections.
 pub(crate) fn allow_connections(connections: usize) {
     let wanted = (connections as u64).saturating_add(OWN);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

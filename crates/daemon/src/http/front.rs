@@ -1,5 +1,5 @@
-//! What every request passes before its handler: it gets an id, its caller is identified and
-//! counted, and it is logged.
+//! The steps before each handler: a request gets an id, its caller is identified and counted, and
+//! it is logged.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id that is taken over.
 const LONGEST_ID: usize = 128;
 
-/// What needs no token: whether the daemon is well, and what it offers.
+/// Calls without a token: the health of the daemon, and its API.
 pub(super) const OPEN: [&str; 3] = ["/livez", "/readyz", "/v1/openapi.json"];
 
-/// What an answer says beside its status, for the log.
+/// The code of an answer beside its status, for the log.
 #[derive(Clone, Copy)]
 pub(crate) struct Code(pub(crate) u8);
 

@@ -11,10 +11,10 @@ use super::connections::Sent;
 /// So much of an answer is written at once. Between two parts its jobs can go back.
 const PART: usize = 64 * 1024;
 
-/// An answer in JSON whose jobs are the consumer's once its last byte has gone; then each is
-/// accepted. If the connection breaks before, they go back; and if one of them goes back before, or
-/// the consumer may not have them any more, the answer has no end, so that nobody takes it for
-/// theirs.
+/// An answer in JSON with jobs. The jobs belong to the consumer once its last byte has gone; then
+/// each is accepted. If the connection breaks before, they go back. If one of them goes back
+/// before, or the consumer loses the right to them, the answer has no end, so that no consumer
+/// believes to have them.
 pub(crate) fn handed_over(
     text: Vec<u8>,
     pulled: Vec<Pulled>,
@@ -23,7 +23,7 @@ pub(crate) fn handed_over(
     accept: impl Fn(Pulled) + Clone + Send + 'static,
 ) -> Response {
     let kind = HeaderValue::from_static("application/json");
-    // So the connection has nothing to add, such as the mark of an end.
+    // With a length, the connection adds nothing, such as the mark of an end.
     let length = HeaderValue::from(text.len());
     let head = [
         (header::CONTENT_TYPE, kind),

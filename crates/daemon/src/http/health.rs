@@ -21,10 +21,10 @@ pub(super) async fn livez() -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
-/// Redis answers, the worker hears what it announces, and the daemon is not about to stop. Of several
-/// servers, one suffices. 200 instead of 204 if plain keys that routes adopt may be lost, because Redis
-/// does not announce what is done to them, and `worker.allow_unannounced` accepts that: the answer says
-/// what is lost.
+/// Redis answers, the worker hears its events, and the daemon is not about to stop. Of several
+/// servers, one suffices. 200 instead of 204 if plain keys that routes adopt may be lost, because
+/// Redis does not announce changes of keys, and `worker.allow_unannounced` accepts that: the answer
+/// names the loss.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 204), (status = 200, body = Problem), (status = 503, body = Problem)))]
 pub(super) async fn readyz(State(api): Shared) -> Result<Response, Problem> {
@@ -35,7 +35,7 @@ pub(super) async fn readyz(State(api): Shared) -> Result<Response, Problem> {
     if !api.readiness.is_ready() {
         return Err(unannounced.unwrap_or_else(Problem::deaf));
     }
-    // Whoever probes does not wait for as long as a call may take.
+    // A probe does not wait for as long as a call may take.
     match timeout(PROBE, api.client.ping()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) if error.kind() != ErrorKind::OutcomeUnknown => return Err(error.into()),

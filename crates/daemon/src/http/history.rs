@@ -1,4 +1,4 @@
-//! What became of a job, and how much of that is kept.
+//! The story of a job, and the length of histories.
 
 use std::time::SystemTime;
 
@@ -25,7 +25,7 @@ pub struct StoryIn {
     pub zone: Option<String>,
 }
 
-/// What happened to the jobs of one name, and what the job that is there waits for.
+/// The events of the jobs of one name, and the reasons why the present job waits.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct StoryOut {
     #[schema(example = "app1:trans:notice:42")]
@@ -33,9 +33,9 @@ pub struct StoryOut {
     /// None if there is no such job, nor a dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<State>,
-    /// What happened, the oldest first.
+    /// The events, the oldest first.
     pub happenings: Vec<HappeningOut>,
-    /// What it waits for: each of them alone would keep it from starting.
+    /// The reasons why it waits: each of them alone would keep it from starting.
     pub waits: Vec<WaitOut>,
     /// How many entries the history of the kind keeps; 0 if it is off.
     pub history_entries: u64,
@@ -45,24 +45,24 @@ pub struct StoryOut {
     /// How the plain key of an adopted job that waits differs from it, in plain words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_differs: Option<String>,
-    /// What is not known, in plain words, if something may be missing.
+    /// The part of the story that is not known, in plain words, if some may be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<String>,
 }
 
-/// Something that was done to a job, or to a kind.
+/// An event of a job, or of a kind.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct HappeningOut {
     #[schema(example = "app1:trans:notice")]
     pub kind: String,
-    /// None where it was done to the kind.
+    /// None for an event of the kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// In one word, such as `scheduled`, `claimed` or `failed`.
     pub what: String,
     pub at: Time,
-    /// The process that did it, as `host:process`. Empty where only the record of the job tells
-    /// of it.
+    /// The process that made the change, as `host:process`. Empty if only the record of the job
+    /// tells of it.
     pub by: String,
     /// When the job is due by that; of a claim, when it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,26 +70,26 @@ pub struct HappeningOut {
     /// Of a claim: `event`, `pacer`, `reconciler` or `backlog`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Of a claim: how long after it was due.
+    /// Of a claim: the time since the job was due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag: Option<Span>,
     /// Of an attempt that failed: its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
-    /// Of a run that ended: how long ago it was claimed.
+    /// Of a run that ended: the time since its claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took: Option<Span>,
     /// The number of the dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub letter: Option<u64>,
-    /// How the attempt failed, or why the job was buried.
+    /// The error of the attempt, or the reason of the burial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The same in plain words.
     pub text: String,
 }
 
-/// What a job waits for.
+/// A reason why a job waits.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct WaitOut {
     /// In one word: `due`, `paused`, `unrouted`, `saturated`, `claim`, `run`, `takeover` or
@@ -102,26 +102,26 @@ pub struct WaitOut {
     /// Since when the kind is paused, or when a lease lapsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// Who holds the lease, or held it.
+    /// The holder of the lease, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     /// The same in plain words.
     pub text: String,
 }
 
-/// Which kinds, and how much of what happens is kept of them.
+/// The kinds, and the length of their histories.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryIn {
-    /// What the kinds begin with. End it with a colon to mean one kind, module or app.
+    /// The prefix of the kinds. End it with a colon to mean one kind, module or app.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "app1:trans:notice:")]
     pub prefix: Option<String>,
     /// All of them, instead of a prefix.
     #[serde(default)]
     pub everything: bool,
-    /// How many entries each keeps, a million at the most. With 0 nothing is written any more,
-    /// and what was is deleted.
+    /// How many entries each keeps, a million at the most. With 0 no entries are written any more,
+    /// and the old ones are deleted.
     #[schema(maximum = 1_000_000)]
     pub entries: u64,
 }
@@ -139,7 +139,7 @@ pub struct KeptOut {
     pub entries: u64,
 }
 
-/// What happened to a job, and what it waits for.
+/// The events of a job, and the reasons why it waits.
 #[utoipa::path(get, path = "/v1/jobs/{key}/story", operation_id = "tell_story", tag = "jobs", params(StoryIn),
     responses(
         (status = 200, body = StoryOut),
@@ -163,7 +163,7 @@ pub(super) async fn story(
     Ok(Json(out))
 }
 
-/// How much of what happens is kept of each kind. With a token, of those that it can see.
+/// The length of the history of each kind. With a token, of the kinds that it can see.
 #[utoipa::path(get, path = "/v1/history", operation_id = "list_histories", tag = "kinds", responses((status = 200, body = HistoryOut)))]
 pub(super) async fn list(caller: Caller) -> Result<Json<HistoryOut>, Problem> {
     let client = &caller.sees_its_own()?.client;
@@ -177,7 +177,7 @@ pub(super) async fn list(caller: Caller) -> Result<Json<HistoryOut>, Problem> {
     Ok(Json(HistoryOut { kinds }))
 }
 
-/// Says how much of what happens is kept of these kinds from now on.
+/// Sets the length of the histories of these kinds.
 #[utoipa::path(post, path = "/v1/history", operation_id = "keep_history", tag = "kinds", request_body = HistoryIn,
     responses((status = 200, body = HistoryOut)))]
 pub(super) async fn keep(
@@ -292,9 +292,9 @@ impl WaitOut {
     }
 }
 
-/// A time as people of a zone write it, without the day where that is the one of `beside`.
+/// A time in the usual form of a zone, without the day if `beside` is on the same day.
 pub(super) fn moment(time: SystemTime, beside: SystemTime, zone: &TimeZone) -> String {
-    // What lies beyond the years that a calendar has is shown as its last instant.
+    // A time beyond the years of the calendar is shown as the last instant of the calendar.
     let zoned = |time| {
         let time = Timestamp::try_from(time).unwrap_or(Timestamp::MAX);
         Zoned::new(time, zone.clone()).datetime()

@@ -1,4 +1,4 @@
-//! Who runs what, and what nobody runs.
+//! The live instances with their routes, and the jobs without a route.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use super::body::Body;
 use super::problem::Problem;
 use super::wire::{Time, UnseenOut};
 
-/// What the live instances have routes for, and what none has.
+/// The routes of the live instances, and the jobs for which no instance has one.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct RoutesOut {
     /// In the order of their patterns.
     pub routes: Vec<RouteOut>,
     /// The kinds with jobs for which no live instance has a route. They stay pending.
     pub unrouted: Vec<UnroutedOut>,
-    /// What was not looked at, because one of several servers was away.
+    /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
@@ -29,19 +29,19 @@ pub struct RoutesOut {
 pub struct RouteOut {
     #[schema(example = "app1:trans:notice:*")]
     pub pattern: String,
-    /// How many live instances have it.
+    /// How many live instances have the route.
     pub instances: u64,
-    /// How many of them could run no further job just then.
+    /// How many of these instances could run no further job just then.
     pub saturated: u64,
 }
 
-/// Jobs that nobody runs.
+/// Jobs that no instance runs.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct UnroutedOut {
     #[schema(example = "app1:trans:notice")]
     pub kind: String,
-    /// How many of them wait. Where some jobs of the kind have a route and others have none, only
-    /// those among the oldest 256 that are overdue.
+    /// How many of them wait. If some jobs of the kind have a route and others have none, only jobs
+    /// among the oldest 256 overdue ones count.
     pub jobs: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct UnroutedOut {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct InstancesOut {
     pub instances: Vec<InstanceOut>,
-    /// What was not looked at, because one of several servers was away.
+    /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
@@ -65,20 +65,20 @@ pub struct InstanceOut {
     pub version: String,
     /// By the clock of its host.
     pub started: Time,
-    /// How long ago it last said that it lives.
+    /// The time since its last heartbeat.
     pub seen_ms: u64,
     /// The patterns of its routes.
     pub routes: Vec<String>,
-    /// Those of its routes that could run no further job just then.
+    /// The routes that could run no further job just then.
     pub saturated: Vec<String>,
     /// Whether it takes jobs that no instance has a route for.
     pub has_fallback: bool,
-    /// Whether it hears events. One that does not finds its jobs by sweeping.
+    /// Whether it hears events. An instance that does not finds its jobs by sweeping.
     pub hears_events: bool,
-    /// Those of its routes that adopt plain keys.
+    /// The routes that adopt plain keys.
     #[serde(default)]
     pub adopts: Vec<String>,
-    /// Those of them to which a missing key means that the job is cancelled.
+    /// The adopting routes for which a missing key cancels the job.
     #[serde(default)]
     pub cancels_missing: Vec<String>,
     /// Hosts of callbacks that it leaves alone because they are down; the first 32 of them.
@@ -95,11 +95,11 @@ pub struct BreakerIn {
     pub host: String,
 }
 
-/// What became of it.
+/// The state of the breaker.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct BreakerOut {
     pub host: String,
-    /// How many live instances left it alone.
+    /// How many live instances have paused their calls to it.
     pub instances: u64,
 }
 

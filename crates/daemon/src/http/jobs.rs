@@ -19,7 +19,7 @@ use super::problem::Problem;
 use super::warnings::WarningOut;
 use super::wire::{HeaderMap, Job, Payloads, Span, Time, check_when, given, payload};
 
-/// What a job is scheduled with.
+/// A new job.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewJobIn {
@@ -44,7 +44,7 @@ pub struct NewJobIn {
     #[serde(default)]
     #[schema(inline)]
     pub headers: HeaderMap,
-    /// Its own retry policy, such as `15s 3m 10m`, instead of that of its route.
+    /// Its own retry policy, such as `15s 3m 10m`, instead of the policy of its route.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub retry: Option<RetryPolicy>,
@@ -58,10 +58,10 @@ pub struct NewJobIn {
     /// Only if there is no such job, or only if there is one.
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
-    /// How many replicas are to have it before the call is answered.
+    /// How many replicas must have it before the call is answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable: Option<u32>,
-    /// Whether it is also to be on disk, on that of the primary and those of as many replicas.
+    /// Whether it must also be on the disk of the primary, and on the disks of as many replicas.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fsynced: bool,
 }
@@ -97,12 +97,12 @@ pub(super) struct PayloadIn {
     payload_base64: Option<String>,
 }
 
-/// How a job is shown.
+/// The form in which a job is shown.
 #[derive(Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ShowIn {
-    /// How its payload is shown. Defaults to `json`.
+    /// The form of its payload. Defaults to `json`.
     #[serde(default)]
     #[param(inline)]
     pub payloads: Payloads,
@@ -117,15 +117,15 @@ pub struct ScheduledOut {
     /// `false` if it has to do without a trigger, and starts some 20 ms late: a foreign value holds
     /// its name in Redis.
     pub armed: bool,
-    /// How far it got, if it was to be durable.
+    /// How far it got, if the call was durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached: Option<ReachedOut>,
-    /// What may be wrong, although the job is scheduled.
+    /// Possible mistakes, although the job is scheduled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<WarningOut>,
 }
 
-/// What became of the job that was there.
+/// The effect on the job that was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacedOut {
@@ -141,7 +141,7 @@ pub enum PlacedOut {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChangedOut {
     pub key: String,
-    /// Whether it runs, and what will follow the run was changed.
+    /// Whether the job runs, and its successor was changed.
     pub successor: bool,
     pub due: Time,
 }
@@ -152,7 +152,7 @@ pub struct CancelledOut {
     pub key: String,
     /// Whether it runs: then it is not retried, and its consumer is told to stop.
     pub running: bool,
-    /// How far the cancel got, if it was to be durable.
+    /// How far the cancel got, if it was durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached: Option<ReachedOut>,
 }
@@ -199,7 +199,7 @@ pub(super) async fn schedule_one(
     Ok((status, out))
 }
 
-/// What is odd about a job of this name.
+/// Oddities of a job with this key.
 async fn warnings(api: &Api, key: &JobKey) -> Vec<WarningOut> {
     if api.routes.serve(key) {
         return Vec::new();
@@ -280,7 +280,7 @@ pub(super) async fn show(
     Ok(Json(Job::of(&view, payloads)))
 }
 
-/// Takes a job back, or keeps one that runs from being retried.
+/// Cancels a pending job, or keeps a running one from being retried.
 #[utoipa::path(delete, path = "/v1/jobs/{key}", operation_id = "cancel_job", tag = "jobs", params(DurableIn),
     responses((status = 200, body = CancelledOut),
         (status = 404, description = "There is no such job", body = Problem)))]
@@ -383,7 +383,7 @@ fn moved(key: &JobKey, answer: Rescheduled) -> Result<ChangedOut, Problem> {
     })
 }
 
-/// Gives a job another payload. One that runs keeps the old one for this run.
+/// Gives a job another payload. A running job keeps the old one for this run.
 #[utoipa::path(put, path = "/v1/jobs/{key}/payload", operation_id = "update_payload", tag = "jobs", request_body = PayloadIn,
     responses((status = 200, body = ChangedOut),
         (status = 202, description = "It is running, and carries the new payload if it runs again"),

@@ -13,14 +13,14 @@ use super::bulk::{BulkIn, Which};
 use super::problem::Problem;
 use super::wire::{Time, UnseenOut};
 
-/// How many kinds are counted at the same time.
+/// The most kinds that are counted at the same time.
 const AT_ONCE: usize = 32;
 
 /// The kinds that were ever used, in order.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct KindsOut {
     pub kinds: Vec<KindOut>,
-    /// What was not looked at, because one of several servers was away.
+    /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
@@ -30,32 +30,32 @@ pub struct KindsOut {
 pub struct CountsOut {
     #[schema(example = "app1:trans:notice")]
     pub kind: String,
-    /// Waiting to fall due, those that wait to be retried included.
+    /// Waiting to fall due, or to be retried.
     pub pending: u64,
-    /// Those of the pending that are due.
+    /// The pending jobs that are due.
     pub overdue: u64,
-    /// Running, or claimed by somebody who has not been heard of since.
+    /// Running, or claimed by a worker that has not been heard of since.
     pub leased: u64,
     /// Scheduled while the job of the same name was running.
     pub successors: u64,
     /// Dead letters.
     pub dead: u64,
-    /// Whether nothing of the kind starts.
+    /// Whether jobs of the kind are kept from starting.
     pub paused: bool,
 }
 
-/// The counts of one kind, and what became of all jobs that it ever had.
+/// The counts of one kind, and the ends of all jobs that it ever had.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct KindOut {
     #[serde(flatten)]
     pub counts: CountsOut,
     pub counters: CountersOut,
-    /// What was not looked at, because one of several servers was away.
+    /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
 
-/// What was counted since the kind was first used.
+/// Counters since the kind was first used.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct CountersOut {
     /// Jobs that were scheduled: one for each call that created, replaced or followed a job.
@@ -64,7 +64,7 @@ pub struct CountersOut {
     pub requeued: u64,
     /// Jobs that ended well.
     pub done: u64,
-    /// Jobs that somebody cancelled.
+    /// Jobs that were cancelled.
     pub cancelled: u64,
     /// Jobs that a newer schedule took the place of.
     pub replaced: u64,
@@ -86,7 +86,7 @@ pub struct CountersOut {
     pub lapsed: u64,
 }
 
-/// What is paused.
+/// The pauses.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct PausedOut {
     /// The prefixes that were paused: kinds that begin so are paused also if they are used for
@@ -94,12 +94,12 @@ pub struct PausedOut {
     pub prefixes: Vec<SinceOut>,
     /// The kinds that are paused now.
     pub kinds: Vec<SinceOut>,
-    /// What was not looked at, because one of several servers was away.
+    /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
 
-/// What is paused since when.
+/// A pause, and its start.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct SinceOut {
     #[schema(example = "app1:trans:notice")]
@@ -160,8 +160,8 @@ pub(super) async fn show(
     Ok(Json(KindOut::new(&kind, &stats)))
 }
 
-/// Removes a kind in which nothing is, with its counters and its history. Whoever schedules a job of it
-/// afterwards makes it anew.
+/// Removes an empty kind, with its counters and its history. A later schedule of one of its jobs
+/// creates it again.
 #[utoipa::path(delete, path = "/v1/kinds/{kind}", operation_id = "drop_kind", tag = "kinds",
     params(("kind" = String, Path, example = "app1:trans:notice")),
     responses((status = 200, body = DroppedOut),
@@ -183,7 +183,7 @@ pub(super) async fn drop_kind(
     }
 }
 
-/// What is paused, and since when. With a token, what it can see.
+/// All pauses with their starts. With a token, the pauses that it can see.
 #[utoipa::path(get, path = "/v1/paused", operation_id = "list_paused", tag = "kinds", responses((status = 200, body = PausedOut)))]
 pub(super) async fn paused(caller: Caller) -> Result<Json<PausedOut>, Problem> {
     let mut paused = caller.sees_its_own()?.client.paused().await?;
@@ -224,7 +224,7 @@ pub(super) async fn pause(
     Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
 }
 
-/// Lets jobs of these kinds start again. What fell due meanwhile starts at once.
+/// Lets jobs of these kinds start again. Jobs that fell due meanwhile start at once.
 #[utoipa::path(post, path = "/v1/resume", tag = "kinds", request_body = BulkIn,
     responses((status = 200, body = SwitchedOut)))]
 pub(super) async fn resume(

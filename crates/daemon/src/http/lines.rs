@@ -10,20 +10,20 @@ use tokio::time::timeout;
 use super::body::broken;
 use super::problem::Problem;
 
-/// How many lines are handed on together at the most, and about how many bytes.
+/// The most lines that are handed on together, and about the most bytes.
 const TOGETHER: usize = 1000;
 const BYTES_TOGETHER: usize = 1024 * 1024;
 
-/// The lines of a body. No more of it is in memory than one line that is not yet complete, and
-/// those that are handed on together.
+/// The lines of a body. Memory holds one incomplete line, and the complete lines that are handed on
+/// together.
 pub(super) struct Lines {
     body: BodyDataStream,
     /// The longest line, in bytes.
     limit: usize,
-    /// For how long nothing may come.
+    /// The longest time without data.
     patience: Duration,
     got: BytesMut,
-    /// How much of it holds no end of a line.
+    /// The length of the beginning that contains no line end.
     searched: usize,
     /// How many lines have ended.
     number: u64,
@@ -36,7 +36,7 @@ pub(super) struct Lines {
 pub(super) struct Line {
     /// Its number, from 1.
     pub(super) number: u64,
-    /// Its text, or why it cannot be read. After one that did not come, none follows.
+    /// Its text, or why it cannot be read. No line follows one that did not arrive.
     pub(super) text: Result<Bytes, Problem>,
 }
 
@@ -65,7 +65,7 @@ impl Lines {
                 return None;
             }
             let mut part = timeout(self.patience, self.body.next()).await;
-            // What has come as well goes with it.
+            // Further data that has arrived goes with it.
             loop {
                 match part {
                     Ok(Some(Ok(bytes))) => self.got.extend_from_slice(&bytes),
@@ -141,7 +141,7 @@ impl Lines {
         }
     }
 
-    /// What is to come is not waited for any more. Lines that came before have been handed on.
+    /// Stops reading. Earlier lines have been handed on.
     fn end(&mut self, problem: Problem) -> Vec<Line> {
         self.is_over = true;
         let mut lines = self.cut();
@@ -160,8 +160,8 @@ mod tests {
     use super::*;
     use futures_util::stream;
 
-    /// What comes of a body whose parts come one by one: the numbers of the lines and, of those
-    /// that can be read, the text.
+    /// Reads a body whose parts come one by one: returns the numbers of the lines and, if it can be
+    /// read, the text of each.
     async fn lines(parts: &[&'static str], limit: usize) -> Vec<(u64, Option<String>)> {
         let parts: Vec<_> = parts
             .iter()

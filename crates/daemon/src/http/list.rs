@@ -10,7 +10,7 @@ use super::body::Params;
 use super::problem::Problem;
 use super::wire::{Job, Payloads, State, UnseenOut};
 
-/// How many jobs a page has unless it is told otherwise, and at the most.
+/// The default number of jobs of a page, and the largest.
 const PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
 
@@ -19,23 +19,23 @@ const LARGEST_PAGE: usize = 1000;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ListIn {
-    /// What their keys begin with. All, if it is not given.
+    /// The prefix of their keys. Defaults to all jobs.
     #[param(example = "app1:trans:notice:")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// What they wait for. `pending` covers those that wait to be retried, `retrying` lists these
-    /// alone. Defaults to `pending`.
+    /// Their state. `pending` includes jobs that wait to be retried, `retrying` lists these alone.
+    /// Defaults to `pending`.
     #[serde(default)]
     #[param(inline)]
     pub state: State,
-    /// How many at the most. Defaults to 100. Beyond some 4 MiB of payloads a page has fewer.
+    /// The most jobs of the page. Defaults to 100. Beyond some 4 MiB of payloads a page has fewer.
     #[param(minimum = 1, maximum = 1000)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Where the page begins: `next` of the page before.
+    /// The start of the page: `next` of the page before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// How their payloads are shown. Defaults to `json`.
+    /// The form of their payloads. Defaults to `json`.
     #[serde(default)]
     #[param(inline)]
     pub payloads: Payloads,
@@ -44,26 +44,26 @@ pub struct ListIn {
 /// A page of jobs.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct PageOut {
-    /// In order of due time, kind by kind; those that run by the end of their lease, dead letters
-    /// by the time of death.
+    /// In order of due time, kind by kind; running jobs by the end of their lease, dead letters by
+    /// the time of death.
     pub jobs: Vec<Job>,
-    /// Those of the page that cannot be shown.
+    /// The jobs of the page that cannot be shown.
     pub damaged: Vec<DamagedOut>,
-    /// Where the next page begins; missing on the last. A page can be short, and even empty, and
+    /// The start of the next page; missing on the last. A page can be short, and even empty, and
     /// have a next one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// What was not looked at, because one of several servers was away.
+    /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
 
-/// A job whose record or name is not what Keyfall wrote, or is of a newer version.
+/// A job whose record or name Keyfall did not write, or which a newer version wrote.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct DamagedOut {
     /// Its kind and its id.
     pub name: String,
-    /// What is wrong with it.
+    /// The damage.
     pub error: String,
 }
 
@@ -86,7 +86,7 @@ pub(super) async fn list(
         text => client.prefix(text),
     };
     let mut call = selection.list(JobState::from(wanted.state)).limit(limit);
-    // An empty one is what a script begins with.
+    // Scripts begin with an empty cursor.
     if let Some(text) = wanted.cursor.filter(|text| !text.is_empty()) {
         let cursor: Cursor = text
             .parse()

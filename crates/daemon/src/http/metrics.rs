@@ -1,4 +1,4 @@
-//! What the daemon counts, for Prometheus.
+//! The metrics of the daemon, for Prometheus.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use tokio::time::interval;
 use super::auth::{Caller, Scope};
 use super::problem::Problem;
 
-/// What the time of a call is divided by, in seconds.
+/// The buckets of the durations of calls, in seconds.
 const SCRIPT_BUCKETS: [f64; 13] = [
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0,
 ];
 
-/// After how long something is shown no more that was not counted: of kinds that are gone, or idle.
+/// The time after which a series without changes is no longer shown: its kind is gone, or idle.
 const FORGET_AFTER: Duration = Duration::from_secs(3600);
 
-/// How often what was measured is put into its bucket, whether somebody looks or not.
+/// How often measurements are put into their buckets, even without a scrape.
 const UPKEEP: Duration = Duration::from_secs(5);
 
-/// What this process counts. Clones show the same.
+/// The metrics of this process. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Recorder(PrometheusHandle);
 
@@ -44,7 +44,7 @@ impl Recorder {
         Ok(Recorder(handle))
     }
 
-    /// Keeps what was measured small, for ever.
+    /// Puts measurements into their buckets, for ever.
     pub(crate) async fn keep_up(&self) {
         let mut look = interval(UPKEEP);
         loop {
@@ -54,12 +54,12 @@ impl Recorder {
     }
 }
 
-/// What this daemon has done, and how many jobs Redis holds, in the text format of Prometheus.
+/// The counters of this daemon, and the number of jobs in Redis, in the text format of Prometheus.
 #[utoipa::path(get, path = "/metrics", operation_id = "get_metrics", tag = "health",
     responses((status = 200, description = "Counters, gauges and histograms", body = String, content_type = "text/plain")))]
 pub(super) async fn show(caller: Caller) -> Result<Response, Problem> {
     let api = caller.may(Scope::Read, "")?;
-    // What this process counted is there even if Redis is not.
+    // The counters of this process are available even if Redis is not.
     if let Err(error) = metrics::sample(&api.client).await {
         tracing::debug!(%error, "the jobs could not be counted");
     }

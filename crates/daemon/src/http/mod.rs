@@ -1,36 +1,36 @@
 //! The HTTP API: one file for each group of calls.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
 //! | [`server`] | listens, and stops gracefully |
-//! | [`connections`] | how many may be open, and how long they may keep us waiting |
-//! | [`files`] | that the system lets us have as many |
-//! | [`front`] | what every request passes: its id, who makes it, how often, the log |
-//! | [`auth`] | who may do what with which jobs; [`pages`] who may not without a token |
-//! | [`rate`] | how many requests a second |
+//! | [`connections`] | limits the open connections, and closes idle and slow ones |
+//! | [`files`] | raises the limit of open files for the connections |
+//! | [`front`] | the steps before each handler: id, caller, rate, log |
+//! | [`auth`] | the rights of callers; [`pages`] refuses web pages if there are no tokens |
+//! | [`rate`] | limits the requests per second |
 //! | [`jobs`] | schedule, look at, change and cancel one job |
 //! | [`list`], [`count`] | look at many |
-//! | [`bulk`] | change and cancel many, by what their keys begin with |
+//! | [`bulk`] | change and cancel many, by the prefix of their keys |
 //! | [`batch`] | many calls in one request; [`lines`] reads them as they come |
 //! | [`dead`] | dead letters |
 //! | [`restore`] | jobs and dead letters from a backup |
 //! | [`kinds`] | kinds, their counts, and pausing them |
-//! | [`overview`] | all that goes on, one screen of it |
-//! | [`history`] | what became of a job, and how much of that is kept |
-//! | [`tail`] | what is done to jobs, as it happens |
+//! | [`overview`] | one screen with the state of everything |
+//! | [`history`] | the story of a job, and the length of histories |
+//! | [`tail`] | changes of jobs as they happen |
 //! | [`audit`] | whether every job is accounted for |
-//! | [`instances`] | who runs what |
-//! | [`doctor`] | what can hurt |
-//! | [`mod@routes`] | what the routes say of a job |
-//! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] when they are gone |
-//! | [`metrics`] | what was counted, for Prometheus |
+//! | [`instances`] | the live instances and their routes |
+//! | [`doctor`] | the findings of the doctor |
+//! | [`mod@routes`] | the settings of a job's route |
+//! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] accepts them when the answer is gone |
+//! | [`metrics`] | the metrics, for Prometheus |
 //! | [`health`] | whether it lives, and whether it can serve |
 //! | [`openapi`] | the document that describes all of it |
-//! | [`warnings`] | what is odd about a job that was scheduled all the same |
-//! | [`wire`] | how jobs, times and payloads look in JSON |
-//! | [`body`] | reads what was sent, and says what is wrong with it |
-//! | [`problem`] | says what went wrong |
-//! | [`settings`] | what it is run with |
+//! | [`warnings`] | oddities of a job that was scheduled all the same |
+//! | [`wire`] | the JSON form of jobs, times and payloads |
+//! | [`body`] | reads bodies and queries, and reports their faults |
+//! | [`problem`] | the error of a call |
+//! | [`settings`] | the settings of the API |
 
 mod audit;
 mod auth;
@@ -103,7 +103,7 @@ use problem::Problem;
 use rate::Rate;
 use warnings::LiveRoutes;
 
-/// What is sent and answered, for programs that make these calls.
+/// The JSON of requests and answers, for programs that make these calls.
 pub mod shapes {
     pub use super::audit::{AuditIn, AuditOut, AuditedOut, DamageOut};
     pub use super::batch::BatchOut;
@@ -129,27 +129,27 @@ pub mod shapes {
     pub use super::wire::{Job, Payloads, Span, State, Time, UnseenOut};
 }
 
-/// What all calls share.
+/// The state that all calls share.
 pub(crate) struct Api {
     client: Client,
-    /// Who pulls.
+    /// The way to the consumers that pull.
     pull: Pull,
     routes: Routes,
-    /// Those of all instances.
+    /// The routes of all instances.
     live_routes: LiveRoutes,
-    /// Of the worker that serves who pulls.
+    /// The readiness of the worker whose jobs are pulled.
     readiness: Readiness,
-    /// Raised when the daemon is to stop: then nobody is kept waiting.
+    /// Cancelled when the daemon has to stop: then no call waits any longer.
     stopping: CancellationToken,
     settings: Settings,
-    /// Without them, whoever reaches the daemon may do everything.
+    /// Without them, every client that reaches the daemon may do everything.
     tokens: Option<Box<dyn Tokens>>,
     rate: Option<Rate>,
-    /// How many tails there may be.
+    /// Limits the number of tails.
     tails: Arc<Semaphore>,
-    /// How many kinds may begin, if not any number.
+    /// Limits the number of new kinds; `None` for no limit.
     new_kinds: Option<Arc<NewKinds>>,
-    /// What this process counts, if it does.
+    /// The metrics of this process, if it records any.
     recorder: Option<Recorder>,
     document: OnceLock<Value>,
 }
@@ -157,7 +157,8 @@ pub(crate) struct Api {
 type Shared = axum::extract::State<Arc<Api>>;
 
 impl Api {
-    /// What `pull` has is pulled, as `routes` say, until `stopping` is raised.
+    /// Serves the jobs that `pull` hands out, by the settings in `routes`, until `stopping` is
+    /// cancelled.
     pub(crate) fn new(
         client: Client,
         pull: Pull,
@@ -190,15 +191,15 @@ impl Api {
         self
     }
 
-    /// Shows what this counts.
+    /// Shows the metrics of this recorder.
     pub(crate) fn recorder(mut self, recorder: Recorder) -> Self {
         self.recorder = Some(recorder);
         self
     }
 }
 
-/// The calls, for a program that has a client of its own and makes them in its own process:
-/// nobody is asked who he is, and nothing is limited.
+/// The calls, for a program that has a client of its own and makes them in its own process: without
+/// tokens and without limits.
 pub fn in_process(client: Client) -> Router {
     let settings = Settings {
         tls: None,
@@ -222,7 +223,7 @@ pub fn in_process(client: Client) -> Router {
     router(Arc::new(api)).layer(Extension(ConnectInfo(NOWHERE)))
 }
 
-/// Where those are who came by no network.
+/// The address of callers that came by no network.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// All routes, and the document that describes them.

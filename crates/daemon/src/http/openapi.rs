@@ -1,5 +1,5 @@
-//! The document that describes the API: made from the code, and completed here with what every
-//! call has in common.
+//! The document that describes the API: made from the code, and completed here with the parts that
+//! all calls share.
 
 use axum::Json;
 use axum::extract::State;
@@ -8,16 +8,16 @@ use utoipa::OpenApi;
 
 use super::Shared;
 
-/// What is said of the API as a whole.
+/// The description of the API as a whole.
 #[derive(OpenApi)]
 #[openapi(info(title = "Keyfall", description = "Reminders that are Redis keys"))]
 pub(super) struct Document;
 
-/// What a job key looks like, but for the lengths of its segments.
+/// The form of a job key, except the lengths of its segments.
 const KEY: &str =
     r"^[A-Za-z0-9_.\-]+:[A-Za-z0-9_.\-]+:[A-Za-z0-9_.\-]+:[^:*{}\s\x00-\x1f\x7f-\x9f]+$";
 
-/// What every call can be answered with, and what only one that has a body.
+/// The answers that every call can give, and the further ones of calls with a body.
 const ANY: [(&str, &str); 6] = [
     ("400", "Something in the request is not as it has to be"),
     ("401", "No token, or one that is not known"),
@@ -41,7 +41,7 @@ pub(super) async fn show(State(api): Shared) -> Json<Value> {
     Json(api.document.get().cloned().unwrap_or_default())
 }
 
-/// Adds what every call has in common.
+/// Adds the parts that all calls share.
 pub(super) fn completed(document: &utoipa::openapi::OpenApi) -> Value {
     let mut document = serde_json::to_value(document).expect("a document is JSON");
     document["components"]["securitySchemes"] =

@@ -1,5 +1,5 @@
-//! Web pages: a browser on this machine sends what any page in it asks for, and would hand a daemon
-//! that knows no tokens to whoever wrote the page.
+//! Web pages: a browser on this machine sends any request that a page asks for, and would give the
+//! author of the page control of a daemon without tokens.
 
 use std::net::IpAddr;
 
@@ -7,13 +7,14 @@ use axum::http::{HeaderMap, header};
 
 use super::problem::Problem;
 
-/// Whether a browser says that a page asks. It does with every `POST`, `PUT` and `DELETE`, and with
-/// all that a page asks of another site ([Fetch](https://fetch.spec.whatwg.org/#origin-header)).
+/// Whether a browser says that the request comes from a page. It does so with every `POST`, `PUT`
+/// and `DELETE`, and with all requests of a page to another site
+/// ([Fetch](https://fetch.spec.whatwg.org/#origin-header)).
 pub(crate) fn asks(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)
 }
 
-/// Refuses what a page asks for, and what is meant for another host: so a name that leads here
+/// Refuses requests from pages, and requests that name another host. So a name that leads here
 /// since a moment, and that its page takes for its own site, is refused as well.
 pub(super) fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     if asks(headers) {

@@ -1,4 +1,4 @@
-//! What went wrong, as `application/problem+json`, RFC 9457.
+//! The errors of the API, as `application/problem+json`, RFC 9457.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,18 +19,18 @@ pub struct Problem {
     #[serde(serialize_with = "as_number", deserialize_with = "from_number")]
     #[schema(value_type = u16)]
     status: StatusCode,
-    /// What it is, in a few words.
+    /// A short name of the error.
     title: Cow<'static, str>,
-    /// What is wrong, with the rule and the remedy.
+    /// The fault, with the rule and the remedy.
     pub detail: String,
-    /// What it is, for programs. Stays the same for ever.
+    /// The error's code, for programs. Stays the same for ever.
     pub code: Cow<'static, str>,
-    /// What of the request is wrong.
+    /// The faulty part of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
     /// Whether the same request can succeed later.
     pub retryable: bool,
-    /// After how many seconds.
+    /// The number of seconds to wait before that.
     #[serde(skip)]
     retry_after: Option<u64>,
 }
@@ -61,7 +61,7 @@ impl Problem {
         }
     }
 
-    /// Something in the request is not as it has to be.
+    /// A part of the request is invalid.
     pub(super) fn invalid(field: impl Into<String>, detail: impl Into<String>) -> Self {
         let title = "The request is not valid";
         Problem::new(StatusCode::BAD_REQUEST, "invalid_request", title, detail).field(field)
@@ -78,7 +78,7 @@ impl Problem {
         )
     }
 
-    /// As [`job_absent`](Self::job_absent), where somebody asks what became of it.
+    /// As [`job_absent`](Self::job_absent), for a question about the story of the job.
     pub(super) fn untold(why: &str) -> Self {
         Problem::new(
             StatusCode::NOT_FOUND,
@@ -135,7 +135,7 @@ impl Problem {
         Problem::new(StatusCode::FORBIDDEN, "forbidden", title, detail)
     }
 
-    /// The token does not allow any more what a request is at.
+    /// The token has lost the right for a request in progress.
     pub(super) fn broken_off(mut self) -> Self {
         self.detail += "; the request was broken off, and what it had done by then stays";
         self
@@ -151,7 +151,7 @@ impl Problem {
         Problem::new(StatusCode::FORBIDDEN, "web_page", title, detail)
     }
 
-    /// More requests than are allowed; how long to wait for the next.
+    /// More requests than are allowed; `wait` is the time until the next one.
     pub(super) fn rate_limited(wait: Duration) -> Self {
         let detail = "there were more requests and jobs than `http.requests_per_second` allows: \
                       send them slower, or to `/v1/batch`, which takes them as fast as they may \
@@ -227,7 +227,7 @@ impl Problem {
         Problem::new(status, "unannounced", title, why)
     }
 
-    /// The same where a setting accepts it.
+    /// The same as a success, if a setting accepts it.
     pub(super) fn accepted(mut self) -> Response {
         self.status = StatusCode::OK;
         self.into_response()
@@ -273,13 +273,13 @@ impl Problem {
         )
     }
 
-    /// What of the request is wrong.
+    /// Names the faulty part of the request.
     pub(super) fn field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
     }
 
-    /// What a call on many jobs failed with: what is no key there is the prefix.
+    /// The error of a call on many jobs: an invalid key means the prefix there.
     pub(super) fn of_prefix(error: Error) -> Self {
         let is_prefix = error.kind() == ErrorKind::InvalidKey;
         let problem = Problem::from(error);
@@ -290,7 +290,7 @@ impl Problem {
         }
     }
 
-    /// What a call with a due time failed with: the time is `after`, if that was given, or `at`.
+    /// The error of a call with a due time: the time is `after`, if that was given, or `at`.
     pub(super) fn of_time(error: Error, after: Option<Span>) -> Self {
         let is_time = error.kind() == ErrorKind::InvalidTime;
         let problem = Problem::from(error);
@@ -403,7 +403,7 @@ impl From<Error> for Problem {
             problem.retry_later(60);
             return problem;
         }
-        // Where Redis refuses us, trying again at once is in vain, and later is not.
+        // If Redis refuses the daemon, an immediate repeat is in vain, and a later one is not.
         if error.is_retryable() || status == S::SERVICE_UNAVAILABLE {
             problem.retry_later(1);
         }

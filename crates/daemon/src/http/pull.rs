@@ -1,4 +1,4 @@
-//! Hands out jobs to whoever waits for them, and takes back their leases.
+//! Hands out jobs to consumers that wait for them, and takes back their leases.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use super::wire::{HeaderMap, PayloadOut, Span, Time, headers};
 /// The longest that a pull holds its connection. Proxies between cut longer ones.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(180);
 
-/// How many jobs one pull hands out at the most, and how many leases one call names.
+/// The most jobs of one pull, and the most leases of one call.
 const MOST: usize = 1000;
 
-/// What a consumer waits for.
+/// The wish of a consumer.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PullIn {
@@ -36,11 +36,11 @@ pub(super) struct PullIn {
     #[serde(default)]
     #[schema(example = json!(["app1:"]))]
     prefixes: Vec<String>,
-    /// How many jobs at the most, from 1 to 1000. 1, if it is not said.
+    /// The most jobs, from 1 to 1000. Defaults to 1.
     #[serde(default = "one")]
     #[schema(minimum = 1, maximum = 1000)]
     max: usize,
-    /// How long to wait for the first one, 180 s at the most. 30 s, if it is not said.
+    /// How long to wait for the first job, 180 s at the most. Defaults to 30 s.
     #[serde(default = "half_a_minute")]
     wait: Span,
 }
@@ -64,9 +64,9 @@ pub(super) struct PulledOut {
 struct PulledJobOut {
     #[schema(example = "app1:trans:notice:42")]
     key: String,
-    /// What it is finished, extended and failed with.
+    /// The lease, by which the job is finished, extended and failed.
     lease: String,
-    /// For how long it runs.
+    /// The length of the lease.
     lease_ms: u64,
     #[serde(flatten)]
     payload: PayloadOut,
@@ -74,13 +74,13 @@ struct PulledJobOut {
     headers: HeaderMap,
     /// The number of this attempt, from 1.
     attempt: u32,
-    /// How many it has.
+    /// The most attempts of the job.
     max_attempts: u32,
-    /// The same for all attempts of this job, and for no other job: whoever remembers it does nothing
-    /// twice.
+    /// The same for all attempts of this job, and for no other job: a consumer that remembers it
+    /// does nothing twice.
     idempotency_key: String,
     due: Time,
-    /// How long after that it was claimed.
+    /// The time from then to its claim.
     lag_ms: u64,
     first_scheduled_at: Time,
     /// Only grows for a key: a store that remembers the largest can refuse a lower one.
@@ -95,7 +95,7 @@ pub(super) struct FinishIn {
     leases: Vec<String>,
 }
 
-/// Leases, and how long they are to run from now.
+/// Leases, and their length from now on.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ExtendIn {
@@ -105,14 +105,14 @@ pub(super) struct ExtendIn {
     by: Span,
 }
 
-/// Leases of attempts that failed, and what is to become of their jobs: as their policy says,
-/// unless `after` or `bury` says otherwise.
+/// Leases of attempts that failed, and the future of their jobs: as their policy says, unless
+/// `after` or `bury` says otherwise.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FailIn {
     #[schema(min_items = 1, max_items = 1000)]
     leases: Vec<String>,
-    /// What went wrong. Kept as the last error.
+    /// The reason of the failure. Kept as the last error.
     error: String,
     /// Try again after this time, if the policy allows another attempt.
     after: Option<Span>,
@@ -121,18 +121,18 @@ pub(super) struct FailIn {
     bury: bool,
 }
 
-/// What became of each lease, in their order.
+/// The outcome for each lease, in their order.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct LeasesOut {
     results: Vec<LeaseOut>,
 }
 
-/// What became of a lease.
+/// The outcome for a lease.
 #[derive(Debug, Serialize, ToSchema)]
 struct LeaseOut {
     lease: String,
-    /// `done`, `pending` (it runs again), `replaced`, `cancelled`, `buried`, `extended`; `gone`
-    /// (it was settled before), `taken` (it lapsed, and somebody else has the job), or `failed`.
+    /// `done`, `pending` (it runs again), `replaced`, `cancelled`, `buried`, `extended`; `gone` (it
+    /// was settled before), `taken` (it lapsed, and another consumer has the job), or `failed`.
     result: &'static str,
     /// When it runs again.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,17 +185,17 @@ pub(super) async fn pull(
         }
         () = api.stopping.cancelled() => Vec::new(),
     };
-    // The request counted as the first one, before anybody knew how many there would be.
+    // The request counted as the first job, before the number of jobs was known.
     if let Some(rate) = &api.rate {
         rate.afterwards(caller.who(), pulled.len().saturating_sub(1));
     }
-    // Those who may not have them any more drop them, and they go back.
+    // A consumer that has lost the right to the jobs drops them, and they go back.
     caller.may_with_each(Scope::Consume, &prefixes)?;
     let out = PulledOut {
         jobs: pulled.iter().map(PulledJobOut::from).collect(),
     };
     let text = serde_json::to_vec(&out).expect("texts and numbers are JSON");
-    // One that goes back in this instant will be found gone by its consumer.
+    // If a job goes back in this instant, its consumer will find it gone.
     let accept = |one: Pulled| drop(one.accept());
     let may = move || caller.may_with_each(Scope::Consume, &prefixes).is_ok();
     Ok(handed_over(text, pulled, sent, may, accept))
@@ -286,7 +286,7 @@ async fn extend_one(way: Way, lease: Lease, length: Duration) -> Result<Became, 
 
 type Became = (&'static str, Option<Time>, Option<u64>);
 
-/// The way to the job of a lease, and to what its route says and counts.
+/// Access to the job of a lease, and to the settings and counters of its route.
 struct Way {
     client: Client,
     routes: Routes,

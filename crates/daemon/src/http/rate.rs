@@ -1,5 +1,5 @@
-//! How many requests a second somebody may make, and how many jobs they may be about: a request
-//! counts as its first job, and each further job as one more.
+//! Limits the requests per second, and the jobs of these requests: a request counts as its first
+//! job, and each further job as one more.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,7 +13,7 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use super::problem::Problem;
 
-/// After how many requests those are forgotten who have not been here for a while.
+/// After how many requests clients are forgotten that made none for a while.
 const FORGET_EVERY: usize = 10_000;
 
 /// Counts the requests of each token, and of each address without one.
@@ -26,7 +26,7 @@ pub(super) struct Rate {
     seen: AtomicUsize,
 }
 
-/// Whose requests are counted together.
+/// The party whose requests are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Who {
     Token(Arc<str>),
@@ -67,13 +67,13 @@ impl Rate {
         (0..most).take_while(has_turn).count()
     }
 
-    /// How many may come at once, of those who have been here for a while.
+    /// The most jobs at once of a party that made no requests for a while.
     pub(super) fn at_once(&self) -> usize {
         usize::try_from(self.per_second.get()).unwrap_or(usize::MAX)
     }
 
-    /// Counts so many more jobs, which were handed out before anybody knew how many there would be:
-    /// what does not fit in now is counted before whatever comes next.
+    /// Counts so many more jobs, which were handed out before their number was known: the part that
+    /// exceeds the limit is counted before the next request.
     pub(super) fn afterwards(&self, who: &Who, jobs: usize) {
         let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
         let mut debts = self.debts();
@@ -93,7 +93,8 @@ impl Rate {
         self.count(who)
     }
 
-    /// Counts what is owed, as far as that may be now; or says when the rest may be.
+    /// Counts the debt, as far as the limit allows now; or returns the time until the rest may be
+    /// counted.
     fn pay(&self, who: &Who, owed: &mut u32) -> Result<(), Duration> {
         while *owed > 0 {
             self.count(who).map_err(|wait| {
@@ -154,7 +155,7 @@ mod tests {
         for _ in 0..3 {
             rate.turn(&who).await;
         }
-        // One every 200 ms, but for what of the first has passed by then.
+        // One every 200 ms; a part of the first 200 ms may have passed by then.
         assert!(began.elapsed() >= Duration::from_millis(300));
     }
 
@@ -163,14 +164,14 @@ mod tests {
         let rate = Rate::new(NonZeroU32::new(2).unwrap());
         let (one, other) = (Who::Token("one".into()), Who::Token("other".into()));
         assert_eq!(rate.at_once(), 2);
-        // Nothing was handed out.
+        // No job was handed out.
         rate.afterwards(&one, 0);
         assert_eq!(rate.some(&one, 2), 2);
         rate.afterwards(&other, 1000);
         let wait = rate.one(&other).unwrap_err();
         assert!(wait > Duration::from_secs(490) && wait < Duration::from_secs(510));
         assert_eq!(rate.some(&other, 2), 0);
-        // What is paid is forgotten.
+        // A debt that is paid is forgotten.
         rate.afterwards(&Who::Token("third".into()), 1);
         assert_eq!(rate.debts().len(), 1);
     }

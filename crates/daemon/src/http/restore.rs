@@ -15,9 +15,9 @@ use super::wire::{HeaderMap, Job, Span, State, Step, Time, given, payload};
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RestoreIn {
-    /// `pending` and `retrying` are the same here. What ran is to be restored as `pending`.
+    /// `pending` and `retrying` are the same here. A running job is restored as `pending`.
     state: State,
-    /// When it is due, be it long ago; of a dead letter, when it died.
+    /// The due time, even one long ago; of a dead letter, the time of death.
     due: Time,
     /// How many attempts have ended.
     #[serde(default)]
@@ -49,12 +49,12 @@ pub struct RestoreIn {
     max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<Span>,
-    /// Takes the place of a job that is pending, instead of leaving that as it is.
+    /// Replaces a pending job of the same name, instead of keeping it.
     #[serde(default)]
     pub replace: bool,
 }
 
-/// What became of it.
+/// The outcome.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct RestoredOut {
     #[schema(example = "app1:trans:notice:42")]
@@ -65,13 +65,13 @@ pub struct RestoredOut {
     letter: Option<u64>,
 }
 
-/// What was restored, or why nothing was.
+/// The restored state, or the reason why nothing was restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RestoredAs {
     /// It is pending again.
     Pending,
-    /// The same, in the place of one that was pending.
+    /// The same, and a pending job was replaced.
     Replaced,
     /// It is a dead letter again.
     Dead,
@@ -81,8 +81,8 @@ pub enum RestoredAs {
     Running,
 }
 
-/// Brings a job or a dead letter back, with its attempts, its last error and its story. What is
-/// there already stays as it is.
+/// Restores a job or a dead letter, with its attempts, its last error and its story. A present job
+/// or letter stays as it is.
 #[utoipa::path(post, path = "/v1/jobs/{key}/restore", operation_id = "restore_job", tag = "jobs", request_body = RestoreIn,
     responses((status = 200, body = RestoredOut)))]
 pub(super) async fn restore(

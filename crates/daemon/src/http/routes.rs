@@ -1,4 +1,4 @@
-//! What the routes of this daemon say of a job. They can be replaced while it serves.
+//! The settings of the routes for each job. They can be replaced while the daemon serves.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,24 +9,24 @@ use keyfall::{JobKey, Kind, RetryPolicy, Router};
 use super::problem::Problem;
 use crate::config::{Alerts, PAYLOAD_LIMIT};
 
-/// What a route says where a call has to know it; the default, if it is `None`.
+/// The settings of a route that calls have to know; `None` for the default.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RouteTerms {
     pub retry: Option<RetryPolicy>,
     /// The largest payload that is taken for it, in bytes.
     pub payload_limit: Option<usize>,
-    /// How many replicas are to have the end of a lease.
+    /// How many replicas must have the end of a lease.
     pub durable: Option<u32>,
-    /// What is told of it.
+    /// The alerts of its jobs.
     pub alerts: Alerts,
 }
 
-/// The routes, and what those of these patterns say.
+/// The routes, and the settings of their patterns.
 #[derive(Debug, Default)]
 pub(crate) struct RouteSet {
     pub router: Router,
     pub terms: HashMap<String, RouteTerms>,
-    /// What is told of jobs whose pattern says nothing.
+    /// The alerts of jobs whose pattern sets none.
     pub alerts: Alerts,
     /// The kinds of alerts, which have none themselves.
     pub destinations: BTreeSet<Kind>,
@@ -55,13 +55,13 @@ impl Routes {
         terms.and_then(|it| it.retry.clone()).unwrap_or_default()
     }
 
-    /// How many replicas are to have the end of a lease of this job.
+    /// How many replicas must have the end of a lease of this job.
     pub(super) fn durable(&self, key: &JobKey) -> Option<u32> {
         self.now().of(key).1?.durable
     }
 
-    /// What is told of this job. Nothing of one that is an alert itself, or alerts of alerts could
-    /// go round for ever.
+    /// The alerts of this job. An alert has none itself, or alerts about alerts could go round for
+    /// ever.
     pub(crate) fn alerts(&self, key: &JobKey) -> Alerts {
         let set = self.now();
         let mut known = set.destinations.iter();
@@ -78,7 +78,7 @@ impl Routes {
         set.is_served && set.of(key).0.is_some()
     }
 
-    /// Whether a payload of so many bytes is taken for this job.
+    /// Refuses a payload that is too large for the route of this job.
     pub(super) fn check_payload(&self, key: &JobKey, bytes: usize) -> Result<(), Problem> {
         let set = self.now();
         let (pattern, terms) = set.of(key);
@@ -123,7 +123,7 @@ impl RouteSet {
         }
     }
 
-    /// The route of a job, and what it says.
+    /// The route of a job, and its settings.
     fn of(&self, key: &JobKey) -> (Option<&str>, Option<&RouteTerms>) {
         let pattern = self.router.route_of(key);
         (pattern, pattern.and_then(|it| self.terms.get(it)))

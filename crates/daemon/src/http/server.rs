@@ -14,14 +14,14 @@ use tokio_util::sync::CancellationToken;
 use super::connections::Door;
 use super::{Api, Settings, router};
 
-/// What a connection buffers of what it reads; also the largest head of a request.
+/// The read buffer of a connection; also the largest head of a request.
 const BUFFER: usize = 64 * 1024;
 
 /// Takes a port; `section` is where its address is configured. Clients that connect wait until the port
 /// is served.
 ///
 /// # Errors
-/// If somebody else has the port, or the address is not one of this machine.
+/// If another process has the port, or the address is not one of this machine.
 pub(crate) fn bind(section: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).with_context(|| {
         format!("{section}.listen: {address} cannot be listened on; name another address or port")
@@ -30,8 +30,8 @@ pub(crate) fn bind(section: &str, address: SocketAddr) -> anyhow::Result<TcpList
     Ok(listener)
 }
 
-/// Serves the API until told to stop, and until the calls that were under way have ended; pulls end
-/// at once. `bound` is told where it listens.
+/// Serves the API until the daemon stops and the calls in progress have ended; pulls end at once.
+/// `bound` gets the address.
 pub(crate) async fn serve(
     api: Api,
     listener: TcpListener,
@@ -77,9 +77,9 @@ pub(crate) async fn listen(
     Ok(())
 }
 
-/// Waits for the head of a request for so long and no longer. Without HTTP/2, or the server would
-/// wait without a limit for the first bytes, which say what is spoken. An acceptor that is set
-/// afterwards would undo that.
+/// Limits the time for the head of a request. Without HTTP/2, or the server would wait without a
+/// limit for the first bytes, which tell the protocol. An acceptor that is set afterwards would
+/// undo that.
 fn tuned<A>(server: Server<SocketAddr, A>, header_timeout: Duration) -> Server<SocketAddr, A> {
     let mut server = server.http1_only();
     server

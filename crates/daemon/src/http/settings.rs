@@ -1,4 +1,4 @@
-//! What the HTTP API is run with.
+//! The settings of the HTTP API.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use axum_server::tls_rustls::RustlsConfig;
 /// The settings of the section `http`.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What HTTPS is served with, which can be replaced meanwhile. Plain HTTP without it.
+    /// The certificate of HTTPS, which can be replaced meanwhile. Plain HTTP without it.
     pub tls: Option<RustlsConfig>,
     /// The largest body of a request, and the longest line of a batch, in bytes.
     pub body_limit: usize,
-    /// How long a client may take for the head of a request, and how long a connection may be
-    /// idle.
+    /// The time in which a client must send the head of a request, and the longest time that a
+    /// connection may be idle.
     pub header_timeout: Duration,
-    /// How long a client may take for the body of a request; and, of a batch and of what it is
-    /// sent, for how long nothing may move.
+    /// The time in which a client must send the body of a request; for a batch and its answers, the
+    /// longest time without progress.
     pub body_timeout: Duration,
-    /// How many connections may be open.
+    /// The most open connections.
     pub max_connections: usize,
-    /// How many requests a second one token may make, or one address without a token, and how many
-    /// jobs they may be about.
+    /// The most requests a second of one token, or of one address without a token, and the most
+    /// jobs of these requests.
     pub requests_per_second: Option<NonZeroU32>,
     /// Whether each request is logged.
     pub access_log: bool,
-    /// How long a stop lets requests end that have begun.
+    /// How long a stop waits for requests in progress.
     pub grace: Duration,
 }

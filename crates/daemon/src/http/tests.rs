@@ -1,4 +1,4 @@
-//! Who may do what, with tokens that are made up here.
+//! The rights of tokens, with tokens that are made up here.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl Daemon {
     }
 }
 
-/// Every call that does something with jobs, its body, and the scope that it takes for `a:b:c:`.
+/// Every call that touches jobs, its body, and the scope that it takes for `a:b:c:`.
 const CALLS: [(&str, &str, &str); 25] = [
     ("PUT /v1/jobs/a:b:c:1", r#"{"after": "1h"}"#, "schedule"),
     ("GET /v1/jobs/a:b:c:1", "", "read"),
@@ -216,7 +216,7 @@ async fn what_is_about_all_jobs_takes_a_token_for_all() {
             "{call}"
         );
     }
-    // Whether it is well, and what it offers, anybody may ask.
+    // The health and the API of the daemon are open to everybody.
     assert_eq!(daemon.status("", "GET /livez", "").await, 204);
     // No worker runs beside this one.
     assert_eq!(daemon.status("", "GET /readyz", "").await, 503);

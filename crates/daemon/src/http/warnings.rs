@@ -1,7 +1,7 @@
-//! What is odd about a job that was scheduled all the same.
+//! Oddities of a job that was scheduled all the same.
 //!
-//! What live instances have routes for is read beside the schedule and kept for a moment. Whether it
-//! can be read changes nothing for the job.
+//! The routes of live instances are read beside the schedule and kept for a moment. A failure to
+//! read them changes nothing for the job.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
-/// How long it holds that a route was there.
+/// How long a route that was seen counts as present.
 const LASTING: Duration = Duration::from_secs(5);
 
-/// How long it holds that none was: a worker may have started since.
+/// How long a missing route counts as missing: a worker may have started since.
 const BRIEF: Duration = Duration::from_secs(1);
 
-/// How long an answer waits at the most for what the instances have.
+/// The longest time that an answer waits for the routes of the instances.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Something that may be wrong with a job, although it is scheduled.
+/// A possible mistake in a job, although it is scheduled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WarningOut {
-    /// What it is, for programs. Stays the same for ever.
+    /// The warning's code, for programs. Stays the same for ever.
     #[schema(example = "unrouted")]
     pub code: String,
-    /// What is odd, what follows from it, and the remedy.
+    /// The oddity, its consequence, and the remedy.
     pub detail: String,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct LiveRoutes(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     seen: Mutex<Option<Seen>>,
-    /// Held by the one that looks.
+    /// Held by the call that reads the routes.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -49,17 +49,17 @@ struct Seen {
     live: Option<Arc<Live>>,
 }
 
-/// What live instances take.
+/// The routes of live instances.
 struct Live {
     instances: usize,
-    /// One for each pattern: those of several instances may match the same jobs.
+    /// One router for each pattern: patterns of several instances may match the same jobs.
     patterns: Vec<Router>,
     has_fallback: bool,
 }
 
 impl LiveRoutes {
-    /// What is odd about this job. Where the routes are not known, or none of those that were there a
-    /// moment ago is for the job, they are read; else nothing is waited for.
+    /// The oddity of this job. The routes are read if they are not known, or if none of the routes
+    /// of a moment ago matches the job; else the call does not wait.
     pub(super) async fn warning(&self, client: &Client, key: &JobKey) -> Option<WarningOut> {
         if let Some(seen) = self.seen()
             && seen.live.is_some_and(|live| live.takes(key))
@@ -75,7 +75,7 @@ impl LiveRoutes {
         (!live.takes(key)).then(|| live.warning(key))
     }
 
-    /// Reads the routes, unless somebody has done so in this time.
+    /// Reads the routes, unless they were read in this time.
     async fn look(&self, client: &Client, time: Duration) {
         let _turn = self.0.turn.lock().await;
         let is_fresh = |seen: Seen| {

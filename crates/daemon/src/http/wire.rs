@@ -1,4 +1,4 @@
-//! How jobs, times and payloads look in JSON: in the API, on the command line, and in exports.
+//! The JSON form of jobs, times and payloads: in the API, on the command line, and in exports.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -91,9 +91,9 @@ impl Serialize for Time {
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What lies beyond the years that a calendar has is shown as its last instant.
+        // A time beyond the years of the calendar is shown as the last instant of the calendar.
         let time = Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX);
-        // By the microsecond at which it was scheduled a job is told from others of its name.
+        // The microsecond of its schedule tells a job from others of its name.
         match time.subsec_microsecond() % 1000 {
             0 => write!(f, "{time:.3}"),
             _ => write!(f, "{time:.6}"),
@@ -112,19 +112,19 @@ pub(super) fn check_when(after: Option<Span>, at: Option<Time>) -> Result<(), Pr
     Ok(())
 }
 
-/// JSON that is there, be it `null`.
+/// A value that is present, even `null`.
 pub(super) fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
     Box::deserialize(from).map(Some)
 }
 
-/// How payloads are shown.
+/// The form of payloads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Payloads {
     /// As JSON wherever they are JSON; white space around it is lost.
     #[default]
     Json,
-    /// To the byte: as JSON only where that, on one line, is what is stored.
+    /// Exact to the byte: as JSON only if that, on one line, equals the stored bytes.
     Exact,
 }
 
@@ -164,7 +164,7 @@ impl Payloads {
     }
 }
 
-/// A payload as it is to be stored. Nothing is `null`.
+/// A payload in its stored form. A missing one is stored as `null`.
 pub(super) fn payload(
     json: Option<Box<RawValue>>,
     base64: Option<String>,
@@ -196,15 +196,15 @@ pub struct Job {
     pub state: State,
     /// When it is due, or was when it was claimed; of a dead letter, when it died.
     pub due: Time,
-    /// How many attempts were begun.
+    /// How many attempts have begun.
     #[serde(default)]
     pub attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_scheduled_at: Option<Time>,
-    /// How the last attempt failed, or why it was buried.
+    /// The error of the last attempt, or the reason of the burial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// What happened to it, the last eight things at the most.
+    /// Its events, the last eight at the most.
     #[serde(default)]
     pub steps: Vec<Step>,
     #[serde(default)]
@@ -221,7 +221,7 @@ pub struct Job {
     /// Any other bytes, in Base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<String>,
-    /// Its own retry policy, instead of that of its route.
+    /// Its own retry policy, instead of the policy of its route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub retry: Option<RetryPolicy>,
@@ -234,17 +234,17 @@ pub struct Job {
     /// The number of the dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub letter: Option<u64>,
-    /// When what was scheduled while it runs is due.
+    /// The due time of its successor, which was scheduled while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub successor_due: Option<Time>,
-    /// What was scheduled while it runs. Lists do not show it.
+    /// Its successor, which was scheduled while it runs. Lists do not show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(no_recursion)]
     pub successor: Option<Box<Job>>,
-    /// Of an export only: what it was, where that was `running` or `lapsed`.
+    /// Of an export only: its state then, if that was `running` or `lapsed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<State>,
-    /// Somebody cancelled it while it runs.
+    /// It was cancelled while it runs.
     #[serde(default)]
     pub cancelled: bool,
     /// It was made of a plain key.
@@ -252,7 +252,7 @@ pub struct Job {
     pub adopted: bool,
 }
 
-/// Something that happened to a job.
+/// An event of a job.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Step {
     pub what: String,
@@ -260,7 +260,7 @@ pub struct Step {
 }
 
 impl Job {
-    /// One that has no story yet.
+    /// A job without a story.
     pub fn new(key: &str, due: Time, payload: &[u8]) -> Self {
         let (payload, payload_base64) = Payloads::Exact.show(payload);
         Job {
@@ -323,7 +323,7 @@ impl Job {
     }
 }
 
-/// What a job waits for, in a word.
+/// The state of a job, in a word.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum,
 )]
@@ -419,10 +419,10 @@ mod tests {
     }
 }
 
-/// A server that was away, and what of it could not be seen.
+/// A server that was away, and the parts that could not be seen.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct UnseenOut {
-    /// Where it is.
+    /// Its address.
     pub server: String,
     /// Why it was not seen.
     pub error: String,
@@ -444,7 +444,7 @@ impl UnseenOut {
         unseen.iter().map(out).collect()
     }
 
-    /// Adds what others have not seen, server by server.
+    /// Merges the parts that others have not seen, server by server.
     pub fn merge(all: &mut Vec<Self>, more: Vec<Self>) {
         for one in more {
             match all.iter_mut().find(|known| known.server == one.server) {

@@ -1,9 +1,9 @@
 //! `keyfall serve`: the daemon.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
-//! | [`options`] | what the command is told, and the routes that come of it |
-//! | [`reload`] | reads that again on SIGHUP |
+//! | [`options`] | the arguments of the command, and the routes that follow from them |
+//! | [`reload`] | reads the configuration again on SIGHUP |
 
 mod options;
 mod reload;
@@ -39,7 +39,7 @@ fn settings(http: &Http, tls: Option<RustlsConfig>) -> Settings {
     }
 }
 
-/// Says what to do where nobody answers, if nobody has said either where Redis is.
+/// Connects; the error names the remedy if no setting names the place of Redis.
 async fn connect(config: &Config) -> anyhow::Result<Client> {
     match config.client().connect().await {
         Err(error) if !config.names_redis() && error.kind() == ErrorKind::Unavailable => Err(error)
@@ -51,7 +51,7 @@ async fn connect(config: &Config) -> anyhow::Result<Client> {
     }
 }
 
-/// Says what it was told, and where.
+/// Logs the given settings with their places.
 fn log_given(config: &Config) {
     for (field, value, origin) in config.given() {
         tracing::info!("{field} = {value} ({origin})");
@@ -66,7 +66,7 @@ fn log_given(config: &Config) {
 /// # Errors
 /// If it cannot start, or can no longer work.
 pub async fn run(options: Options, config: Config) -> anyhow::Result<()> {
-    // From the beginning, or one that comes early would end the process.
+    // From the beginning: an early signal would otherwise end the process.
     let hangups = signal(SignalKind::hangup())?;
     log_given(&config);
     let tls = config.tls().map(RustlsConfig::from_config);
@@ -132,7 +132,7 @@ pub async fn run(options: Options, config: Config) -> anyhow::Result<()> {
         );
     });
     let working = async {
-        // It ends when the process is asked to stop; nothing is served any more then.
+        // It ends when the process is asked to stop; then the daemon serves nothing any more.
         let ended = worker.run().await;
         stopping.cancel();
         ended.map_err(anyhow::Error::from)
@@ -153,8 +153,8 @@ pub async fn run(options: Options, config: Config) -> anyhow::Result<()> {
         stopping.cancel();
         ended
     };
-    // The worker first: it catches the signals that ask for a stop, which can come as soon as
-    // somebody was told where it listens.
+    // The worker first: it catches the signals that ask for a stop, which can come as soon as the
+    // address is announced.
     let both = async { tokio::try_join!(biased; working, serving, serving_classic) };
     tokio::select! {
         biased;

@@ -1,4 +1,4 @@
-//! What `keyfall serve` is told, and the routes that come of it.
+//! The arguments of `keyfall serve`, and the routes that follow from them.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -23,7 +23,7 @@ pub struct Options {
 
 impl Options {
     /// # Errors
-    /// All that is wrong with the configuration.
+    /// All faults of the configuration.
     pub fn load(&self) -> anyhow::Result<Config> {
         Config::load(&self.args).map_err(|faults| {
             let s = if faults.count() == 1 { "" } else { "s" };
@@ -34,7 +34,7 @@ impl Options {
         })
     }
 
-    /// The routes of the file, those of the command line, and that of the classic interface.
+    /// The routes of the file, of the command line, and of the classic interface.
     ///
     /// # Errors
     /// If they clash.
@@ -78,13 +78,13 @@ impl Options {
     }
 }
 
-/// The route of the classic interface, which stays what it is as long as the process.
+/// The route of the classic interface, which does not change while the process lives.
 pub(super) struct ClassicRoute {
     pub(super) terms: Terms,
     pub(super) pull: Pull,
 }
 
-/// The same route, where the hook for late starts is told of its jobs.
+/// The same route, with the hook for late starts.
 fn late(route: Route, alerts: &Alerts) -> Route {
     match alerts.late_after {
         Some(limit) => route.late_after(limit),
@@ -92,7 +92,8 @@ fn late(route: Route, alerts: &Alerts) -> Route {
     }
 }
 
-/// What each pattern says. Of routes with the same one, that of the highest priority has all jobs.
+/// The settings of each pattern. Of routes with the same pattern, the one with the highest priority
+/// gets all jobs.
 fn terms(routes: &[RouteConfig], alerts: &AlertsSection) -> HashMap<String, RouteTerms> {
     let mut routes: Vec<&RouteConfig> = routes.iter().collect();
     routes.sort_by_key(|route| route.priority);

@@ -9,12 +9,12 @@ use super::options::{ClassicRoute, Options};
 use crate::config::{AlertsSection, RouteConfig};
 use crate::http::Routes;
 
-/// What is read again when the process is sent SIGHUP, and where it goes.
+/// The configuration that is read again on SIGHUP, and the parts that it updates.
 pub(super) struct Reload {
     pub(super) options: Options,
     pub(super) pull: Pull,
     pub(super) classic: Option<ClassicRoute>,
-    /// Those that count.
+    /// The routes and alert settings that hold now.
     pub(super) known: (Vec<RouteConfig>, AlertsSection),
     pub(super) routes: Routes,
     pub(super) rerouter: Rerouter,
@@ -32,8 +32,7 @@ impl Reload {
         }
     }
 
-    /// Takes the certificate and the routes of the configuration, if nothing is wrong with any of
-    /// it.
+    /// Takes the certificate and the routes of the configuration, if it has no fault.
     async fn once(&mut self) -> anyhow::Result<()> {
         let config = self.options.load()?;
         let set = self

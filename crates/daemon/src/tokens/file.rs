@@ -19,7 +19,7 @@ const HEAD: &str = "\
 # it changes. It holds no token, only what one can be known by.
 ";
 
-/// What a token file holds.
+/// The contents of a token file.
 #[derive(Debug, Default)]
 pub struct TokenFile {
     pub grants: Vec<Grant>,
@@ -58,7 +58,7 @@ struct WrittenToken {
 
 impl TokenFile {
     /// # Errors
-    /// If it cannot be read, or is not what it should be; with the place.
+    /// If it cannot be read, or is invalid; with the place.
     pub fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
         let text = fs::read_to_string(path).with_context(|| {
@@ -126,13 +126,13 @@ impl TokenFile {
         })
     }
 
-    /// Changes the file, or makes it, in one step: whoever reads it sees all of it or nothing.
-    /// It stays as it is where there was nothing to change.
+    /// Changes the file, or creates it, in one step: a reader sees all of the change or nothing. A
+    /// file without a change stays as it is.
     fn change<T>(
         path: &Path,
         change: impl FnOnce(&mut TokenFile) -> Option<T>,
     ) -> Result<Option<T>> {
-        // What a link leads to is replaced, not the link.
+        // The target of a link is replaced, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let new = New::beside(&path)?;
         let mut file = if path.exists() {
@@ -192,7 +192,7 @@ impl New {
             #[cfg(unix)]
             if let Ok(old) = fs::metadata(path) {
                 use std::os::unix::fs::{MetadataExt, chown};
-                // Whoever could read it still can.
+                // Its readers keep their access.
                 chown(&self.path, Some(old.uid()), Some(old.gid()))?;
                 self.file.set_permissions(old.permissions())?;
             }

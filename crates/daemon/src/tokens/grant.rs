@@ -1,4 +1,4 @@
-//! What a token allows.
+//! The rights of a token.
 
 use jiff::Timestamp;
 use keyfall::JobKey;
@@ -31,7 +31,7 @@ impl Scope {
     }
 }
 
-/// What is kept of a token, and what it allows.
+/// The stored form of a token, and its rights.
 #[derive(Debug, Clone)]
 pub struct Grant {
     pub id: String,
@@ -39,21 +39,20 @@ pub struct Grant {
     pub scopes: Vec<Scope>,
     /// The beginnings of the job keys that it is good for; an empty one begins all.
     pub prefixes: Vec<String>,
-    /// Who has it, and what for.
+    /// The holder of the token, and its purpose.
     pub note: String,
     pub made: Timestamp,
     pub expires: Option<Timestamp>,
 }
 
 impl Grant {
-    /// Whether it is good for this with a job key, or with all job keys that begin with a text:
-    /// all of them must be among those that it has. The jobs of a kind begin with the kind and a
-    /// colon.
+    /// Whether it has this right for a job key, or for all job keys that begin with a text: all of
+    /// them must be among its own. The jobs of a kind begin with the kind and a colon.
     pub fn allows(&self, scope: Scope, keys: &str) -> bool {
         self.has(scope) && self.prefixes.iter().any(|it| keys.starts_with(it.as_str()))
     }
 
-    /// Whether it is good for this with any job key at all.
+    /// Whether it has this right for any job key at all.
     pub fn has(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope)
     }
@@ -64,8 +63,8 @@ impl Grant {
 }
 
 /// # Errors
-/// What is wrong with a prefix, and the remedy. One that ends within app, module or biz would
-/// begin other names, too: `app1` begins `app10`.
+/// The fault of a prefix, and the remedy. A prefix that ends within app, module or biz would begin
+/// other names, too: `app1` begins `app10`.
 pub(super) fn check_prefix(prefix: &str) -> Result<(), String> {
     if prefix.is_empty() {
         return Ok(());

@@ -1,12 +1,12 @@
-//! Who may do what: tokens, by which those who call the HTTP API are known.
+//! Tokens, by which the HTTP API knows its callers and their rights.
 //!
-//! | part | what it does |
+//! | part | contents |
 //! |---|---|
-//! | [`secret`] | the text of a token, and what is kept of it |
-//! | [`grant`] | what a token allows |
+//! | [`secret`] | the text of a token, and its stored form |
+//! | [`grant`] | the rights of a token |
 //! | [`mod@file`] | the file that keeps them |
 //!
-//! [`Tokens`] holds what the file says now.
+//! [`Tokens`] holds the present contents of the file.
 
 mod file;
 mod grant;
@@ -26,8 +26,8 @@ pub use grant::{Grant, Scope};
 
 use file::Stamp;
 
-/// How often the file is looked at, at the most: what changes in it holds within a second, also in
-/// requests that are open and ask now and then.
+/// The shortest time between two looks at the file: a change takes effect within a second, also for
+/// open requests that check their rights now and then.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The tokens of a file, which is read again when it changes.
@@ -64,16 +64,16 @@ impl Tokens {
         })
     }
 
-    /// What the token allows that was presented, if it is one that is known and has not
-    /// expired. It takes as long for any text of the same length.
+    /// The rights of the presented token, if it is known and has not expired. The check takes as
+    /// long for any text of the same length.
     ///
-    /// It looks at the file twice a second at the most. If that is damaged, or gone, the tokens
-    /// that were known stay, and an error is logged.
+    /// It looks at the file twice a second at the most. If the file is damaged, or gone, the known
+    /// tokens stay, and an error is logged.
     pub fn check(&self, bearer: &str) -> Option<Arc<Grant>> {
         let presented = secret::hash(bearer);
         let grants = self.current();
         let grant = secret::id(bearer).and_then(|id| grants.get(id));
-        // One that is not known is compared, too.
+        // A token that is not known is compared, too.
         let kept = grant.map_or([0; 32], |grant| grant.sha256);
         let is_same = bool::from(kept.ct_eq(&presented));
         let grant = grant.filter(|_| is_same)?;
@@ -84,7 +84,7 @@ impl Tokens {
         let mut known = self.known.lock().expect("no panic while held");
         if known.looked.elapsed() >= self.look {
             known.looked = Instant::now();
-            // Before it is read: what is written meanwhile is another one the next time.
+            // Before reading: a later write gives another stamp the next time.
             let stamp = Stamp::of(&self.path);
             if stamp != known.stamp {
                 known.stamp = stamp;

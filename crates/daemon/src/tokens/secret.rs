@@ -1,4 +1,4 @@
-//! The text of a token, `kf_<id>_<secret>`, and what is kept of it.
+//! The text of a token, `kf_<id>_<secret>`, and its stored form.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ impl Secret {
         hash(&self.text)
     }
 
-    /// What is to be presented.
+    /// The text that a client presents.
     pub fn reveal(&self) -> &str {
         &self.text
     }
@@ -49,8 +49,8 @@ pub(super) fn id(text: &str) -> Option<&str> {
     Some(text.strip_prefix(START)?.split_once('_')?.0)
 }
 
-/// What is kept of a token. Its bits are random, so nobody finds it by trying, and a hash that
-/// takes long would gain nothing.
+/// The stored form of a token. Its bits are random, so nobody can guess it, and a slow hash would
+/// gain nothing.
 pub(super) fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }

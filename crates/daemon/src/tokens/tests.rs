@@ -212,7 +212,7 @@ fn the_file_is_for_its_owner_and_changes_in_one_step() {
     assert_eq!(mode(&file), 0o640);
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(TokenFile::read(&file).unwrap().grants.len(), 2);
-    // While somebody changes it, nobody else does.
+    // While one process changes the file, no other does.
     let new = folder.0.join("tokens.toml.new");
     fs::write(&new, "").unwrap();
     let id = TokenFile::read(&file).unwrap().grants[0].id.clone();

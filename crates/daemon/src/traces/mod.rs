@@ -1,8 +1,8 @@
-//! Traces: where a request belongs, and where what is traced is sent.
+//! Traces: the trace of a request, and the collector that gets the spans.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
-//! | [`place`] | the span of a request, and whoever called |
+//! | [`place`] | the span of a request, and of its caller |
 //! | [`sending`] | sends spans to a collector, over OTLP |
 
 mod place;

@@ -1,4 +1,4 @@
-//! To which trace a request belongs, and whatever is done for it.
+//! The trace of a request, and of all work for it.
 
 use axum::extract::Request;
 use axum::http::StatusCode;
@@ -13,8 +13,8 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::sending::PROBES;
 
-/// A span, and beside it the span of the caller where this daemon records none of its own: jobs
-/// that are scheduled here come from one or the other.
+/// A span, and beside it the span of the caller if this daemon records none of its own: jobs that
+/// are scheduled here continue the one or the other.
 #[derive(Clone)]
 pub(crate) struct Place {
     span: Span,
@@ -22,8 +22,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Where this request belongs: to the trace that its headers `traceparent` and `tracestate`
-    /// name, or to one of its own. Those that look whether the daemon is well are not traced.
+    /// The trace of this request: the one in its headers `traceparent` and `tracestate`, or a new
+    /// one. Health checks are not traced.
     pub(crate) fn of(request: &Request, id: &str, route: &str, is_probe: bool) -> Self {
         if is_probe {
             return Place {
@@ -49,7 +49,7 @@ impl Place {
         }
     }
 
-    /// Where this code runs.
+    /// The place of the running code.
     pub(crate) fn current() -> Self {
         Place {
             span: Span::current(),
@@ -57,7 +57,7 @@ impl Place {
         }
     }
 
-    /// Has something done here.
+    /// Runs a future in this place.
     pub(crate) fn hold<F: Future>(self, act: F) -> impl Future<Output = F::Output> {
         act.with_context(self.caller).instrument(self.span)
     }

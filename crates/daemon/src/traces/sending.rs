@@ -1,5 +1,5 @@
-//! Sends spans to a collector, over OTLP. Nobody waits for it: what it does not take in time is
-//! dropped.
+//! Sends spans to a collector, over OTLP. No request waits for the collector: spans that it does
+//! not take in time are dropped.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use tracing_subscriber::{Layer, Registry};
 
 use crate::config::TracesSection;
 
-/// What the requests log under that only look whether the daemon is well. They are not traced.
+/// The log target of health checks. They are not traced.
 pub(super) const PROBES: &str = "keyfall::probes";
 
-/// What the daemon logs under when the collector is away; not traced either.
+/// The log target of messages about the collector; not traced either.
 const SENDING: &str = "keyfall::traces";
 
-/// For how long one delivery may take.
+/// The time limit of one delivery.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// For how long a stop waits for the last one.
+/// How long a stop waits for the last delivery.
 const LAST: Duration = Duration::from_secs(5);
 
-/// What sends the spans of this process, until it is stopped.
+/// The sender of the spans of this process, until it is stopped.
 pub struct Traces(SdkTracerProvider);
 
 impl Traces {
-    /// Sends as the settings say, by tasks of this runtime; nothing if there is no collector.
+    /// Starts sending by these settings, in tasks of this runtime; `None` if there is no collector.
     pub fn start(settings: &TracesSection, runtime: &Handle) -> anyhow::Result<Option<Self>> {
         if settings.endpoint.is_none() && !is_set(&COLLECTOR) {
             return Ok(None);
@@ -70,7 +70,7 @@ impl Traces {
         Ok(Some(Traces(provider.build())))
     }
 
-    /// What is logged, as spans.
+    /// A layer that turns log spans into spans of the trace.
     pub fn layer(&self) -> impl Layer<Registry> + Send + Sync + use<> {
         let ours = Targets::new()
             .with_target("keyfall", LevelFilter::INFO)
@@ -81,7 +81,7 @@ impl Traces {
             .with_filter(ours)
     }
 
-    /// Sends what is left, outside of the runtime, which still has to run.
+    /// Sends the remaining spans, outside of the runtime, which still has to run.
     pub fn stop(self) {
         if let Err(error) = self.0.shutdown_with_timeout(LAST) {
             tracing::warn!(target: SENDING, %error, "the last spans could not be sent");
@@ -105,7 +105,7 @@ fn is_set(names: &[&str]) -> bool {
 struct Post {
     client: reqwest::Client,
     runtime: Handle,
-    /// Whether it was said that the collector is away.
+    /// Whether the absence of the collector was logged.
     is_away: Arc<AtomicBool>,
 }
 

@@ -12,7 +12,7 @@ use super::super::redis_url::{alone, secret};
 use super::super::rules::{longer_than_zero, size, up_to_a_day};
 use super::super::value::Bytes;
 
-/// What it can say.
+/// The fields of a callback.
 pub(in super::super) const FIELDS: [&str; 16] = [
     "url",
     "job_url",
@@ -36,19 +36,19 @@ pub(in super::super) const FIELDS: [&str; 16] = [
 #[derive(Clone)]
 pub struct Callback {
     pub(super) target: Http,
-    /// All that was said, and what the files hold: whether two are the same.
+    /// All given fields, and the contents of their files: two callbacks are equal if these are.
     said: Vec<(&'static str, Vec<u8>)>,
 }
 
-/// What was said of one field, and what it does to a target.
+/// One given field, and its effect on a target.
 struct Said {
     field: &'static str,
-    /// What it is, to see whether it changes.
+    /// Its contents, to notice a change.
     text: Vec<u8>,
     set: Box<dyn Fn(Http) -> Http>,
 }
 
-/// Collects what is said.
+/// Collects the given fields.
 struct Reading<'a, 'f> {
     entry: &'a Entry<'a>,
     env: &'a dyn Fn(&str) -> Option<String>,
@@ -136,7 +136,7 @@ impl Reading<'_, '_> {
         self.entry.value("url", &[], self.faults)
     }
 
-    /// Whether jobs name their URLs, and on which hosts.
+    /// Reads whether jobs name their URLs, and on which hosts.
     fn hosts(&mut self, has_url: bool) {
         let by_job = self.entry.value("job_url", &[], self.faults);
         let by_job = by_job.unwrap_or(false);
@@ -293,7 +293,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    /// What the file holds that a field names.
+    /// The contents of the file that a field names.
     fn path(&mut self, field: &str) -> Option<String> {
         let path: std::path::PathBuf = self.entry.value(field, &[], self.faults)?;
         match secret(Path::new(&path)) {
@@ -314,7 +314,7 @@ impl PartialEq for Callback {
 
 impl Eq for Callback {}
 
-/// Without what the files hold.
+/// Leaves out the contents of files.
 impl fmt::Debug for Callback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.target.fmt(f)

@@ -1,4 +1,4 @@
-//! Where the jobs of a route go.
+//! The target of the jobs of a route.
 
 pub(super) mod callback;
 mod server;
@@ -22,10 +22,10 @@ const TABLES: [(&str, &str); 3] = [
     ("stream", "{ key = \"…\" }"),
 ];
 
-/// Where the jobs of a route go.
+/// The target of the jobs of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// To whoever asks for them.
+    /// Consumers pull the jobs.
     Pull,
     /// To an HTTP server.
     Http(Box<Callback>),
@@ -46,7 +46,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The target as the library has it; what is pulled, is pulled from `pull`.
+    /// The target in the form of the library; pulled jobs come from `pull`.
     pub(super) fn route(&self, pull: &Pull, redis: &Redis) -> Route {
         match self {
             Target::Pull => pull.clone().into_route(),
@@ -78,7 +78,7 @@ impl Target {
     }
 }
 
-/// The target of a route, if it has one that there is.
+/// Reads the target of a route, if it has a known one.
 pub(super) fn read(
     route: &Entry<'_>,
     context: &Context<'_>,
@@ -159,7 +159,7 @@ fn stream(table: &Entry<'_>, context: &Context<'_>, faults: &mut Faults) -> Opti
     })
 }
 
-/// A key in a Redis, where nothing but these fields may stand.
+/// Reads a key in a Redis; no other fields than these are allowed.
 fn outlet(
     table: &Entry<'_>,
     own: &[&str],

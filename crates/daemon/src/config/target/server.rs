@@ -11,17 +11,17 @@ use super::super::file::Entry;
 use super::super::redis_url::{RedisUrl, alone, secret};
 use super::super::settings::Redis;
 
-/// What a list or a stream can say of its Redis.
+/// The fields of a list or a stream that describe its Redis.
 pub(super) const FIELDS: [&str; 5] = ["url", "url_file", "ca_file", "cert_file", "key_file"];
 
-/// The Redis of a list or a stream; that of the jobs, if no URL is given.
+/// The Redis of a list or a stream; without a URL, the Redis of the jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Server {
     url: Option<RedisUrl>,
     ca_file: Option<PathBuf>,
     /// A certificate and its key.
     shown: Option<(PathBuf, PathBuf)>,
-    /// Of what these files held, to see whether that changes.
+    /// A hash of the contents of these files, to notice a change.
     print: u64,
 }
 
@@ -40,7 +40,7 @@ impl Server {
         builder
     }
 
-    /// What an entry says of it, checked.
+    /// Reads and checks the Redis of an entry.
     pub(super) fn read(entry: &Entry<'_>, redis: &Redis, faults: &mut Faults) -> Self {
         let url: Option<RedisUrl> = entry.value("url", &[], faults);
         let file: Option<PathBuf> = entry.value("url_file", &[], faults);
@@ -80,7 +80,7 @@ impl Server {
             shown: None,
             print: 0,
         };
-        // One after the other, so that the fault is told of the field that has it.
+        // One after the other, so that a fault is reported for its own field.
         for (field, ca_file, shown) in [
             (from, None, None),
             ("ca_file", ca_file, None),
@@ -119,7 +119,7 @@ impl Server {
         let shown = self.shown.iter().flat_map(|(chain, key)| [chain, key]);
         let mut print = DefaultHasher::new();
         for path in self.ca_file.iter().chain(shown) {
-            // One that cannot be read has been told.
+            // A file that cannot be read has been reported.
             fs::read(path).ok().hash(&mut print);
         }
         print.finish()

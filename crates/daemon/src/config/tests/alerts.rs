@@ -1,4 +1,4 @@
-//! What is said of alerts, for all routes and for one.
+//! Alert settings, for all routes and for one.
 
 use super::*;
 use crate::config::{Alerts, RouteAlerts, destinations};
@@ -47,7 +47,7 @@ target = "pull"
     let known = destinations(&config.alerts, config.routes.iter().map(|it| &it.alerts));
     let known: Vec<&str> = known.iter().map(keyfall::Kind::as_str).collect();
     assert_eq!(known, ["ops:alerts:dead", "ops:alerts:late", "ops:pager:a"]);
-    // What is late is for the worker to know.
+    // Only the worker judges lateness.
     let router = format!("{:?}", config.router(&Pull::new()));
     assert_eq!(
         router.matches("late_after: Some(5s)").count(),

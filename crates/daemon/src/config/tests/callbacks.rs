@@ -1,8 +1,8 @@
-//! What a route says of its callback.
+//! The fields of a callback.
 
 use super::*;
 
-/// What is wrong with this target, after the name of the file.
+/// The faults of this target, after the name of the file.
 fn of_target(target: &str) -> Vec<String> {
     let text = format!("[[route]]\npattern = \"a:b:c:*\"\ntarget = {target}\n");
     let faults = read_with(&text, &[("NO_SECRET", "geheim")], &[]);

@@ -1,4 +1,4 @@
-//! What is read of a file, the environment and flags, and which faults are told.
+//! The values from a file, the environment and flags, and the reported faults.
 
 mod alerts;
 mod callbacks;
@@ -16,7 +16,7 @@ use super::value::Bytes;
 use super::value::Form;
 use super::{Config, DEFAULT, Flags};
 
-/// What a text means, with nothing else said.
+/// The configuration of a text, without other sources.
 fn read(text: &str) -> Result<Config, Faults> {
     read_with(text, &[], &[])
 }
@@ -35,7 +35,7 @@ fn faults(text: &str) -> Vec<String> {
     faults.lines().map(str::to_owned).collect()
 }
 
-/// What is told of the settings, as `default.toml` says it.
+/// The descriptions of the settings in the form of `default.toml`.
 fn listed() -> String {
     let comment =
         |doc: &[&str]| -> String { doc.iter().map(|line| format!("#{line}\n")).collect() };
@@ -59,7 +59,7 @@ fn listed() -> String {
     text
 }
 
-/// The same text, with all that is commented out switched on.
+/// The same text, with all commented-out settings switched on.
 fn switched_on(text: &str) -> String {
     let is_name = |text: &str| {
         text.bytes()
@@ -119,7 +119,7 @@ fn the_default_file_is_read_and_changes_nothing() {
 #[test]
 fn what_the_default_file_has_commented_out_could_stand_there() {
     let on = switched_on(DEFAULT);
-    // All files are missing, what is said of Redis is said twice, and nothing else is wrong.
+    // All files are missing, the place of Redis is given twice, and there is no other fault.
     for fault in faults(&on) {
         let known = ["_file: ", "tokens.file: ", "redis.nodes: a cluster has no"];
         assert!(known.iter().any(|it| fault.contains(it)), "{fault}");
@@ -298,7 +298,7 @@ fn a_flag_beats_the_environment_which_beats_the_file() {
     assert_eq!(config.worker.grace, Duration::from_secs(2));
     assert_eq!(config.worker.dead_letters, 10_000);
     assert_eq!(config.http.max_connections, 7);
-    // A variable that is empty says nothing.
+    // An empty variable does not count.
     assert!(!config.http.access_log);
     let given: Vec<String> = config
         .given()
@@ -450,7 +450,7 @@ fn several_servers_are_tables_or_a_url() {
         .unwrap();
     assert_eq!(given.2.to_string(), "k.toml:4:1");
     assert!(!given.1.contains("heim"), "{}", given.1);
-    // Whoever says it nearer says it for all.
+    // A stronger source replaces all servers of the weaker one.
     let config = read_with(&text, &[], &[("redis-url", "redis://h:8")]).unwrap();
     assert_eq!(config.redis.url.reveal(), "redis://h:8");
 
@@ -666,7 +666,7 @@ fn secrets_come_from_files_or_the_environment_and_are_never_shown() {
     assert_eq!(revealed(&config), "redis://:geheim@h");
     let given = config.given().next().unwrap();
     assert_eq!(given.1, "redis://***@h");
-    // What is nearer wins, however it is said.
+    // The stronger source wins, in any form.
     let file = "[redis]\nurl = \"redis://h:7\"\n";
     let config = read_with(file, &[("KEYFALL_REDIS_URL_FILE", url.path())], &[]).unwrap();
     assert_eq!(revealed(&config), "redis://app1:geheim@h");

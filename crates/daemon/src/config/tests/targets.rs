@@ -1,4 +1,4 @@
-//! What a route says of a list or a stream.
+//! The fields of a list or a stream.
 
 use super::*;
 
