@@ -1,4 +1,4 @@
-//! Asks before what cannot be undone.
+//! Asks for confirmation before changes that cannot be undone.
 
 use std::io::{self, IsTerminal};
 
@@ -7,8 +7,8 @@ use anyhow::bail;
 use super::plain::plain;
 use super::stop::Stop;
 
-/// Goes on if whoever typed the command said so already, or says so now. `what` is the sentence
-/// that they agree to.
+/// Returns if the user has confirmed by `--yes`, or confirms now. `what` is the sentence to agree
+/// to.
 pub(crate) fn confirm(what: &str, yes: bool) -> anyhow::Result<()> {
     if yes {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `keyfall audit`: whether the books of each kind balance, and what is wrong with which job.
+//! `keyfall audit`: whether the books of each kind balance, and the flaws of each job.
 
 use anyhow::bail;
 
@@ -14,7 +14,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     among: Among,
 
-    /// Repair what is found; no job is lost by it
+    /// Repair the findings; no job is lost by it
     #[arg(long, alias = "fix")]
     repair: bool,
 
@@ -50,7 +50,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
              `SCAN` on all servers, and at most ten million keys on each"
         );
     }
-    // What was not seen is no fault of the books.
+    // A part that was not seen is no fault of the books.
     let is_unclean = |kind: &&AuditedOut| !kind.clean && kind.unseen.is_empty();
     let unclean = audited.kinds.iter().filter(is_unclean).count();
     let damaged = audited.damaged.iter().filter(|it| !it.repaired).count();

@@ -1,4 +1,4 @@
-//! How far an export or an import has come, in a file, so that it can go on from there.
+//! The progress of an export or an import, in a file, so that it can go on from there.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mark {
-    /// What is exported or imported, so that nobody goes on with something else.
+    /// The identity of the export or import, so that no other one goes on from here.
     pub(crate) of: String,
-    /// Where to go on, as `--after` takes it.
+    /// The place to go on from, in the form of `--after`.
     pub(crate) after: String,
-    /// How many bytes of the output belong to what is done.
+    /// The length of the finished part of the output, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bytes: Option<u64>,
 }
@@ -28,7 +28,7 @@ impl Bookmark {
         Bookmark(path)
     }
 
-    /// Where the last one came to that was `of` the same; `None` if there was none.
+    /// The mark of an earlier run `of` the same; `None` if there is none.
     pub(crate) fn read(&self, of: &str) -> anyhow::Result<Option<Mark>> {
         let Some(path) = &self.0 else {
             return Ok(None);
@@ -50,7 +50,7 @@ impl Bookmark {
         Ok(Some(mark))
     }
 
-    /// From now on that is where to go on. It stands there whole, or the last one does.
+    /// Stores this mark. After a crash the file holds all of it, or all of the last one.
     pub(crate) fn write(&self, mark: &Mark) -> anyhow::Result<()> {
         let Some(path) = &self.0 else {
             return Ok(());

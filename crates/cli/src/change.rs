@@ -185,7 +185,7 @@ fn tell_one(changed: &ChangedOut, form: Form) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What became of many, or would.
+/// Prints the outcome of a call on many jobs, or of its dry run.
 pub(crate) fn tell_many(report: &BulkOut, form: Form) -> anyhow::Result<()> {
     let sentence = if report.dry_run {
         format!("{} matched, and nothing was changed", report.matched)

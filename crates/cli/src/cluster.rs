@@ -1,4 +1,4 @@
-//! `keyfall cluster`: what only a Redis Cluster needs.
+//! `keyfall cluster`: repairs that only a Redis Cluster needs.
 
 use anyhow::bail;
 use keyfall::{MendedSlots, StrayState};
@@ -10,7 +10,8 @@ use super::stop::Stop;
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Look for keys on nodes that do not serve their slots; with --yes, bring them to those that do
+    /// Look for keys on nodes that do not serve their slots; with --yes, bring them to the right
+    /// nodes
     #[command(
         after_help = "Examples:\n  keyfall cluster mend\n  keyfall cluster mend --yes\n  keyfall cluster mend --yes --give-up app1:trans:notice/0\n\nIt may be stopped at any time; the same command goes on. Exit codes: 0 all is where it belongs,\n1 something is not; others as ever"
     )]
@@ -23,11 +24,11 @@ pub(crate) struct Mend {
     #[arg(long)]
     yes: bool,
 
-    /// What it does without `--yes`
+    /// The behaviour without `--yes`
     #[arg(long = "dry-run", hide = true, conflicts_with = "yes")]
     _dry_run: bool,
 
-    /// Delete what is left of ledgers that are whole where they are served: copies out of date
+    /// Delete outdated copies of ledgers that are whole on the nodes that serve them
     #[arg(long, requires = "yes")]
     drop: bool,
 
@@ -35,7 +36,7 @@ pub(crate) struct Mend {
     #[arg(long, requires = "yes", conflicts_with = "drop")]
     join: bool,
 
-    /// Go on without what is missing of this ledger, app:module:biz/shard, if no node has it
+    /// Go on without the missing keys of this ledger, app:module:biz/shard, if no node has them
     #[arg(long, value_name = "LEDGER", requires = "yes")]
     give_up: Vec<String>,
 

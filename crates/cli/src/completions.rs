@@ -1,4 +1,4 @@
-//! `keyfall completions`: what a shell needs to complete commands and flags.
+//! `keyfall completions`: the script by which a shell completes commands and flags.
 
 use std::io::{self, Write};
 

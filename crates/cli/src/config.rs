@@ -1,4 +1,4 @@
-//! `keyfall config`: a configuration to start from, and what is wrong with one.
+//! `keyfall config`: a configuration to start from, and a check of one.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub(crate) struct Options {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Say all that is wrong with a configuration, each with its line, or what it sets
+    /// List the faults of a configuration, each with its line, or its settings if it has none
     #[command(after_help = "Example:\n  keyfall config check keyfall.toml\n\n\
         The environment and flags are read as `keyfall serve` reads them.")]
     Check {

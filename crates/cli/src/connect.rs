@@ -1,5 +1,5 @@
-//! Where the jobs are: what every command that looks at them or changes them is told, and
-//! gets. A further way to them goes here.
+//! The place of the jobs: the options of every command that reads or changes jobs, and the
+//! connection that follows from them. A further way to the jobs belongs here.
 
 use std::path::PathBuf;
 
@@ -11,11 +11,11 @@ use super::jobs::{Address, Jobs};
 use super::stop::Stop;
 use keyfall_daemon::config::{Origin, Redis, RedisFlags};
 
-/// Whoever may type a command may store what Redis can carry. The limits of services are
-/// those of their clients.
+/// A person who runs commands may store the most that Redis can carry. The clients of services have
+/// limits of their own.
 const PAYLOAD_LIMIT: usize = 256 * 1024 * 1024;
 
-/// Where Redis is if nobody says.
+/// The place of Redis, if nothing names one.
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
 #[derive(clap::Args, Debug, Clone)]
@@ -37,8 +37,8 @@ pub(crate) struct Server {
     )]
     token_file: Option<PathBuf>,
 
-    /// The certificates of the CA that signed that of the daemon, as PEM, where this system does not
-    /// trust it; also KEYFALL_CA_FILE. No other is trusted then
+    /// The certificates of the CA that signed the daemon's certificate, as PEM, if this system does
+    /// not trust it; also KEYFALL_CA_FILE. No other CA is trusted then
     #[arg(
         long,
         value_name = "PATH",
@@ -50,7 +50,7 @@ pub(crate) struct Server {
     redis: RedisFlags,
 }
 
-/// Where the jobs are.
+/// The place of the jobs.
 enum Place {
     Redis { redis: Box<Redis>, is_named: bool },
     Daemon(Address),
@@ -67,7 +67,8 @@ impl Server {
         }
     }
 
-    /// A client of the Redis that has the jobs, where no daemon does it; `None` behind a daemon.
+    /// A client of the Redis with the jobs, if the command asks it directly; `None` behind a
+    /// daemon.
     pub(crate) async fn client(&self, remedy: Remedy) -> anyhow::Result<Option<Client>> {
         Ok(match self.place()? {
             Place::Redis { redis, is_named } => Some(client_of(&redis, is_named, remedy).await?),
@@ -75,7 +76,8 @@ impl Server {
         })
     }
 
-    /// What became of a call on the Redis that has the jobs, and what to do where nobody answers.
+    /// The result of a call on the Redis with the jobs; its error names the remedy if nobody
+    /// answers.
     pub(crate) fn explained<T>(
         &self,
         called: keyfall::Result<T>,
@@ -95,7 +97,7 @@ impl Server {
         })
     }
 
-    /// Where the jobs are, as people read it: without passwords.
+    /// The place of the jobs in messages: without passwords.
     pub(crate) fn shown(&self) -> anyhow::Result<String> {
         Ok(match self.place()? {
             Place::Redis { redis, .. } => redis.url.to_string(),
@@ -118,7 +120,7 @@ impl Server {
                 is_named: place != Origin::Default,
             });
         };
-        // What is wrong with a Redis that nobody asks for does not matter.
+        // The faults of a Redis that is not used do not matter.
         if let Ok((redis, place)) = redis {
             if place.is_beside(&from) {
                 bail!(Stop::wrong(format!(
@@ -173,7 +175,7 @@ async fn client_of(redis: &Redis, is_named: bool, remedy: Remedy) -> anyhow::Res
     explained(client.connect().await, is_named, remedy)
 }
 
-/// One that is empty says nothing.
+/// The value of a variable; `None` if it is empty.
 fn env(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
@@ -182,7 +184,7 @@ fn wrong(faults: keyfall_daemon::config::Faults) -> Stop {
     Stop::wrong(faults.to_string())
 }
 
-/// What helps a command where no Redis answers.
+/// The remedy that fits a command if no Redis answers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Remedy {
     /// A Redis, or a daemon.
@@ -193,7 +195,7 @@ pub(crate) enum Remedy {
     Cluster,
 }
 
-/// Says what to do where nobody answers, if nobody has said whom to ask either.
+/// Adds the remedy to an error of connecting, if no Redis was named.
 fn explained<T>(called: keyfall::Result<T>, is_named: bool, remedy: Remedy) -> anyhow::Result<T> {
     let remedy = match remedy {
         Remedy::Any => {
@@ -222,7 +224,7 @@ mod tests {
 
     #[tokio::test]
     async fn where_no_redis_was_named_one_is_offered() {
-        // Nobody listens there.
+        // No server listens there.
         let connect = || Client::connect("redis://127.0.0.1:1");
         let said = async |is_named, remedy| {
             let error = explained(connect().await, is_named, remedy).unwrap_err();

@@ -42,11 +42,11 @@ pub(crate) struct List {
     #[command(flatten)]
     which: Which,
 
-    /// How many at the most
+    /// The most letters to show
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = page)]
     limit: usize,
 
-    /// Go on where an earlier list ended
+    /// Go on at the end of an earlier list
     #[arg(long, alias = "after", value_name = "CURSOR")]
     cursor: Option<Cursor>,
 
@@ -227,7 +227,7 @@ async fn remove(options: Remove) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The number that was given, or that of the latest letter.
+/// The given number, or the number of the latest letter.
 async fn find(jobs: &Jobs, key: &JobKey, given: Option<u64>) -> anyhow::Result<Option<u64>> {
     if given.is_some() {
         return Ok(given);

@@ -1,4 +1,4 @@
-//! `keyfall dev`: a Redis for development, whose data stay.
+//! `keyfall dev`: a Redis for development, which keeps its data.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,17 +11,17 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::out::Form;
 
-/// Where every command looks unless it is told otherwise.
+/// The port that every command uses by default.
 const USUAL_PORT: u16 = 6379;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// Where the data are kept
+    /// The folder of the data
     #[arg(long, value_name = "PATH", default_value = ".keyfall")]
     dir: PathBuf,
 
-    /// The port on 127.0.0.1, for this machine only; 0 takes any that is free. By default 6379,
-    /// where all commands look, or any other if that is taken
+    /// The port on 127.0.0.1, for this machine only; 0 takes any free port. By default 6379, which
+    /// all commands use, or any other if 6379 is taken
     #[arg(long)]
     port: Option<u16>,
 
@@ -47,7 +47,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         .await
         // That there is no server to start is no wrong flag.
         .map_err(|error| anyhow!("{error}"))?;
-    // Nobody wants to commit the data of their tries.
+    // The data of a trial do not belong into version control.
     fs::write(options.dir.join(".gitignore"), "*\n")?;
     let answer = Answer {
         url: format!("redis://127.0.0.1:{port}"),
@@ -73,7 +73,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The port that was asked for, or one that is free.
+/// The chosen port, or a free one.
 fn port(asked: Option<u16>) -> anyhow::Result<u16> {
     let free = |port| {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;

@@ -1,4 +1,4 @@
-//! `keyfall doctor`: what can hurt, the worst first.
+//! `keyfall doctor`: the findings of the doctor, the worst first.
 
 use anyhow::bail;
 use keyfall::doctor::CHECKS;
@@ -11,8 +11,8 @@ use keyfall_daemon::shapes::{DoctorOut, FindingOut, SeverityOut};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// Put right what harms nobody else: merge the notification flags, raise the output buffer of
-    /// subscribers. Lasts until Redis restarts
+    /// Repair settings that no other program depends on: merge the notification flags, raise the
+    /// output buffer of subscribers. Lasts until Redis restarts
     #[arg(long, alias = "repair")]
     fix: bool,
 
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Show what is as it should be, too
+    /// Show the checks without a finding, too
     #[arg(short, long, alias = "all")]
     verbose: bool,
 

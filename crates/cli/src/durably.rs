@@ -1,14 +1,15 @@
-//! How far a command is to get before it is answered.
+//! Durable calls: how far a command must get before it is answered.
 
 use keyfall_daemon::shapes::{DurableIn, ReachedOut};
 
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub(crate) struct Durably {
-    /// Wait until so many replicas have it, for a moment, and say how many do
+    /// Wait until so many replicas have it, for a moment, and print how many do
     #[arg(long, value_name = "N")]
     durable: Option<u32>,
 
-    /// Wait until it is on disk, too: on that of the primary, and on those of as many replicas
+    /// Wait until it is on disk, too: on the disk of the primary, and on the disks of as many
+    /// replicas
     #[arg(long)]
     fsynced: bool,
 }
@@ -21,7 +22,7 @@ impl Durably {
         }
     }
 
-    /// How far it got, as the end of a sentence.
+    /// The reached goals, as the end of a sentence.
     pub(crate) fn told(self, reached: Option<ReachedOut>) -> String {
         let Some(reached) = reached else {
             return String::new();

@@ -18,7 +18,7 @@ use super::unseen;
 use super::which::Among;
 use keyfall_daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
 
-/// How many jobs one call brings at the most.
+/// The most jobs of one call.
 const PAGE: usize = 500;
 
 #[derive(clap::Args, Debug)]
@@ -30,11 +30,11 @@ pub(crate) struct Options {
     #[arg(long, short, value_name = "PATH")]
     output: Option<PathBuf>,
 
-    /// Keep in this file how far it is; the same command again then goes on from there
+    /// Keep the progress in this file; the same command again then goes on from there
     #[arg(long, value_name = "PATH", requires = "output")]
     cursor_file: Option<PathBuf>,
 
-    /// Go on where an earlier export ended
+    /// Go on at the end of an earlier export
     #[arg(
         long,
         alias = "after",
@@ -43,7 +43,7 @@ pub(crate) struct Options {
     )]
     cursor: Option<Place>,
 
-    /// What is written is JSON anyway
+    /// The output is JSON anyway
     #[arg(long = "json", hide = true)]
     _json: bool,
 
@@ -51,15 +51,15 @@ pub(crate) struct Options {
     server: Server,
 }
 
-/// How far an export is.
+/// The position of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
     In(State, Option<Cursor>),
     End,
 }
 
-/// What is exported, in this order: whoever goes on to another state meanwhile, goes on to a later
-/// one, but for a run that fails.
+/// The exported states, in this order: a job that changes its state meanwhile gets a later one,
+/// except when a run fails.
 const STATES: [State; 4] = [State::Pending, State::Running, State::Lapsed, State::Dead];
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
@@ -145,8 +145,8 @@ async fn next(
     Ok(page)
 }
 
-/// A job that runs, as if that run had not begun; or what is to follow it, which takes the place
-/// of its retries. Nothing, if it was cancelled: it will not run again.
+/// A running job in its state before the run; or its successor, which takes the place of its
+/// retries. `None` if it was cancelled: it will not run again.
 async fn interrupted(jobs: &Jobs, job: Job) -> anyhow::Result<Option<Job>> {
     if job.successor_due.is_some() {
         let key = job.key.parse()?;
@@ -166,16 +166,16 @@ async fn interrupted(jobs: &Jobs, job: Job) -> anyhow::Result<Option<Job>> {
     }))
 }
 
-/// Where the lines go.
+/// The target of the lines.
 struct Sink {
     to: BufWriter<Box<dyn Write>>,
-    /// And how many bytes it has with them.
+    /// The file, and its length with the lines, in bytes.
     file: Option<(File, u64)>,
 }
 
 impl Sink {
-    /// Behind the first `kept` bytes of a file that is there: what follows them was written by an
-    /// export that ended before it could say so. Without `kept`, no file is overwritten.
+    /// Appends behind the first `kept` bytes of an existing file: the bytes after them come from an
+    /// export that ended before it could report them. Without `kept`, no file is overwritten.
     fn open(path: Option<PathBuf>, kept: Option<u64>) -> anyhow::Result<Self> {
         let Some(path) = path else {
             return Ok(Sink {
@@ -214,7 +214,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Returns how many bytes the file has, when the disk has them, too.
+    /// Returns the length of the file in bytes, once the disk has them, too.
     fn flush(&mut self) -> io::Result<Option<u64>> {
         self.to.flush()?;
         let Some((file, bytes)) = &self.file else {
@@ -226,7 +226,7 @@ impl Sink {
 }
 
 impl Place {
-    /// Behind a page that says where the next one begins.
+    /// The position after a page that names the start of the next one.
     fn then(self, next: Option<Cursor>) -> Self {
         let Place::In(state, _) = self else {
             return Place::End;

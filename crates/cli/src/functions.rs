@@ -16,7 +16,7 @@ pub(crate) enum Command {
         after_help = "Examples:\n  keyfall functions install\n  keyfall functions install --redis-url redis://127.0.0.1:6379/3"
     )]
     Install(Change),
-    /// Look whether what is loaded is what this version makes
+    /// Compare the loaded library with the library of this version
     #[command(
         after_help = "Example:\n  keyfall functions check --json\n\nExit codes: 0 it fits, 1 it does not, 3 nothing is loaded; others as ever"
     )]
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     /// Remove the library from the server
     #[command(alias = "rm", after_help = "Example:\n  keyfall functions remove")]
     Remove(Change),
-    /// Print the library, for those who load it by other means
+    /// Print the library, for other ways of loading it
     #[command(
         after_help = "Example:\n  keyfall functions show | redis-cli -x FUNCTION LOAD REPLACE\n  redis-cli HSET keyfall:meta schema 1 functions 'keyfall:wake:0 keyfall'\n\nThe second line prepares the database 0"
     )]
@@ -33,7 +33,8 @@ pub(crate) enum Command {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// The name of the library, and what its functions begin with: NAME_schedule and so on
+    /// The name of the library, and the start of the names of its functions: NAME_schedule and so
+    /// on
     #[arg(long, value_name = "NAME")]
     library: Option<String>,
 
@@ -46,7 +47,8 @@ pub(crate) struct Options {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Change {
-    /// Whatever has the name now: a newer version, that of another namespace, somebody else's
+    /// Replace any library of this name: a newer version, one for another namespace, or a foreign
+    /// one
     #[arg(long)]
     replace: bool,
 
@@ -57,13 +59,13 @@ pub(crate) struct Change {
     options: Options,
 }
 
-/// What is told of a library, as JSON.
+/// The description of a library, as JSON.
 #[derive(Serialize)]
 struct Told<'a> {
     library: &'a str,
     /// The version that this program makes.
     version: &'a str,
-    /// What was found.
+    /// The state of the loaded library.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'a str>,
     /// The version that was found, if it is another one.

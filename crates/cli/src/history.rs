@@ -1,4 +1,4 @@
-//! `keyfall history`: how much of what happens is kept.
+//! `keyfall history`: the length of histories.
 
 use super::connect::Server;
 use super::out::{self, Form};
@@ -18,7 +18,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ENTRIES", value_parser = clap::value_parser!(u64).range(1..))]
     keep: Option<u64>,
 
-    /// Write nothing any more, and delete what was written
+    /// Stop the history, and delete its entries
     #[arg(long, conflicts_with = "keep")]
     off: bool,
 

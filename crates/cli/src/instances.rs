@@ -1,4 +1,4 @@
-//! `keyfall instances`: who runs jobs, and which jobs nobody runs.
+//! `keyfall instances`: the live workers, and the jobs that no worker runs.
 
 use serde::Serialize;
 

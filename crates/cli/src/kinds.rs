@@ -1,4 +1,4 @@
-//! `keyfall kinds`: which there are, and how many jobs each has; and dropping one that is empty.
+//! `keyfall kinds`: the kinds with their numbers of jobs; and dropping an empty kind.
 
 use super::connect::Server;
 use super::out::{self, Form};
@@ -24,7 +24,7 @@ pub(crate) struct Options {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Remove a kind in which nothing is: no job, no dead letter
+    /// Remove an empty kind: one without jobs and dead letters
     #[command(
         after_help = "Producers and workers may go on meanwhile: who schedules a job of it afterwards makes it anew.\n\nExample:\n  keyfall kinds drop app1:trans:notice"
     )]
@@ -93,7 +93,7 @@ async fn drop_one(options: DropOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// That there are no kinds is an error only of a text that somebody gave.
+/// A missing kind is an error only if a prefix was given.
 pub(crate) fn absent(prefix: &str) -> anyhow::Error {
     Stop::absent(format!("there is no kind that begins with {prefix}")).into()
 }

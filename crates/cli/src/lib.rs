@@ -1,15 +1,15 @@
-//! The `keyfall` command as a library: [`run`] reads the arguments of the process and does what they
-//! say. One module for each command, or for a few that are alike.
+//! The `keyfall` command as a library: [`run`] reads the arguments of the process and carries them
+//! out. One module for each command, or for a few similar ones.
 //!
-//! | module | what the commands share |
+//! | module | shared task |
 //! |---|---|
-//! | [`connect`] | where the jobs are: on a Redis, or behind a daemon |
-//! | [`jobs`] | the way to them |
-//! | [`which`], [`when`] | which jobs are meant, and which times |
-//! | [`durably`] | how far a call is to get |
+//! | [`connect`] | finds the jobs: on a Redis, or behind a daemon |
+//! | [`jobs`] | makes calls on the jobs |
+//! | [`which`], [`when`] | select jobs, and read times |
+//! | [`durably`] | makes calls durable |
 //! | [`out`] | tables and JSON |
-//! | [`progress`], [`bookmark`] | how far a long command is, and where the next one goes on |
-//! | [`ask`], [`stop`] | what is asked first; exit codes |
+//! | [`progress`], [`bookmark`] | show the progress of a long command, and keep it for the next one |
+//! | [`ask`], [`stop`] | confirmations; exit codes |
 #![allow(
     rustdoc::private_intra_doc_links,
     reason = "the tables of modules are for readers of the source"
@@ -88,7 +88,7 @@ enum Command {
     /// Look a job up, or its latest dead letter
     #[command(after_help = "Example:\n  keyfall get app1:trans:notice:42 --json")]
     Get(get::Options),
-    /// Tell what happened to a job, and what it waits for
+    /// Tell the story of a job, and why it waits
     #[command(
         after_help = "Examples:\n  keyfall why app1:trans:notice:42\n  keyfall why app1:trans:notice:42 --zone UTC --json"
     )]
@@ -117,7 +117,7 @@ enum Command {
     /// Count the jobs in each state
     #[command(after_help = "Example:\n  keyfall count app1:")]
     Count(list::Count),
-    /// List the kinds with their counts, or drop one that is empty
+    /// List the kinds with their counts, or drop an empty one
     #[command(
         alias = "kind",
         after_help = "Examples:\n  keyfall kinds\n  keyfall kinds app1: --json\n  keyfall kinds drop app1:trans:notice"
@@ -126,7 +126,7 @@ enum Command {
     /// Watch kinds, instances, lag and failures on a full screen
     #[command(after_help = "Examples:\n  keyfall top\n  keyfall top app1: --interval 5s")]
     Top(top::Options),
-    /// List the workers that live, and the jobs that nobody has a route for
+    /// List the live workers, and the jobs without a route
     #[command(alias = "instance", after_help = "Example:\n  keyfall instances")]
     Instances(instances::Options),
     /// List the hosts of callbacks that workers leave alone because they are down, or close one
@@ -135,7 +135,7 @@ enum Command {
         after_help = "Examples:\n  keyfall breakers\n  keyfall breakers close hooks.example.org"
     )]
     Breakers(breakers::Options),
-    /// Look for what can hurt: settings of Redis, rights, clocks, jobs that nobody runs
+    /// Look for settings of Redis, rights, clocks and unserved jobs that can cause trouble
     #[command(
         after_help = "Examples:\n  keyfall doctor\n  keyfall doctor --fix\n  keyfall doctor --only notify-flags,persistence --json\n\nExit codes: 0 nothing worse than a note, 1 an error, 5 a warning and no error; others as ever"
     )]
@@ -146,12 +146,12 @@ enum Command {
         after_help = "Example:\n  keyfall dead ls app1:trans:notice:"
     )]
     Dead(dead::Dead),
-    /// Follow what is done to jobs, until Ctrl-C
+    /// Follow the changes of jobs, until Ctrl-C
     #[command(
         after_help = "Examples:\n  keyfall tail app1:trans:\n  keyfall tail --what failed,buried --json\n  keyfall tail --key app1:trans:notice:42 -n 100"
     )]
     Tail(tail::Options),
-    /// Look or say how much of what happens is kept for `why` and `tail`
+    /// Show or set the length of the histories, which `why` and `tail` read
     #[command(
         after_help = "Examples:\n  keyfall history\n  keyfall history app1:trans:notice: --keep 100000\n  keyfall history app1:trans:notice: --off"
     )]
@@ -167,13 +167,13 @@ enum Command {
         after_help = "Examples:\n  keyfall cluster mend\n  keyfall cluster mend --yes"
     )]
     Cluster(cluster::Command),
-    /// Let nothing of these kinds start
+    /// Keep jobs of these kinds from starting
     #[command(after_help = "Examples:\n  keyfall pause app1:trans:notice:\n  keyfall pause --list")]
     Pause(pause::Pause),
     /// End a pause
     #[command(after_help = "Example:\n  keyfall resume app1:trans:notice:")]
     Resume(pause::Options),
-    /// Look whether every job is accounted for, and repair what is damaged
+    /// Check that every job is accounted for, and repair damage
     #[command(
         after_help = "Examples:\n  keyfall audit\n  keyfall audit app1:trans:notice: --repair"
     )]
@@ -183,7 +183,7 @@ enum Command {
         after_help = "Examples:\n  keyfall export app1: > app1.ndjson\n  keyfall export -o all.ndjson --cursor-file all.cursor"
     )]
     Export(export::Options),
-    /// Schedule the jobs of an export, or those that another system keeps in Redis
+    /// Schedule the jobs of an export, or of another system
     #[command(
         after_help = "Examples:\n  keyfall import app1.ndjson --paused --skip-overdue 1h\n  keyfall import --from redis-zset --due-key delayed --due-unit s --payload-key bodies --key 'app1:trans:notice:{member}' --pace 200/s\n  keyfall import --from classic-queue --due-key dq_bucket_1 --prefix app1:queue"
     )]
@@ -195,19 +195,19 @@ enum Command {
         after_help = "Example:\n  keyfall functions install"
     )]
     Functions(functions::Command),
-    /// Print what a shell needs to complete commands and flags
+    /// Print the script by which a shell completes commands and flags
     #[command(
         after_help = "Example:\n  keyfall completions bash > ~/.local/share/bash-completion/completions/keyfall"
     )]
     Completions(completions::Options),
-    /// Run a private Redis for development, whose data stay, until Ctrl-C
+    /// Run a private Redis for development, which keeps its data, until Ctrl-C
     #[command(after_help = "Examples:\n  keyfall dev\n  keyfall dev --dir /tmp/try --port 0")]
     Dev(dev::Options),
     /// Watch reminders fall due on a private Redis that is started for it and gone after it
     #[command(after_help = "Example:\n  keyfall demo\n  keyfall demo --time 10s")]
     Demo {
-        /// How long it takes at the most, from 4s to 1h: all delays, those between retries included,
-        /// are stretched to it
+        /// The longest duration of the demo, from 4s to 1h: all delays, between retries too, are
+        /// stretched to it
         #[arg(
             long = "time",
             alias = "seconds",
@@ -217,7 +217,7 @@ enum Command {
         )]
         seconds: u64,
     },
-    /// Measure how late jobs start, how fast they are scheduled and run, and what they cost Redis
+    /// Measure the lateness of jobs, the rates of scheduling and running, and the cost for Redis
     #[command(
         after_help = "Examples:\n  keyfall bench\n  keyfall bench --pending 500000 --runs 3 --only lateness,burst\n  keyfall bench --json --redis-url redis://127.0.0.1:6379"
     )]
@@ -256,7 +256,7 @@ fn seconds(text: &str) -> Result<u64, String> {
 
 /// Reads the arguments, of which the first is the name of the program, and runs the command.
 pub fn run(arguments: impl IntoIterator<Item: Into<OsString> + Clone>) -> ExitCode {
-    // For whatever speaks TLS. It is the first, so it cannot fail.
+    // For all parts that speak TLS. It is the first, so it cannot fail.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse_from(arguments);
     match start(cli.command) {
@@ -265,8 +265,8 @@ pub fn run(arguments: impl IntoIterator<Item: Into<OsString> + Clone>) -> ExitCo
     }
 }
 
-/// What commands log unless they are told; what TLS refuses they say themselves. Those that run
-/// workers, `bench` and `demo`, do so on servers that are not meant to keep anything.
+/// The log filter of commands by default; they report errors of TLS themselves. `bench` and `demo`
+/// run workers on servers that need not keep their data.
 const LOGGED: &str = "error,rustls_platform_verifier=off,keyfall::worker::checkup=off";
 
 /// Logs to the standard error, and traces.
@@ -283,7 +283,7 @@ fn log(filter: EnvFilter, traces: Option<&Traces>) {
     let log = tracing_subscriber::fmt::layer()
         .with_ansi(is_coloured)
         .with_writer(|| PlainLog(std::io::stderr()));
-    // What is traced does not depend on what is logged.
+    // The log filter does not apply to traces.
     let both = traces.layer().and_then(log.with_filter(filter));
     tracing_subscriber::registry().with(both).init();
 }

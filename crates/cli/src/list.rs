@@ -10,7 +10,7 @@ use super::when::shown;
 use super::which::Among;
 use keyfall_daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
 
-/// How many jobs one call brings at the most.
+/// The most jobs of one call.
 const PAGE: usize = 1000;
 
 #[derive(clap::Args, Debug)]
@@ -22,11 +22,11 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value = "pending")]
     state: State,
 
-    /// How many at the most
+    /// The most jobs to show
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
     limit: usize,
 
-    /// Go on where an earlier list ended
+    /// Go on at the end of an earlier list
     #[arg(long, alias = "after", value_name = "CURSOR")]
     cursor: Option<Cursor>,
 
@@ -98,7 +98,7 @@ fn row(job: &Job) -> [String; 5] {
     ]
 }
 
-/// Those of a page that cannot be shown.
+/// Prints the jobs of a page that cannot be shown.
 pub(crate) fn tell_damaged(page: &PageOut) {
     for job in &page.damaged {
         aside(format!("damaged: {}: {}", plain(&job.name), job.error));

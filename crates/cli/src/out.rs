@@ -1,4 +1,4 @@
-//! What a command prints: tables for people, JSON for programs.
+//! The output of commands: tables for people, JSON for programs.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::plain::{plain, plain_json};
 
-/// How many characters of a text that may have any length stand in a table.
+/// The most characters of a text without a limit in a table.
 const WIDEST: usize = 72;
 
 #[derive(clap::Args, Debug, Clone, Copy)]
@@ -38,13 +38,13 @@ pub(crate) fn line(text: impl AsRef<str>) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{}", plain(text.as_ref()))
 }
 
-/// A text of ours, as it is.
+/// Prints a text of ours, as it is.
 pub(crate) fn text(text: &str) -> io::Result<()> {
     io::stdout().lock().write_all(text.as_bytes())
 }
 
-/// A table with lines where there is a terminal, and plain where there is none. Columns of
-/// `>name` are aligned to the right.
+/// A table, with lines on a terminal, and plain elsewhere. Columns named `>name` are aligned to the
+/// right.
 pub(crate) fn table<const N: usize>(
     titles: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,

@@ -1,4 +1,5 @@
-//! `keyfall pause` and `keyfall resume`: nothing of a kind starts, until it may.
+//! `keyfall pause` and `keyfall resume`: keep jobs of a kind from starting, and let them start
+//! again.
 
 use super::connect::Server;
 use super::jobs::Jobs;
@@ -49,7 +50,7 @@ pub(crate) struct Pause {
 #[derive(clap::Args, Debug)]
 #[group(required = true, multiple = false)]
 struct Kinds {
-    /// What the kinds begin with, such as app1:trans:notice: with the colon at its end
+    /// The prefix of the kinds, such as app1:trans:notice: with the colon at its end
     #[arg(value_name = "PREFIX")]
     named: Option<String>,
 
@@ -65,8 +66,8 @@ struct Kinds {
 #[derive(clap::Args, Debug)]
 #[group(required = true, multiple = false)]
 struct KindsOrList {
-    /// What the kinds begin with, such as app1:trans:notice: with the colon at its end; those
-    /// included that are used for the first time later
+    /// The prefix of the kinds, such as app1:trans:notice: with the colon at its end; it includes
+    /// kinds that are used for the first time later
     #[arg(value_name = "PREFIX")]
     named: Option<String>,
 
@@ -78,7 +79,7 @@ struct KindsOrList {
     #[arg(long)]
     all: bool,
 
-    /// Say what is paused, and since when
+    /// List the pauses with their starts
     #[arg(long)]
     list: bool,
 }

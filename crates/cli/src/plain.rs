@@ -7,20 +7,20 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-/// What is not seen, or changes how what is around it is seen: control characters, those that turn
-/// the direction of the text, and those without width.
+/// Characters that are invisible, or change the look of their neighbours: control characters,
+/// characters that turn the direction of the text, and characters without width.
 static UNSEEN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}]")
         .expect("it does not change")
 });
 
-/// Without what would move the cursor, write to the clipboard or show another text than there is:
-/// each such character is shown as one that cannot be.
+/// Replaces characters that would move the cursor, write to the clipboard or show another text than
+/// there is by a visible replacement character.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     without(text, &[])
 }
 
-/// The same of all but these. Where a line or a column ends, a blank does.
+/// The same, but keeps these. The end of a line or a column becomes a blank.
 fn without<'a>(text: &'a str, kept: &[&str]) -> Cow<'a, str> {
     UNSEEN.replace_all(text, |unseen: &Captures<'_>| match &unseen[0] {
         it if kept.contains(&it) => it.to_owned(),
@@ -29,7 +29,7 @@ fn without<'a>(text: &'a str, kept: &[&str]) -> Cow<'a, str> {
     })
 }
 
-/// A JSON document, which says the same without them. What lines it has are between its strings.
+/// A JSON document without them, with the same meaning. Its line ends are between its strings.
 pub(crate) fn plain_json(document: &str) -> Cow<'_, str> {
     UNSEEN.replace_all(document, |unseen: &Captures<'_>| {
         if &unseen[0] == "\n" {
@@ -48,8 +48,8 @@ pub(crate) fn aside(text: impl AsRef<str>) {
     eprintln!("{}", without(text.as_ref(), &["\n"]));
 }
 
-/// Where a log goes. Whoever writes it has escaped what is not its own among the control characters
-/// of terminals; its own colours and lines stay.
+/// The target of a log. Its writer has escaped foreign control characters of terminals; its own
+/// colours and lines stay.
 pub(crate) struct PlainLog<W>(pub(crate) W);
 
 impl<W: io::Write> io::Write for PlainLog<W> {

@@ -1,4 +1,4 @@
-//! How far a long command is, where there is a terminal to show it on.
+//! The progress of a long command, shown on terminals.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -7,7 +7,7 @@ use super::plain::aside;
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// Towards so many of `unit`, or towards an end that nobody knows.
+    /// Counts towards so many of `unit`, or towards an unknown end.
     pub(crate) fn new(total: Option<u64>, unit: &'static str) -> Self {
         let (bar, template) = match total {
             Some(total) => (ProgressBar::new(total), "{wide_bar} {pos} of {len} {msg}"),
@@ -22,7 +22,7 @@ impl Progress {
         self.0.inc(by as u64);
     }
 
-    /// Says something on a line of its own.
+    /// Prints a note on a line of its own.
     pub(crate) fn note(&self, text: &str) {
         self.0.suspend(|| aside(text));
     }

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     unasked: Unasked,
 
-    /// How many shards it is to have; without it, how many it has is told
+    /// The new number of shards; without it, the present number is printed
     #[arg(long, value_name = "SHARDS", value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_SHARDS)))]
     to: Option<u16>,
 
@@ -30,12 +30,12 @@ pub(crate) struct Options {
     server: Server,
 }
 
-/// What is told, as JSON.
+/// The result, as JSON.
 #[derive(Serialize)]
 struct Told<'a> {
     kind: &'a str,
     shards: u16,
-    /// How many it has jobs in from before, while it is being resharded.
+    /// The old number of shards, while the kind is being resharded.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<u16>,
     /// Names of jobs and dead letters that this call moved.

@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// The name of the job, app:module:biz:id
     key: JobKey,
 
-    /// What it carries, stored as it is written here: JSON, for a handler that reads JSON
+    /// The payload, stored as it is written here: JSON, for a handler that reads JSON
     #[arg(default_value = "null", hide_default_value = true)]
     payload: String,
 
@@ -35,15 +35,15 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME=TEXT", value_parser = header)]
     header: Vec<(String, String)>,
 
-    /// When it runs again if it fails, instead of what its route says: `15s 3m 1h`, or `none`
+    /// The delays of the retries, instead of the route's policy: `15s 3m 1h`, or `none`
     #[arg(long, value_name = "LADDER")]
     retry: Option<RetryPolicy>,
 
-    /// How many attempts it has, the first run included
+    /// The most attempts, the first run included
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempts: Option<u32>,
 
-    /// How long a run of it may take
+    /// The longest duration of a run
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
 

@@ -15,21 +15,21 @@ use keyfall_daemon::tokens::{Grant, Scope, TokenFile};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Make a token and print it, this once: the file keeps only what it can be known by
+    /// Make a token and print it, this once: the file keeps only a hash
     #[command(
         after_help = "Example:\n  keyfall token make --file tokens.toml --scope schedule --prefix app1: --note billing"
     )]
     Make {
         #[command(flatten)]
         file: Place,
-        /// What it is good for; several, separated by commas, or each behind its own flag
+        /// The scopes; several, separated by commas, or each behind its own flag
         #[arg(long, value_enum, value_delimiter = ',', required = true)]
         scope: Vec<Scope>,
-        /// What the job keys begin with that it is good for, such as app1: or
-        /// app1:trans:notice:, or several; all job keys, if it is not given
+        /// The start of the job keys that it allows, such as app1: or app1:trans:notice:, or
+        /// several; all job keys by default
         #[arg(long)]
         prefix: Vec<String>,
-        /// Who has it, and what for
+        /// The holder, and the purpose
         #[arg(long, default_value = "")]
         note: String,
         /// Until when it is good: a time, 2027-01-01T00:00:00Z, or a while from now, 90d. For
@@ -41,7 +41,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         unasked: Unasked,
     },
-    /// List the tokens of a file, without what is secret
+    /// List the tokens of a file, without their secrets
     #[command(
         alias = "list",
         after_help = "Example:\n  keyfall token ls --file tokens.toml"

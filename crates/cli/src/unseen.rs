@@ -1,4 +1,4 @@
-//! What a command could not look at, because one of several servers is away.
+//! Reports the parts that a command could not look at, because one of several servers is away.
 
 use anyhow::bail;
 
@@ -6,7 +6,7 @@ use super::plain::aside;
 use super::stop::Stop;
 use keyfall_daemon::shapes::UnseenOut;
 
-/// Says what is missing of what was shown, and ends the command so that a script notices.
+/// Prints the missing parts, and ends the command so that a script notices.
 pub(crate) fn told(unseen: &[UnseenOut]) -> anyhow::Result<()> {
     if unseen.is_empty() {
         return Ok(());

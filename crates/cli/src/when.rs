@@ -24,7 +24,7 @@ pub(crate) struct When {
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
 
-    /// The zone of `tomorrow 9:00`, such as Europe/Berlin; that of this system by default
+    /// The zone of `tomorrow 9:00`, such as Europe/Berlin; by default the zone of this system
     #[arg(long, requires = "at", value_parser = zone)]
     zone: Option<TimeZone>,
 }
@@ -61,7 +61,7 @@ pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
 /// RFC 3339; or `today`, `tomorrow` or a weekday, and a time of day in this zone.
 ///
 /// A weekday is the next one: today, if its time is still to come. A time of day that the clock
-/// skips in spring means as much later; one that it shows twice in autumn, the first.
+/// skips in spring means as much later; one that it shows twice in autumn means the first.
 pub(crate) fn time(text: &str, zone: &TimeZone, now: Timestamp) -> Result<Timestamp, String> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
@@ -109,7 +109,7 @@ fn time_of_day(text: &str) -> Option<civil::Time> {
         _ => return None,
     };
     let (minute, second) = (number(minute, &[2])?, number(second, &[2])?);
-    // A leap second is none that anything could be due at.
+    // A leap second cannot be a due time.
     civil::Time::new(number(hour, &[1, 2])?, minute, second, 0).ok()
 }
 
@@ -132,7 +132,7 @@ fn weekday(text: &str) -> Option<Weekday> {
 
 /// As people read it: `2026-12-24T18:00:00Z, in 14m 59s`.
 pub(crate) fn shown(time: Time) -> String {
-    // The last instant of the calendar for whatever lies beyond.
+    // Times beyond the calendar become its last instant.
     let time = Timestamp::try_from(time.0).unwrap_or(Timestamp::MAX);
     format!("{time:.0}, {}", distance(time, Timestamp::now()))
 }

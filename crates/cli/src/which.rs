@@ -25,12 +25,10 @@ pub(crate) struct Which {
     all: bool,
 }
 
-/// What the keys of the jobs begin with, or the kinds, that a command looks at: all of them, unless it
-/// is said.
+/// The prefix of the job keys, or of the kinds, of a command: all of them by default.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Among {
-    /// What they begin with, such as app1:trans:notice: with the colon at its end; all there are,
-    /// unless it is given
+    /// Their prefix, such as app1:trans:notice: with the colon at its end; all of them by default
     #[arg(value_name = "PREFIX", conflicts_with_all = ["prefix", "all"])]
     named: Option<String>,
 
@@ -48,16 +46,16 @@ impl Among {
         self.named.clone().or_else(|| self.prefix.clone())
     }
 
-    /// Whether somebody has said that all are meant.
+    /// Whether all jobs are selected explicitly.
     pub(crate) fn is_all(&self) -> bool {
         self.all
     }
 }
 
-/// Of commands that ask nothing: `--yes` is no wrong flag anywhere that something is changed.
+/// For commands without a question: every command that changes something accepts `--yes`.
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub(crate) struct Unasked {
-    /// Nothing is asked here
+    /// There is no question here
     #[arg(long = "yes", hide = true)]
     _yes: bool,
 }
@@ -115,7 +113,7 @@ impl Which {
         }
     }
 
-    /// Refuses a flag that means nothing for one job.
+    /// Refuses a flag that has no meaning for one job.
     pub(crate) fn refuse_for_one(&self, flag: &str, is_given: bool) -> Result<(), Stop> {
         if is_given && self.key().is_some() {
             return Err(Stop::wrong(format!(
@@ -125,7 +123,7 @@ impl Which {
         Ok(())
     }
 
-    /// Refuses a flag that means nothing for many jobs.
+    /// Refuses a flag that has no meaning for many jobs.
     pub(crate) fn refuse_for_many(&self, flag: &str, is_given: bool) -> Result<(), Stop> {
         if is_given && self.key().is_none() {
             return Err(Stop::wrong(format!(

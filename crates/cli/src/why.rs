@@ -1,4 +1,4 @@
-//! `keyfall why`: what happened to a job, and what it waits for.
+//! `keyfall why`: the story of a job, and the reasons why it waits.
 
 use jiff::tz::TimeZone;
 use keyfall::JobKey;
@@ -13,7 +13,7 @@ pub(crate) struct Options {
     /// The name of the job, app:module:biz:id
     key: JobKey,
 
-    /// The zone that times are shown in, such as Europe/Berlin; that of this system by default
+    /// The zone of the shown times, such as Europe/Berlin; by default the zone of this system
     #[arg(long, value_parser = when::zone)]
     zone: Option<TimeZone>,
 

@@ -20,10 +20,10 @@ struct Call<'a, T> {
 }
 
 impl Entry {
-    /// As an export has it.
+    /// Reads a line of an export.
     ///
     /// # Errors
-    /// What is wrong with it, and the remedy.
+    /// The fault of the line, and the remedy.
     pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
         let job: Job = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         let key = JobKey::parse(&job.key).map_err(|error| error.to_string())?;
@@ -37,7 +37,7 @@ impl Entry {
         Ok(Entry { key, job })
     }
 
-    /// One that has no story yet.
+    /// A job without a story.
     pub(super) fn new(key: JobKey, due: Time, payload: &[u8]) -> Self {
         let job = Job::new(key.as_str(), due, payload);
         Entry { key, job }

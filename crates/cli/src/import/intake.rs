@@ -1,4 +1,4 @@
-//! Schedules what was read, and counts what became of it.
+//! Schedules the imported jobs, and counts the outcomes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -25,7 +25,7 @@ pub(super) struct Intake<'a> {
     report: Report,
 }
 
-/// What became of it all.
+/// The counts of all outcomes.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Report {
     scheduled: u64,
@@ -149,7 +149,7 @@ impl<'a> Intake<'a> {
     }
 }
 
-/// What became of one that was restored. What was scheduled has no such answer.
+/// The outcome of a restored job. A scheduled job has no such answer.
 fn became(result: &RawValue) -> Option<RestoredAs> {
     let restored: RestoredOut = serde_json::from_str(result.get()).ok()?;
     Some(restored.restored)

@@ -1,4 +1,4 @@
-//! How a system keeps the jobs whose due times are in a sorted set.
+//! The layouts in which other systems keep jobs beside a sorted set of due times.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use super::template::Template;
 use keyfall_daemon::classic::{Names, TTR};
 use keyfall_daemon::shapes::Time;
 
-/// Milliseconds before this were in 1973: whoever has them has seconds.
+/// Smaller values as milliseconds would be before 1974: they are seconds.
 const EARLIEST_MS: f64 = 100_000_000_000.0;
 
 /// The end of the calendar.
@@ -26,7 +26,7 @@ pub(super) enum Unit {
     Ms,
 }
 
-/// What is known of the members.
+/// The data of the members.
 pub(super) enum Layout {
     /// A hash has their payloads.
     Hash {
@@ -65,7 +65,7 @@ impl Layout {
         }
     }
 
-    /// Asks for what is kept of each of these members.
+    /// The command that reads the data of these members.
     pub(super) fn ask<'a>(&self, members: impl Iterator<Item = &'a [u8]>) -> Cmd {
         let mut call = match self {
             Layout::Hash { payload_key, .. } => redis::cmd("HMGET").arg(payload_key).to_owned(),
@@ -77,7 +77,7 @@ impl Layout {
         call
     }
 
-    /// The job of a member, or what is wrong with it. `None` if it has ended there.
+    /// The job of a member, or its fault. `None` if the job has ended there.
     pub(super) fn entry(
         &self,
         member: &[u8],
@@ -128,7 +128,7 @@ fn classic(names: &Names, score: f64, kept: &[u8]) -> Result<Entry, String> {
     Ok(entry.header(TTR, job.ttr.to_string()))
 }
 
-/// Rounded up, so that nothing is early.
+/// Rounded up, so that no job is early.
 fn due(score: f64, unit: Unit) -> Result<SystemTime, String> {
     let ms = match unit {
         Unit::S => (score * 1000.0).ceil(),

@@ -10,19 +10,19 @@ use super::entry::Entry;
 use super::{Batch, Read};
 use crate::stop::Stop;
 
-/// How many lines make a batch.
+/// The most lines of a batch.
 const LINES: usize = 500;
 
 pub(super) struct Lines {
     from: Box<dyn BufRead>,
-    /// How many were read.
+    /// The number of the last line.
     number: u64,
     /// Of a file, in bytes.
     pub(super) size: Option<u64>,
 }
 
 impl Lines {
-    /// `-` is the standard input. `after` is how many lines were done before.
+    /// `-` is the standard input. `after` is the number of lines that are done.
     pub(super) fn open(path: &Path, after: Option<&str>) -> anyhow::Result<Self> {
         let (from, size): (Box<dyn BufRead>, _) = if path == Path::new("-") {
             (Box::new(BufReader::new(io::stdin())), None)

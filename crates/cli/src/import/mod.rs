@@ -1,12 +1,12 @@
-//! `keyfall import`: jobs from an export, or from what another system keeps in Redis.
+//! `keyfall import`: jobs from an export, or from another system's data in Redis.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
 //! | [`lines`], [`zset`] | read jobs, a batch at a time |
-//! | [`layout`] | what stands beside a sorted set; [`template`] makes keys |
-//! | [`entry`] | a job, wherever it comes from |
-//! | [`pace`] | how fast it goes |
-//! | [`intake`] | schedules them, and counts what became of them |
+//! | [`layout`] | reads the data beside a sorted set; [`template`] makes keys |
+//! | [`entry`] | a job from any source |
+//! | [`pace`] | limits the rate of the import |
+//! | [`intake`] | schedules the jobs, and counts the outcomes |
 
 mod entry;
 mod intake;
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     #[arg(default_value = "-", hide_default_value = true)]
     file: PathBuf,
 
-    /// What is read
+    /// The sort of the source
     #[arg(long, value_enum, default_value = "ndjson")]
     from: From,
 
@@ -68,12 +68,12 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TEMPLATE", required_if_eq("from", "redis-zset"))]
     key: Option<Template>,
 
-    /// Where the topics of a classic queue are to be, such as app1:queue: the `classic.prefix` of
-    /// the daemon
+    /// The place for the topics of a classic queue, such as app1:queue: the `classic.prefix` of the
+    /// daemon
     #[arg(long, value_name = "APP:MODULE", value_parser = topics, required_if_eq("from", "classic-queue"))]
     prefix: Option<Names>,
 
-    /// The Redis that has the sorted set, unless it is the one that is to have the jobs
+    /// The Redis with the sorted set, unless it is the target as well
     #[arg(
         long,
         value_name = "URL",
@@ -86,11 +86,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N/s")]
     pace: Option<Pace>,
 
-    /// Pause the kinds first, so that nothing starts before `keyfall resume`
+    /// Pause the kinds first, so that no job starts before `keyfall resume`
     #[arg(long)]
     paused: bool,
 
-    /// Leave out what has been due for longer than this
+    /// Leave out jobs that have been due for longer than this
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     skip_overdue: Option<Duration>,
 
@@ -102,15 +102,15 @@ pub(crate) struct Options {
     #[arg(long)]
     replace: bool,
 
-    /// Go on behind what is not valid, instead of ending there
+    /// Skip invalid entries, instead of ending there
     #[arg(long)]
     skip_invalid: bool,
 
-    /// Keep in this file how far it is; the same command again then goes on from there
+    /// Keep the progress in this file; the same command again then goes on from there
     #[arg(long, value_name = "PATH")]
     cursor_file: Option<PathBuf>,
 
-    /// Go on where an earlier import ended: behind so many lines, or at the place that it named
+    /// Go on at the end of an earlier import: after so many lines, or at the place that it named
     #[arg(
         long,
         alias = "after",
@@ -131,7 +131,7 @@ pub(crate) struct Options {
 
 #[derive(ValueEnum, Debug, Clone, Copy)]
 enum From {
-    /// What `keyfall export` writes
+    /// The output of `keyfall export`
     Ndjson,
     /// A sorted set of due times and a hash of payloads
     RedisZset,
@@ -141,7 +141,7 @@ enum From {
 }
 
 impl Options {
-    /// The sorted set that is to be read, if it is one, and what is known of it.
+    /// The sorted set to read, if the source is one, and its layout.
     fn sorted_set(&self) -> Option<(String, Layout)> {
         let layout = match self.from {
             From::Ndjson => return None,
@@ -165,20 +165,20 @@ fn topics(prefix: &str) -> Result<Names, &'static str> {
     }
 }
 
-/// What was read at once.
+/// The entries of one read.
 #[derive(Default)]
 struct Batch {
     jobs: Vec<Read>,
-    /// Where to go on behind it.
+    /// The place to go on from.
     after: String,
-    /// How much of the whole it is, in the unit of the source.
+    /// Its share of the whole, in the unit of the source.
     size: usize,
 }
 
 struct Read {
-    /// Where it stands.
+    /// The place of the entry, for messages.
     place: String,
-    /// Or what is wrong with it.
+    /// The job, or its fault.
     job: Result<Entry, String>,
 }
 
@@ -227,7 +227,7 @@ pub(crate) async fn run(mut options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Those that the client of these settings goes by, if it goes by any.
+/// The certificates in these settings, if there are any.
 fn certificates(redis: &Redis) -> anyhow::Result<Option<TlsCertificates>> {
     if redis.ca_file.is_none() && redis.cert_file.is_none() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! How fast jobs are imported.
+//! The rate of an import.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) struct Pacing {
 }
 
 impl Pace {
-    /// How many are sent at a time: about four times a second, so that they do not come in gushes.
+    /// The jobs of one call: about four calls a second make the rate even.
     fn stride(self) -> usize {
         (self.0 / 4.0).ceil() as usize
     }
@@ -29,7 +29,7 @@ impl Pacing {
         Pacing { pace, next }
     }
 
-    /// How many may be sent at a time, of so many.
+    /// The most jobs of one call, of so many.
     pub(super) fn stride(&self, of: usize) -> usize {
         self.pace.map_or(of, Pace::stride).max(1)
     }

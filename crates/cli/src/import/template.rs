@@ -1,9 +1,9 @@
-//! How a job key is made from the name that a job had elsewhere.
+//! Makes a job key from the name that a job had in another system.
 
 use std::str::FromStr;
 
-/// A text with `{member}` for the whole name, and `{1}`, `{2}`, … for what stands between its
-/// colons: an id has no colon.
+/// A text with `{member}` for the whole name, and `{1}`, `{2}`, … for the parts between its colons:
+/// an id has no colon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template(Vec<Piece>);
 

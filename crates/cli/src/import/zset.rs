@@ -1,5 +1,5 @@
-//! Jobs as many systems keep them: a sorted set of due times, and elsewhere the rest. All is read,
-//! and left as it is.
+//! Jobs in a common layout: a sorted set of due times, and further data in other keys. The import
+//! only reads them.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::layout::Layout;
 use super::{Batch, Read};
 use crate::stop::Stop;
 
-/// How long the source may take: it may be busy, and what it is asked for is much.
+/// The time limit of the source: it may be busy, and the calls are large.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// About how many members come at a time.
+/// The approximate number of members of one read.
 const MEMBERS: usize = 500;
 
 pub(super) struct Zset {
@@ -23,7 +23,7 @@ pub(super) struct Zset {
     layout: Layout,
     /// Of `ZSCAN`; `None` when all was read.
     cursor: Option<u64>,
-    /// How many there were at the beginning.
+    /// The number of members at the beginning.
     pub(super) size: u64,
 }
 
@@ -72,8 +72,8 @@ impl Zset {
         })
     }
 
-    /// `ZSCAN` meets all that stays while it goes; it may meet some twice, which are there by
-    /// then.
+    /// `ZSCAN` returns all members that stay during the scan; some come twice, and their jobs exist
+    /// by then.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<Batch>> {
         let Some(cursor) = self.cursor else {
             return Ok(None);
