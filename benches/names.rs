@@ -1,5 +1,4 @@
-//! What happens to a name, without Redis: parsing it, finding its route, and throwing away those
-//! that are not ours.
+//! The costs of a name, without Redis: parsing it, finding its route, and rejecting foreign names.
 //!
 //! ```sh
 //! cargo bench -p keyfall-benches

@@ -21,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 KEYFALL = os.environ.get("KEYFALL", str(HERE.parent.parent / "target/release/keyfall"))
 
-# How often each point is measured; the median is kept, and the range beside it.
+# The number of measurements of each point; the median is kept, and the range beside it.
 TIMES = int(os.environ.get("TIMES", "3"))
 
 
@@ -85,7 +85,7 @@ def servers(count, *more):
     with tempfile.TemporaryDirectory() as folder:
         ports, started = [], []
         while len(ports) < count:
-            # That of a cluster's bus is 10,000 above it.
+            # The port of a cluster's bus is 10,000 above it.
             port = random.randrange(20_000, 30_000)
             with socket.socket() as free, socket.socket() as bus:
                 try:

@@ -18,34 +18,34 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
-# How Keyfall works: src/worker/finding/pacer/track.rs and src/settings.rs.
+# The behaviour of Keyfall: src/worker/finding/pacer/track.rs and src/settings.rs.
 STRIDE_S = 0.002
 GATHER_S = 0.008
 ENOUGH = 64
-# While jobs fall due, instances look at each ledger for what nobody announced: the first so long after
-# the next due time, and each further one so much later: src/worker/finding/reconciler.rs.
+# While jobs fall due, instances sweep each ledger: the first so long after the next due time, and
+# each further one so much later: src/worker/finding/reconciler.rs.
 FIRST_S, TURN_S = 0.24, 0.1
 
-# CPU time of Redis, in µs, fitted to what was measured: a call after a pause, what a firing takes beside
-# that, and an event for one who listens. A call that finds Redis at work: docs/performance.md.
+# CPU time of Redis, in µs, fitted to the measurements: a call after a pause, the further cost of a
+# firing, and an event for one listener. A call that finds Redis at work: docs/performance.md.
 COLD_CALL_US = 71.0
 CALL_US = 26.0
 JOB_US = 5.4
 EVENT_US = 2.5
-# A job that is scheduled in bulk, and the trigger of one on another node of a cluster.
+# A job that is scheduled in bulk, and its trigger on another node of a cluster.
 SCHEDULE_US = 6.0
 TRIGGER_US = 11.0
-# What each call costs more on a cluster: measured with three servers beside each other on two cores.
+# The factor of each call on a cluster: measured with three servers beside each other on two cores.
 CLUSTERED = 1.28
-# Beside millions of others: what a firing takes more, whose data are in no cache, and which share of its
-# core a server needs for each million of keys that expire.
+# Among millions of jobs: the further cost of a firing whose data are in no cache, and the share of
+# a core that a server needs for each million of keys that expire.
 COLD_DATA_US = 17.0
 MILLION_SHARE = 0.007
-# Below so many firings a second a call costs more, since Redis sleeps deeper; nobody plans for those.
+# Below so many firings a second a call costs more, since Redis sleeps deeper; no plan needs fewer.
 SLEEPY_PER_S = 200
 
-# Bytes, with a key of 24 bytes. The event, as each of those gets it who listen; what else a firing
-# makes Redis send; what it makes a client send; and what goes into the log of writes.
+# Bytes, with a key of 24 bytes: the event for each listener; the further bytes of a firing that
+# Redis sends; the bytes that a client sends; and the bytes in the log of writes.
 EVENT_BYTES = 82
 SENT_BYTES = 420
 RECEIVED_BYTES = 330
@@ -54,19 +54,20 @@ LOG_FIRING_BYTES = 230
 LOG_CALL_BYTES = 660
 # A pending job without its payload: trigger, due time, record, and the tables that hold them.
 PENDING_BYTES = 365
-# Commands that an idle instance sends in a second.
+# The commands of an idle instance in a second.
 IDLE_PER_S = 1.36
 
-# How far a measured point may be from the model.
+# The largest deviation of a measured point from the model.
 TOLERANCE = 0.30
 
-# What a plan leaves free. Redis works on one core; beyond this share of it calls wait for each other.
+# The limit of a plan. Redis works on one core; beyond this share of it calls wait for each other.
 BUSY = 0.7
-# While a snapshot or a rewrite is made, pages that are written are copied: so much of the data.
+# While a snapshot or a rewrite is made, pages that are written are copied: this share of the data.
 FORK_SHARE = 0.5
-# Largest data set of one node: what it copies to a new replica, and loads at a start, in minutes.
+# The largest data set of one node: it must copy the data to a new replica, and load them at a
+# start, in minutes.
 NODE_BYTES = 12e9
-# How many jobs a shard may have: `shard-size` of `keyfall doctor`.
+# The most jobs of a shard: `shard-size` of `keyfall doctor`.
 SHARD_JOBS = 250_000
 
 
@@ -89,7 +90,7 @@ def play(per_s, shards=1, instances=1, even=False, seconds=4.0, seed=1):
     next_touch = 0.0
     gathering = [(0.0, 0)] * instances  # until when, and how many of them
     while due < seconds:
-        # The first after a pause at once, the next ones in strides.
+        # The first touch after a pause at once, the next ones in strides.
         touch = max(due, next_touch)
         next_touch, touches = touch + STRIDE_S, touches + 1
         takers = {}

@@ -70,7 +70,7 @@ pub struct Options {
     #[arg(long, conflicts_with = "url")]
     pub(super) plain: bool,
 
-    /// How often all is measured; what is reported is the median of each figure
+    /// How often all is measured; the report shows the median of each figure
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=99))]
     pub(super) runs: u16,
 
@@ -90,17 +90,17 @@ pub(super) enum Phase {
     Schedule,
     /// Calls to schedule many jobs
     Bulk,
-    /// What the same jobs take to be written by a script that does nothing else
+    /// The rate and cost of a script that only writes the same jobs
     Bare,
-    /// What a pending job takes in Redis
+    /// The memory of a pending job in Redis
     Memory,
     /// How late jobs start, their due times spread over the window
     Lateness,
     /// How fast jobs that are due at one instant are run
     Burst,
-    /// What a worker sends that has nothing to do
+    /// The calls of a worker without jobs
     Idle,
-    /// How often a job is asked for
+    /// The number of claims of each job
     Claims,
     /// Keys that are kept alive by EXPIRE, on a route that adopts them, and fall silent
     Heartbeats,

@@ -17,7 +17,7 @@ pub(super) struct Cost {
     pub(super) redis_us: f64,
     /// CPU time of this process, in µs: callers, workers and handlers.
     pub(super) here_us: f64,
-    /// Commands, including those that scripts call.
+    /// Commands, including the commands inside scripts.
     pub(super) commands: f64,
     /// Calls of scripts among the commands.
     pub(super) scripts: f64,

@@ -6,7 +6,7 @@
 pub(super) struct Usage {
     /// CPU time, in µs.
     pub(super) cpu_us: f64,
-    /// Commands, including those that scripts call.
+    /// Commands, including the commands inside scripts.
     pub(super) commands: f64,
     /// Calls of scripts among the commands.
     pub(super) scripts: f64,

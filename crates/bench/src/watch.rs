@@ -12,7 +12,7 @@ pub(super) struct Watch(JoinSet<Option<Seen>>);
 /// The counts of a watch.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Seen {
-    /// Commands that clients sent, without those that scripts call.
+    /// Commands that clients sent, without the commands inside scripts.
     pub(super) commands: usize,
     /// Jobs that claims named; a job counts once for each claim.
     pub(super) named: usize,
