@@ -1,4 +1,4 @@
-//! The table of all checks: what each expects, and why that matters.
+//! The table of all checks: the expectation of each, and its reason.
 //!
 //! `docs/doctor.md` has a row for each of them; a test compares the two.
 

@@ -1,6 +1,6 @@
 //! `#[debug_handler]`: compiler messages that say why a function is no handler.
 
-/// Says what is wrong with a function that the compiler does not take for a handler.
+/// Explains why the compiler does not take a function for a handler.
 ///
 /// Where a function is no `Handler`, the compiler points at `.route(…)` and cannot say why.
 /// With this attribute above the function, the error stands where the fault is: at the

@@ -13,7 +13,7 @@ use crate::outcome::{Failure, IntoOutcome, Outcome};
 
 /// An argument of a handler: it is made from the job and the router's state.
 ///
-/// | argument | what it is |
+/// | argument | value |
 /// |---|---|
 /// | [`Json<T>`](Json) | the payload, decoded |
 /// | [`Payload`] | the payload, byte for byte |
@@ -167,7 +167,7 @@ impl<S: Sync> FromJob<S> for Payload {
 /// |---|---|
 /// | one value: a number, `String`, `char`, an enum without data, a `Uuid` … | the only named segment |
 /// | a tuple, or a `Vec` | all of them, in the order of the route |
-/// | a struct | those with the names of its fields |
+/// | a struct | the segments with the names of its fields |
 /// | a `HashMap` | all of them, by name |
 ///
 /// A job with a segment that does not parse becomes a dead letter whose reason names the segment.

@@ -113,7 +113,7 @@ impl HookFunctions {
     }
 }
 
-/// Boxes a hook, whatever it returns.
+/// Boxes a hook, of any return type.
 fn call<T, F, Fut>(hook: F) -> Call<T>
 where
     T: Send + 'static,

@@ -82,7 +82,7 @@ fn segments() -> impl Strategy<Value = [&'static str; 4]> {
     prop::array::uniform4(prop::sample::select(&TEXTS[..]))
 }
 
-/// Some routes, each with its priority, without those that clash with an earlier one.
+/// Some routes, each with its priority, except routes that clash with an earlier one.
 fn routes() -> impl Strategy<Value = Vec<(Parts, Pattern, i32)>> {
     prop::collection::vec((parts(), -1..=1), 0..9).prop_map(|drawn| {
         let mut kept: Vec<(Parts, Pattern, i32)> = Vec::new();

@@ -1,7 +1,7 @@
 //! Trace context in the headers of a job: the trace of the code that schedules a job continues in
 //! its handler. `docs/tracing.md` shows how to set it up.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
 //! | [`parent`] | writes the headers `traceparent` and `tracestate`, as the W3C specifies them |
 //! | [`reading`] | reads these headers |

@@ -26,7 +26,7 @@ pub enum Dropped {
     Dropped,
     /// There is no such kind.
     Absent,
-    /// The kind was left as it is, because it is in use; the text tells by what.
+    /// The kind was left as it is, because it is in use; the text names the use.
     InUse(String),
 }
 

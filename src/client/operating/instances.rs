@@ -176,7 +176,7 @@ impl Client {
                     let unrouted = |key: &_| takes.iter().all(|one| one.route_of(key).is_none());
                     Ok(keys.filter(unrouted).count() as u64)
                 };
-                // Jobs on a server that is away cannot run, whatever the routes are.
+                // Jobs on a server that is away cannot run, even if they have a route.
                 jobs += view.see(ledger, count).await?.unwrap_or(0);
             }
             if jobs > 0 {

@@ -119,7 +119,7 @@ impl Repeats {
 pub(crate) enum Request<'a> {
     /// One command, for the node of its key.
     One(&'a Cmd),
-    /// One command, for this node of a cluster, whatever its key.
+    /// One command, for this node of a cluster, with any key.
     At(&'a Node, &'a Cmd),
     /// Several commands that are sent together and answered as one array.
     Many(&'a Pipeline),

@@ -1,4 +1,4 @@
-//! Pause rules: the prefixes of kinds that are paused, and those that were resumed.
+//! Pause rules: the prefixes of kinds that are paused, and the prefixes that were resumed.
 //!
 //! Each of several servers keeps all rules, and a server that was away has missed the latest
 //! changes. So with several servers pauses and resumes are numbered: the number is the time in Unix

@@ -72,7 +72,7 @@ impl Server {
         self.link.address_of(server.as_ref())
     }
 
-    /// Sends a command to this node, whatever its key; on a cluster for [`PATIENCE`] at most.
+    /// Sends a command to this node, with any key; on a cluster for [`PATIENCE`] at most.
     pub(in crate::store) async fn command_at(
         &self,
         server: &ServerNode,

@@ -1,4 +1,4 @@
-//! `adopt.lua`: what plain commands do to keys becomes jobs.
+//! `adopt.lua`: plain commands on keys create and change jobs.
 
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ async fn a_key_that_loses_its_time_or_is_taken_away_cancels() {
         assert_eq!(bench.adopt(id, why).await, Word::Absent, "{id}");
     }
     assert_eq!(bench.counted("cancelled").await, 6);
-    // Nobody says that these were taken away.
+    // No reason to look says that these keys were taken away.
     for why in [Seen, Over, Begun] {
         let id = format!("{why:?}");
         bench.adopted(&id).await;
@@ -181,7 +181,7 @@ async fn one_that_expired_sooner_than_was_known_is_due_now() {
     let moved = bench.adopt("a", Over).await;
     assert_eq!(word(moved), "moved");
     assert!(due_of(moved) < due && due_of(moved) <= bench.now().await);
-    // One that was postponed by other means is not due because its key has had its time.
+    // A job that another call postponed is not due because the time of its key is over.
     bench.adopted("b").await;
     bench.reschedule("b", after(LATER)).await;
     bench.theirs("DEL", "b", &[]).await;
@@ -244,7 +244,7 @@ async fn a_job_that_waits_to_be_retried_begins_anew_when_its_key_is_set_again() 
     bench.theirs("DEL", "a", &[]).await;
     let retry = later(after(HOUR), "failed");
     bench.settle("a", &run.token, retry).await;
-    // What expired is known as a key of before; its time has to be over for that.
+    // An expired key is known by its earlier time; that time has to be over.
     let gone = bench.names().adopted.clone();
     let _: u64 = bench.ask(&["ZADD", &gone, "XX", "1", "a"]).await;
     bench.set("a", "v", "60").await;
@@ -328,7 +328,7 @@ async fn a_missing_key_is_lost_only_if_nobody_knows_that_it_expired() {
         .await;
     bench.past(bench.due("moved").await.unwrap()).await;
     for id in ids {
-        // Redis has a key whose time is over until somebody looks at it.
+        // Redis keeps a key whose time is over until a client looks at it.
         bench.theirs("EXISTS", id, &[]).await;
     }
     let mut tokens = Vec::new();
@@ -440,13 +440,13 @@ async fn a_header_that_is_called_adopted_makes_no_job_one_that_is() {
     bench.balanced().await;
 }
 
-/// Redis has a key whose time is over until somebody looks at it.
+/// Redis keeps a key whose time is over until a client looks at it.
 #[tokio::test]
 async fn a_key_that_expires_as_it_is_looked_at_was_not_taken_away() {
     let debug = Embedded::options().args(["--enable-debug-command", "yes"]);
     let server = match debug.start().await {
         Ok(server) => server,
-        // Before Redis 7.0 nobody needs to be allowed to.
+        // Before Redis 7.0 no user needs this right.
         Err(_) => Embedded::start().await.unwrap(),
     };
     let bench = Bench::on(&server).await;
@@ -583,7 +583,7 @@ async fn keys_whose_time_is_over_are_forgotten() {
     }
     let left: u64 = bench.ask(&["ZCARD", &adopted]).await;
     assert_eq!(left, 6);
-    // Not those whose jobs have not ended: some of them run, and the others wait.
+    // Jobs that have not ended keep their keys: some of them run, and the others wait.
     for id in ["a", "b"] {
         bench.reschedule(id, after(Duration::ZERO)).await;
         bench.claim(&[id], 0).await;

@@ -1,4 +1,4 @@
-//! `scan.lua` and `audit.lua`: what is wrong in a ledger is found, and mended without a loss.
+//! `scan.lua` and `audit.lua`: they find the flaws of a ledger, and repair them without a loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use State::*;
 const REASON: &str = r#"{"v":1,"error":"an audit"}"#;
 
 impl Bench {
-    /// Whatever a scan of all parts suspects.
+    /// The names that a scan of all parts suspects.
     async fn suspects(&self) -> Vec<String> {
         let mut all = BTreeSet::new();
         for part in PARTS {
@@ -48,8 +48,8 @@ impl Bench {
         self.ledger.tally(soon()).await.unwrap().into()
     }
 
-    /// The flaw is there and is found; looking changes nothing; mended, it is gone, and so is
-    /// any difference in the books.
+    /// The flaw is there and is found; looking changes nothing; after the repair it is gone, and so
+    /// is any difference in the books.
     async fn finds_and_mends(&self, name: &str, flaw: Flaw) {
         let before = self.stats().await;
         let stored = self.snapshot().await;
@@ -60,7 +60,7 @@ impl Bench {
         let after = self.stats().await;
         assert_ne!(self.flaw(name).await, Some(flaw), "{flaw:?}: mended");
         assert!(after.is_balanced(), "{flaw:?}: {before:#?} {after:#?}");
-        // Again, it finds something else, or nothing.
+        // A repeat finds another flaw, or none.
         let stored = self.snapshot().await;
         if self.mend(name).await.is_none() {
             assert_eq!(self.snapshot().await, stored, "{flaw:?}: twice");
@@ -227,7 +227,7 @@ async fn half_a_lease_becomes_one_that_can_be_taken_over() {
     bench
         .finds_and_mends("run", Flaw::LeaseWithoutDeadline)
         .await;
-    // Whoever holds it is given time to say so.
+    // The holder of the lease gets time to settle.
     assert_eq!(bench.state("run").await, Leased);
     assert_eq!(words(&bench.renew(&[("run", &token)]).await), ["renewed"]);
     bench.settle("run", &token, Verb::Done).await;
@@ -275,7 +275,7 @@ async fn a_successor_of_nothing_becomes_pending() {
     bench.finds_and_mends("job", Flaw::SuccessorAlone).await;
     assert_eq!(bench.state("job").await, Pending);
 
-    // Beside one that is pending it is the newer one.
+    // It is newer than a pending job beside it.
     bench.bring("both", Pending).await;
     let next = format!("7 {HEADER}\n1\nnewer");
     let _: u64 = bench.ask(&["HSET", &n.next, "both", &next]).await;
@@ -324,7 +324,8 @@ async fn dead_letters_are_made_whole() {
     bench.balanced().await;
 }
 
-/// What a scan of all parts suspects, repaired with what it judged; and how it was answered.
+/// Repairs the names that a scan of all parts suspects, with the scan's judgements; returns the
+/// answers.
 async fn repaired(bench: &Bench) -> Vec<(Flaw, bool)> {
     let mut found = Vec::new();
     for part in PARTS {
@@ -435,7 +436,7 @@ async fn what_has_a_name_that_no_job_can_have_is_kept_under_another() {
     for (id, payload) in [("a_b", "kept"), ("c_d", "next"), ("e_f", "who knows")] {
         assert_eq!(&bench.letter_of(id).await.payload[..], payload.as_bytes());
     }
-    // What only says when, or who, leaves nothing to keep.
+    // A field with only a time, or only a caller, leaves nothing to keep.
     let _: u64 = bench.ask(&["ZADD", &n.due, "99999999999999", "a:1"]).await;
     let _: u64 = bench.ask(&["ZADD", &n.dead, "5", "no number"]).await;
     let _: u64 = bench
@@ -559,7 +560,7 @@ async fn a_difference_that_no_flaw_explains_is_left() {
     assert!(bench.suspects().await.is_empty());
     assert_eq!(bench.mend("job").await, None);
     assert_eq!(bench.stats().await.difference(), 5);
-    // A bare job was counted among the pending, so it explains nothing either.
+    // A bare job was counted among the pending, so it explains no difference either.
     bench.lose(&bench.names().shadow, "job").await;
     assert_eq!(bench.mend("job").await, Some(Flaw::DueWithoutRecord));
     assert_eq!(bench.stats().await.difference(), 5);

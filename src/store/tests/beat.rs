@@ -1,4 +1,4 @@
-//! `beat.lua`: who lives, and who is forgotten.
+//! `beat.lua`: the live instances, and the forgotten ones.
 
 use std::time::Duration;
 

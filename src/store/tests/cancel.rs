@@ -1,4 +1,4 @@
-//! `cancel.lua`: what is pending goes, what runs is not retried.
+//! `cancel.lua`: pending jobs go, running jobs are not retried.
 
 use super::support::{Bench, HOUR, State, after, later, same_when_repeated, soon, word, words};
 use crate::store::{Answered, Lane, Mode, Outdated, Verb};
@@ -88,7 +88,7 @@ async fn a_repeat_gets_the_first_answer_and_a_late_original_is_refused() {
         bench.ledger.cancel(lane, &keys, soon()).await
     })
     .await;
-    // A newer job of the same name is not what the first call meant.
+    // The first call did not mean a newer job of the same name.
     let mut lane = Lane::new();
     bench.ledger.cancel(&mut lane, &keys, soon()).await.unwrap();
     bench.schedule("pending", after(HOUR)).await;
@@ -119,7 +119,7 @@ async fn one_id_twice_in_a_batch_counts_as_two_calls_in_order() {
     bench.balanced().await;
 }
 
-/// A job with this order number, or one that was given none.
+/// Cancels a job with this order number, or without one.
 async fn ordered(bench: &Bench, id: &str, order: u64) -> &'static str {
     let mut item = bench.placement(id, after(HOUR));
     item.mode = Mode::Ordered;
@@ -151,7 +151,7 @@ async fn a_call_that_others_have_overtaken_changes_nothing() {
     assert_eq!(ordered(&bench, "a", 5).await, "replaced");
     assert_eq!(bench.counted("accepted").await, 2);
     assert_eq!(outdated(&bench, "a", 6).await, "cancelled");
-    // Of a run, the number of what follows it counts.
+    // Of a run, the number of its successor counts.
     let token = bench.bring("run", Leased).await;
     assert_eq!(ordered(&bench, "run", 7).await, "succeeds");
     assert_eq!(ordered(&bench, "run", 6).await, "overtaken");
@@ -160,7 +160,7 @@ async fn a_call_that_others_have_overtaken_changes_nothing() {
     assert_eq!(bench.state("run").await, CancelledRun);
     let settled = bench.settle("run", &token, later(after(HOUR), "failed"));
     assert_eq!(word(settled.await), "cancelled");
-    // In one call, an item that was overtaken is not in the way of one that was not.
+    // In one call, an item that was overtaken does not stop another one.
     ordered(&bench, "b", 9).await;
     let key = bench.key("b");
     let items = [8, 10].map(|below| Outdated {

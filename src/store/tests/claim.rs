@@ -144,7 +144,7 @@ async fn a_repeat_gets_the_same_jobs_as_far_as_they_are_still_held() {
     bench.reclaim(&["lost"]).await;
     bench.settle("done", &first.jobs[1].token, Verb::Done).await;
     bench.cancel("marked").await;
-    // What became due since is not for the repeat.
+    // The repeat does not get a job that fell due since.
     bench.bring("newer", Due).await;
 
     let repeat = bench
@@ -236,7 +236,7 @@ async fn fencing_values_only_grow_in_a_ledger() {
         let first = first.unwrap();
         assert_eq!(first.jobs.len(), 2);
         grows(&first.jobs);
-        // A claim of nothing neither takes a value back nor gives one out.
+        // A claim without jobs neither takes a value back nor gives one out.
         bench.claim(&["missing"], 9).await;
         bench.past(bench.deadline("b").await).await;
         let second = bench.reclaim(&["a", "b"]).await;

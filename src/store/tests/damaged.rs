@@ -1,4 +1,4 @@
-//! A key of the ledger that holds something else: the call says so, and writes nothing.
+//! A key of the ledger with a wrong type: the call reports it, and writes nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `discard.lua`: dead letters are deleted, and nothing else.
+//! `discard.lua`: it deletes dead letters, and nothing else.
 
 use super::support::{Bench, State, same_when_repeated, soon, words};
 use crate::store::Lane;

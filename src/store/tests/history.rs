@@ -1,4 +1,4 @@
-//! What each script writes into the history, and `keep.lua` and `story.lua`.
+//! The entries that each script writes into the history, and `keep.lua` and `story.lua`.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::store::{Answered, KeptAs, Lane, Verb, Word};
 use State::*;
 
 impl Bench {
-    /// All that the history tells.
+    /// All entries of the history.
     async fn told(&self) -> Vec<Line> {
         let stream = self.ledger.stream();
         let read = self.ledger.store.last_of_history(&stream, 100_000, soon());
         read.await.unwrap().1
     }
 
-    /// The same, from here on: `what id more`, and the note.
+    /// The entries that a call adds: `what id more`, and the note.
     async fn told_by(&self, call: impl AsyncFnOnce()) -> Vec<String> {
         let before = self.told().await.len();
         call().await;
@@ -49,7 +49,7 @@ impl Bench {
     }
 }
 
-/// A settlement whose run took next to nothing.
+/// A settlement whose run took next to no time.
 fn at_once(told: Vec<String>) -> Vec<String> {
     let took = regex::Regex::new(r" \d+\b").unwrap();
     let ran = |line: String| took.replace(&line, " ms").into_owned();
@@ -103,7 +103,7 @@ async fn a_due_time_is_told_as_it_was_answered() {
 #[tokio::test]
 async fn runs_are_told_of_with_their_source_and_end() {
     let bench = Bench::new().await;
-    // Claimed in this order, whether they are due within one millisecond or not.
+    // Claimed in this order, even if they are due within one millisecond.
     for id in ["back", "dead", "named", "oldest"] {
         bench.schedule(id, at(1)).await;
     }

@@ -1,4 +1,4 @@
-//! What a ledger remembers of its callers, and for how long.
+//! The memory of a ledger for its callers, and how long it lasts.
 
 use super::support::{Bench, HOUR, State, after, soon, words};
 use crate::embedded::Embedded;
@@ -6,7 +6,7 @@ use crate::store::{Lane, Placement};
 
 use State::*;
 
-/// A call of its own lane, as it is remembered from some minutes ago.
+/// A call of its own lane, remembered from some minutes ago.
 async fn call_of_the_past(bench: &Bench, id: &str, minutes: u64) -> (Lane, [Placement; 1]) {
     let mut lane = Lane::new();
     let items = [bench.placement(id, after(HOUR))];

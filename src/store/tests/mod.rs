@@ -1,4 +1,4 @@
-//! What each script answers and stores, in every state of a job, against a real server.
+//! The answers and the writes of each script, in every state of a job, against a real server.
 
 mod support;
 
@@ -23,7 +23,7 @@ mod schedule;
 mod settle;
 mod update;
 
-// What several scripts have in common.
+// Behaviour that several scripts share.
 mod damaged;
 mod dead;
 mod headers;

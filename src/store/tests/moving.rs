@@ -7,7 +7,7 @@ use crate::shards::{Layout, shard_of};
 use crate::store::{COUNTERS, Ledger, Part, Word};
 use crate::time::UnixMs;
 
-/// A bench whose ledger is being resharded to two, the other ledger, and an id that goes there.
+/// A bench whose ledger is being resharded to two, the other ledger, and an id that moves there.
 async fn on_the_way() -> (Bench, Arc<Ledger>, Layout, String) {
     let bench = Bench::new().await;
     let id = (0..).map(|number| format!("job{number}"));

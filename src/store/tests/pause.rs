@@ -1,4 +1,4 @@
-//! `pause.lua` and `resume.lua`, and what a pause means to those who claim.
+//! `pause.lua` and `resume.lua`, and the effect of a pause on claims.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn a_paused_ledger_hands_out_nothing_and_says_so() {
     assert!(sweep.paused && sweep.overdue.is_empty() && sweep.lapsed.is_empty());
     assert!(sweep.next_due.is_some(), "the pacer goes on");
 
-    // What need not start ends all the same.
+    // A lapsed job whose run must not be repeated ends all the same.
     let reply = bench.reclaim(&named).await;
     let table = [
         (Absent, "absent", Absent),
@@ -194,7 +194,7 @@ async fn a_kind_that_appears_is_paused_by_the_rule_that_covers_it() {
     store.add_pause_rule(&rule, None, soon()).await.unwrap();
     store.register(kind, None, soon()).await.unwrap();
     assert!(bench.is_paused().await);
-    // One that was resumed by name stays so, whoever makes it known anew.
+    // A kind that was resumed by name stays resumed, whichever client makes it known again.
     bench.resume().await;
     store.register(kind, None, soon()).await.unwrap();
     assert!(!bench.is_paused().await);
@@ -218,7 +218,7 @@ async fn what_is_told_late_changes_nothing_that_was_done_since() {
     assert!(!bench.is_paused().await);
     bench.ledger.pause(lane, turn(5), soon()).await.unwrap();
     assert!(bench.is_paused().await);
-    // Where there is one server, each is the newest.
+    // With one server, each call is the newest.
     bench.ledger.resume(lane, None, soon()).await.unwrap();
     assert!(!bench.is_paused().await);
     bench.balanced().await;

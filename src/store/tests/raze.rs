@@ -1,4 +1,4 @@
-//! `raze.lua`: a ledger in which nothing is goes with all its keys, and what it remembers outlives it.
+//! `raze.lua`: an empty ledger goes with all its keys, and its memory of calls outlives it.
 
 use super::support::{Bench, HOUR, State, after, soon, words};
 use crate::store::{KeptAs, Lane, Razed, Word};
@@ -10,13 +10,13 @@ impl Bench {
         self.ledger.raze(soon()).await.unwrap()
     }
 
-    /// How many of its keys are there.
+    /// The number of its keys that exist.
     async fn keys_there(&self) -> u64 {
         self.ask(&[&["EXISTS"], &self.names().all()[..]].concat())
             .await
     }
 
-    /// Whether what it remembers of calls expires.
+    /// Whether its memory of calls expires.
     async fn is_passing(&self) -> [bool; 2] {
         let mut passing = [false; 2];
         for (key, is) in [&self.names().calls, &self.names().lanes]
@@ -58,7 +58,7 @@ async fn what_holds_something_stays_as_it_is() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     bench.cancel("job").await;
-    // A key that was adopted, and is still to expire; and one that has.
+    // An adopted key that is still to expire; and one that has expired.
     let adopted = &bench.names().adopted;
     let ahead = (bench.now().await + 60_000).to_string();
     let _: u64 = bench
@@ -66,7 +66,7 @@ async fn what_holds_something_stays_as_it_is() {
         .await;
     assert_eq!(bench.raze().await, Razed::Held(1));
     let _: u64 = bench.ask(&["ZREM", adopted, "key"]).await;
-    // What is on its way to another ledger.
+    // A job on its way to another ledger.
     let leaving = &bench.names().leaving;
     let _: u64 = bench.ask(&["HSET", leaving, "job", "its parts"]).await;
     assert_eq!(bench.raze().await, Razed::Held(1));
@@ -75,7 +75,7 @@ async fn what_holds_something_stays_as_it_is() {
     bench.balanced().await;
 }
 
-/// Somebody has given the kind more ledgers, and goes by that this one knows.
+/// The kind has got more ledgers, and this ledger knows the new layout.
 #[tokio::test]
 async fn one_that_goes_by_another_layout_stays_as_it_is() {
     let bench = Bench::new().await;
@@ -104,7 +104,7 @@ async fn what_was_used_long_ago_leaves_nothing() {
     bench.grow_older(61).await;
     assert_eq!(bench.raze().await, Razed::Gone);
     assert_eq!(bench.keys_there().await, 0);
-    // And once more, of nothing.
+    // And once more, for an absent ledger.
     assert_eq!(bench.raze().await, Razed::Gone);
     assert_eq!(bench.keys_there().await, 0);
     bench.balanced().await;
@@ -118,7 +118,7 @@ async fn a_call_that_is_repeated_after_it_does_nothing() {
     let ledger = &bench.ledger;
     let first = ledger.schedule(&mut lane, &items, soon()).await.unwrap();
     assert_eq!(words(&first), ["created"]);
-    // Its reply is lost. Somebody else cancels it, and that is acknowledged.
+    // Its reply is lost. Another client cancels the job, and that is acknowledged.
     assert_eq!(bench.cancel("job").await, Word::Cancelled);
     assert_eq!(bench.raze().await, Razed::Gone);
     assert_eq!(
@@ -135,7 +135,7 @@ async fn a_call_that_is_repeated_after_it_does_nothing() {
         Absent,
         "and it does not come again"
     );
-    // One that begins anew keeps what it remembers for good.
+    // A ledger that begins anew keeps its memory for good.
     bench.schedule("other", after(HOUR)).await;
     assert_eq!(bench.is_passing().await, [false, false]);
     let mut again = lane.rewound(1);
@@ -200,7 +200,7 @@ async fn what_finds_nothing_is_remembered_for_a_while_only() {
     assert_eq!(bench.is_passing().await, [true, true]);
     bench.schedule("job", after(HOUR)).await;
     assert_eq!(bench.is_passing().await, [false, false]);
-    // Of one that holds jobs it is remembered as long as the ledger is there.
+    // A ledger with jobs remembers it as long as the ledger exists.
     assert_eq!(bench.cancel("other").await, Word::Absent);
     assert_eq!(bench.is_passing().await, [false, false]);
     bench.balanced().await;
@@ -221,7 +221,7 @@ async fn a_kind_is_off_the_list_only_if_nobody_has_made_it_known_since() {
     mark("one").await;
     store.register(kind, None, soon()).await.unwrap();
     assert!(!unlist("one").await && knows().await, "known again");
-    // Of two who drop it at the same time, the later one takes it off the list.
+    // Of two clients that drop it at the same time, the later one takes it off the list.
     mark("one").await;
     mark("two").await;
     assert!(!unlist("one").await && knows().await);
@@ -230,7 +230,7 @@ async fn a_kind_is_off_the_list_only_if_nobody_has_made_it_known_since() {
     bench.balanced().await;
 }
 
-/// Whoever stores something in a ledger is told to make its kind known, until somebody has.
+/// Every client that stores a job in a ledger is told to make its kind known, until one has.
 #[tokio::test]
 async fn a_ledger_that_begins_says_so_until_its_kind_is_known() {
     let bench = Bench::new().await;
@@ -253,7 +253,7 @@ async fn a_ledger_that_begins_says_so_until_its_kind_is_known() {
     assert_eq!(restore("letter").await, Some(begun));
     bench.cancel("job").await;
     bench.cancel("other").await;
-    // Nor is it known because nothing is left in it.
+    // An empty ledger does not make its kind known, either.
     assert_eq!(schedule("job").await, Some(begun));
     bench.cancel("job").await;
     let letter = [bench.discard("letter", 1)];
@@ -263,7 +263,7 @@ async fn a_ledger_that_begins_says_so_until_its_kind_is_known() {
 
     let anew = restore("letter").await.expect("new again");
     assert_ne!(anew, begun);
-    // Whoever was told of the one before is late.
+    // A client that was told by the ledger before is late.
     store.is_listed(kind, begun, soon()).await.unwrap();
     let mut lane = Lane::new();
     assert_eq!(schedule_by(&mut lane, "job").await, Some(anew));

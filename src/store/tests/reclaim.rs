@@ -1,4 +1,4 @@
-//! `reclaim.lua`: what becomes of a job whose lease has lapsed.
+//! `reclaim.lua`: the fate of a job whose lease has lapsed.
 
 use super::support::{Bench, HOUR, MOMENT, State, after, ids, later, word, words};
 use crate::ErrorKind;
@@ -63,7 +63,7 @@ async fn an_attempt_taken_over_is_counted_in_its_lease_and_not_in_its_record() {
         bench.past(deadline).await;
         job = reply.jobs.into_iter().next().unwrap();
     }
-    // What is written at the end of an attempt begins the count anew.
+    // The write at the end of an attempt begins the count anew.
     bench
         .settle(
             "job",

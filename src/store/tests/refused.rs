@@ -1,5 +1,5 @@
-//! A server that refuses: at its memory limit new work, while work that is there goes on; as a
-//! replica all work; and what an ACL forbids.
+//! A server that refuses calls: at its memory limit new work, while present work goes on; as a
+//! replica all work; and the calls that an ACL forbids.
 
 use std::time::Duration;
 
@@ -170,7 +170,7 @@ async fn claim_and_reclaim_work() {
             (answers.to_vec(), 1)
         );
     }
-    // A claim of nothing is remembered here too.
+    // A claim without jobs is remembered here too.
     assert!(bench.claim(&[], 5).await.jobs.is_empty());
     let reply = bench
         .reclaim(&["Lapsed", "LapsedNext", "LapsedCancelled", "Leased"])

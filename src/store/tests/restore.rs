@@ -161,7 +161,7 @@ async fn letters_of_one_name_stand_by_when_they_died() {
         .collect();
     assert_eq!(found[0].0, latest);
     assert_eq!(found[1..], [(number(0), PAST + 2), (number(1), PAST)]);
-    // Beyond those that are found by their name, they are there all the same.
+    // Letters beyond the ones that their name leads to exist all the same.
     let many: Vec<BackupItem> = (0..40).map(|at| dead(PAST + 100 + at)).collect();
     bench.restore(&many).await;
     let found = bench
@@ -203,7 +203,7 @@ async fn a_repeat_gets_the_first_answer_and_a_late_original_is_refused() {
         bench.ledger.restore(lane, &items, soon()).await
     })
     .await;
-    // Under a number of its own it changes nothing either.
+    // Under a new number it changes nothing either.
     let answers = bench.restore(&items).await;
     assert_eq!(words(&answers), ["exists", "exists", "exists"]);
     assert_eq!(bench.balanced().await.accepted, 3);

@@ -56,7 +56,7 @@ async fn set_creates_replaces_or_succeeds() {
         assert_eq!(&record.payload[..], b"newer", "{state:?}");
         assert!(record.accepted >= UnixMs(before) && record.steps.is_empty());
     }
-    // Those pending, and the successors: the runs are replaced only if they are retried.
+    // The pending jobs, and the successors: the runs are replaced only if they are retried.
     assert_eq!(bench.counted("replaced").await, 3 + 4);
     let stats = bench.balanced().await;
     assert_eq!((stats.pending, stats.leased, stats.successors), (5, 8, 8));
@@ -191,7 +191,7 @@ async fn a_ledger_begins_with_its_first_job_and_anew_in_a_database_that_was_empt
         assert_eq!(answers[0].unlisted, answers[1].unlisted);
         answers[0].unlisted
     };
-    // A call that stores nothing makes no ledger.
+    // A call that stores nothing creates no ledger.
     assert_eq!(send(Mode::Present).await, None);
     let begun = send(Mode::Set).await.expect("it is new");
     assert_eq!(send(Mode::Set).await, Some(begun));
@@ -316,7 +316,7 @@ async fn the_past_means_now() {
 #[tokio::test]
 async fn a_delay_is_rounded_up_so_that_nothing_is_early() {
     let bench = Bench::new().await;
-    // Where in its millisecond a call comes is chance.
+    // The position of a call in its millisecond is chance.
     for _ in 0..50 {
         for delay in [Duration::from_nanos(1), 2 * MOMENT, HOUR] {
             let before = Duration::from_micros(bench.now_us().await);

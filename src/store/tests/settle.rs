@@ -1,4 +1,4 @@
-//! `settle.lua`: how a lease ends.
+//! `settle.lua`: the end of a lease.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn settle_all(bench: &Bench, jobs: &[(String, String)], verb: Verb) -> Vec
     bench.settle_all(&items.collect::<Vec<_>>()).await
 }
 
-/// The rows of states in which there is nothing to settle.
+/// The rows of states without a lease to settle.
 fn nothing_to_settle(state: State) -> (State, &'static str, State) {
     (state, "gone", state)
 }
@@ -55,7 +55,7 @@ async fn later_retries_unless_the_job_was_cancelled_or_superseded() {
     bench.hold_against(table, &answers).await;
     assert_eq!(bench.counted("replaced").await, 2);
     assert_eq!(bench.counted("cancelled").await, 4);
-    // What was superseded has failed, too; and one was brought there by a failure.
+    // The superseded job has failed, too; and a failure brought one there.
     assert_eq!(bench.counted("failed").await, 2 + 2 + 1);
     bench.balanced().await;
 }
@@ -123,7 +123,7 @@ async fn a_retry_keeps_payload_and_acceptance_and_takes_what_its_worker_says() {
     assert_eq!(record.header.to_line(), header);
     assert_eq!(record.steps[0].what, "failed");
 
-    // An empty header keeps the one that is there.
+    // An empty header keeps the present one.
     bench.reschedule("job", after(Duration::ZERO)).await;
     let second = bench.claim(&["job"], 0).await.jobs.remove(0);
     bench

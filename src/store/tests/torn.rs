@@ -1,5 +1,6 @@
-//! The scripts as they are called on a cluster, where a part of a ledger may be missing; see
-//! `lua/cluster/whole.lua`. They refuse that before they look at anything else, so one server is enough.
+//! The scripts in the form for a cluster, where a part of a ledger may be missing; see
+//! `lua/cluster/whole.lua`. They refuse such a ledger before they look at anything else, so one
+//! server is enough.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,8 +14,8 @@ use crate::store::ledger::script::{self, STATS};
 
 use State::*;
 
-/// The scripts that somebody calls without that, beside [`Ledger::call`](crate::store::Ledger), and why
-/// that may be.
+/// The scripts that are called without that check, beside [`Ledger::call`](crate::store::Ledger),
+/// and the reasons.
 const CALLED_AS_THEY_ARE: [(&str, &str); 10] = [
     (
         "ADOPT",

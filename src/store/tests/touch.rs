@@ -1,4 +1,4 @@
-//! `touch.lua`, and what it is for: whoever waits for replicas speaks of a write that is there.
+//! `touch.lua`, and its purpose: a wait for replicas covers a write that is there.
 
 use std::time::Duration;
 

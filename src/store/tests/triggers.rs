@@ -18,8 +18,8 @@ impl Bench {
         self.ask(&["GET", self.key(id).as_str()]).await
     }
 
-    /// Holds the trigger of a job against its due time. The server tells how long it lives,
-    /// and its clock is read before and after.
+    /// Compares the trigger of a job with its due time. The server tells how long it lives, and its
+    /// clock is read before and after.
     async fn is_armed(&self, id: &str) {
         let due = self.due(id).await.expect("a pending job");
         let before = self.now().await;
@@ -267,7 +267,7 @@ async fn the_scripts_work_without() {
         "job",
         "lapsed",
     ];
-    // Whoever armed it elsewhere removes it there.
+    // The process that armed it elsewhere removes it there.
     let _: String = bench.ask(&["SET", bench.key("job").as_str(), MARKER]).await;
     assert_eq!(call(&CANCEL, &cancel).await, ["cancelled", "cancelled"]);
     assert_eq!(bench.trigger("job").await.as_deref(), Some(MARKER));

@@ -1,4 +1,4 @@
-//! What is said on the wake channel, and what is not.
+//! The messages on the wake channel, and the changes without one.
 
 use std::time::Duration;
 
@@ -44,12 +44,12 @@ async fn a_schedule_wakes_when_it_is_due_or_sooner_than_all_before() {
             "{id} {delay}"
         );
     }
-    // What is due wakes every time.
+    // A job that is due wakes every time.
     for _ in 0..2 {
         bench.schedule("now", after(Duration::ZERO)).await;
         assert_eq!(ears.heard(&bench).await, now_due(&bench, "now"));
     }
-    // What is due already does not count as sooner.
+    // A job that is due already does not count as sooner.
     let then = due_of(bench.schedule("next", at(now + 3_300_000)).await);
     assert_eq!(ears.heard(&bench).await, due(&bench, then));
     bench.balanced().await;

@@ -345,7 +345,7 @@ mod tests {
         );
         strays.note(&key(1), other);
         assert_eq!(strays.take_unasked(), Some(key(1)));
-        // What could not be looked up is looked up again.
+        // A failed lookup is repeated.
         strays.forget(key(1).kind());
         strays.note(&key(1), other);
         assert_eq!(strays.take_unasked(), Some(key(1)));

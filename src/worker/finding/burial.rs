@@ -100,7 +100,7 @@ impl Burial {
     }
 
     /// The settlement that turns a job into a dead letter, after the hook for dead jobs has been
-    /// called. `None` if its id cannot be that of a job.
+    /// called. `None` if no job can have its id.
     async fn letter(&self, kind: &Kind, job: Claimed) -> Option<Settlement> {
         let key = kind.key(&job.id).ok()?;
         let payload_bytes = job.record.len();

@@ -210,7 +210,7 @@ impl Events {
             if self.are_changes_unannounced() {
                 counters::changes_are_announced(&self.server.address(), false);
             }
-            // Without a connection nothing is heard, whatever the setting is.
+            // Without a connection nothing is heard, under any setting.
             if !self.are_unheard() {
                 let was_missed = self.look(in_doubt).await;
                 let is_missed = adopts && !self.hears_changes() || self.are_changes_unannounced();

@@ -163,7 +163,7 @@ impl Runner {
         }
     }
 
-    /// Starts to keep the lease of a job. `None` if its id cannot be that of a job.
+    /// Starts to keep the lease of a job. `None` if no job can have its id.
     fn hold(
         self: &Arc<Self>,
         served: &Arc<ServedLedger>,

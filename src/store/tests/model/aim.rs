@@ -1,7 +1,7 @@
-//! Calls that find something to do. Names are drawn before anybody knows what will have become
-//! of them, so here most are turned to a job in the state that the call is about; and where no
-//! job is in it, the call becomes the one that brings some there. What sends a wrong token or
-//! number is left as it is, and what only names jobs too, so that every call meets every state.
+//! Calls that find a job. Names are drawn before the states of their jobs are known, so here most
+//! calls are turned to a job in the state that they need; if no job is in it, the call becomes one
+//! that brings a job there. Calls with a wrong token or number stay as they are, and so do calls
+//! that only name jobs, so that every call meets every state.
 
 use super::ledger::Ledger;
 use super::operations::{

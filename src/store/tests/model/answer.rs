@@ -1,4 +1,4 @@
-//! What a call that takes a lane is answered, word for word: anew, repeated, or late.
+//! The answer to a call that takes a lane, word for word: new, repeated, or late.
 
 use std::fmt;
 
@@ -126,7 +126,8 @@ impl Ledger {
         }
     }
 
-    /// The answers; and how many letters fell, or since when the kind is unknown, where that is told.
+    /// The answers; and the number of trimmed letters, or the time since when the kind is unknown,
+    /// if the reply has it.
     fn by_items(&mut self, operation: &Operation, known: &Ledger) -> (Vec<String>, Option<String>) {
         let answers = match operation {
             Operation::Schedule(items) => {

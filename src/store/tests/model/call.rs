@@ -1,4 +1,4 @@
-//! How each call is sent: its arguments, as the headers in `lua/` list them.
+//! The form of each call: its arguments, as the headers in `lua/` list them.
 
 use redis::{Cmd, ToRedisArgs};
 
@@ -12,7 +12,7 @@ use crate::store::ledger::script::{
 };
 use crate::store::tests::support::{Bench, soon};
 
-/// A call as it is sent, and sent again.
+/// A call as it is sent, and repeated.
 #[derive(Clone)]
 pub(super) struct Call {
     pub(super) script: &'static Script,
@@ -72,10 +72,10 @@ impl Operation {
     }
 }
 
-/// Where all jobs belong.
+/// The place of all jobs.
 const PLACE: &str = "0";
 
-/// A call of this operation, with what is known when it is sent.
+/// A call of this operation, with the knowledge at the time of sending.
 pub(super) fn render(
     bench: &Bench,
     known: &Ledger,

@@ -1,4 +1,4 @@
-//! All that is stored, held against what should be.
+//! Compares all stored data with the model.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::store::ledger::script::AUDIT;
 use crate::store::tests::support::{Bench, key_called, soon};
 
 const SETS: [&str; 4] = ["due", "leased", "dead", "lanes"];
-/// What is remembered of calls, which may be for a while only.
+/// The parts that hold the memory of calls, which may expire.
 const PASSING: [&str; 2] = ["calls", "lanes"];
 const EXPIRES: &[u8] = b"(expires)";
 const HASHES: [&str; 6] = ["shadow", "lease", "next", "grave", "stats", "calls"];
@@ -20,19 +20,19 @@ const HASHES: [&str; 6] = ["shadow", "lease", "next", "grave", "stats", "calls"]
 /// `part field` → value, as it can be printed.
 pub(super) type Parts = BTreeMap<String, String>;
 
-/// What a ledger holds, looked at in one go.
+/// The contents of a ledger, read at one instant.
 struct Stored {
     parts: Parts,
-    /// What each trigger's name holds, and for how many ms more.
+    /// The value of each trigger's name, and its remaining time in ms.
     triggers: Vec<(Option<String>, i64)>,
     /// The server's clock before and after, Unix ms.
     between: [u64; 2],
-    /// What an audit says of each name.
+    /// The answer of an audit about each name.
     audit: Vec<String>,
 }
 
-/// Says what is stored otherwise than it should be; and whether the books balance, and an audit
-/// finds nothing, which nobody has to know the model for.
+/// The differences between the stored data and the model; and whether the books balance, and an
+/// audit finds nothing: these two need no model.
 pub(super) async fn differences(bench: &Bench, model: &Ledger) -> Vec<String> {
     let names = model.names();
     let stored = Stored::read(bench, &names).await;
@@ -107,7 +107,7 @@ impl Stored {
         let differ = all.into_keys().filter_map(|name| {
             let is = self.parts.get(name).unwrap_or(&nothing);
             let should = expected.get(name).unwrap_or(&nothing);
-            // What a claim leaves behind of itself is its own business but for number and time.
+            // Only number and time of a remembered claim are compared.
             let same = match should.strip_suffix(ANYTHING) {
                 Some(beginning) => is.starts_with(beginning),
                 None => is == should,
@@ -140,7 +140,7 @@ impl Stored {
         differ.collect()
     }
 
-    /// Promise 13, by what is stored alone.
+    /// Promise 13, judged by the stored data alone.
     fn imbalance(&self) -> Option<String> {
         let size = |part: &str| {
             let begins = |name: &&String| name.starts_with(&format!("{part} "));
@@ -176,17 +176,17 @@ fn audit(pipe: &mut Pipeline, bench: &Bench, names: &[String]) {
     pipe.add_command(cmd);
 }
 
-/// What keeps keys there; `lua/lib/placeholder.lua`.
+/// The member that keeps a key in existence; `lua/lib/placeholder.lua`.
 const PLACEHOLDER: &[u8] = b":";
 
-/// The value that somebody else stores.
+/// A foreign value.
 pub(super) const FOREIGN: &str = "theirs";
 
 /// Behind the beginning of a value of which only that is known.
 const ANYTHING: &str = "…";
 
 impl Ledger {
-    /// Every name that something is stored under.
+    /// Every name with stored data.
     pub(super) fn names(&self) -> Vec<String> {
         let letters = self
             .letters
@@ -195,7 +195,7 @@ impl Ledger {
         IDS.map(str::to_owned).into_iter().chain(letters).collect()
     }
 
-    /// What is to be stored.
+    /// The data that should be stored.
     pub(super) fn parts(&self) -> Parts {
         let mut parts = Parts::new();
         let mut put = |part: &str, field: &str, value: Vec<u8>| {

@@ -1,5 +1,5 @@
-//! Random sequences. The weights are such that most steps find a job to do something with, and
-//! that in a run of the test each call meets each state.
+//! Random sequences. The weights are such that most steps find a job, and that in a run of the test
+//! each call meets each state.
 
 use std::fmt;
 
@@ -156,7 +156,7 @@ fn instant() -> impl Strategy<Value = When> {
     ]
 }
 
-/// One that outlasts the sequence, or one that has lapsed by the next step.
+/// A lease that outlasts the sequence, or lapses before the next step.
 fn lease() -> impl Strategy<Value = u64> {
     select(&[HOUR, MOMENT, MOMENT][..])
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::operations::{Holder, Id, LONG_AGO, When, Which};
 use crate::store::tests::support::NEVER;
 
-/// How many of its last steps a record keeps.
+/// The number of last steps that a record keeps.
 const STEPS: usize = 8;
 
-/// How many of its last letters a job leads to.
+/// The number of last letters that a job leads to.
 const FOUND_BY_ID: usize = 16;
 
 #[derive(Debug, Clone, Default)]
@@ -27,11 +27,11 @@ pub(super) struct Ledger {
     pub(super) fence: Option<u64>,
     /// Since when its kind is to be made known, Unix µs.
     pub(super) unlisted: Option<u64>,
-    /// None of its keys is ever absent, though nothing is in it.
+    /// None of its keys is ever absent, even if empty.
     pub(super) founded: bool,
-    /// What is remembered of calls is all that there is, and is so for a while only.
+    /// Only the memory of calls is left, and it expires.
     pub(super) passing: bool,
-    /// What workers remember: each lease that there was.
+    /// The memory of workers: each lease that there was.
     pub(super) issued: Vec<(Id, String)>,
     /// When the sequence began, Unix ms.
     pub(super) began: u64,
@@ -96,7 +96,7 @@ pub(super) struct Lane {
     pub(super) kept: Kept,
 }
 
-/// What is remembered of a reply.
+/// The remembered part of a reply.
 #[derive(Debug, Clone)]
 pub(super) enum Kept {
     Answers(String),
@@ -128,7 +128,7 @@ impl Record {
 }
 
 impl Waiting {
-    /// As it is stored beside the run that it follows.
+    /// The stored form beside the run that it follows.
     pub(super) fn bytes(&self) -> Vec<u8> {
         [format!("{} ", self.due).as_bytes(), &self.record.bytes()].concat()
     }
@@ -170,7 +170,7 @@ impl Ledger {
         }
     }
 
-    /// That of a job that is moved: one that stays overdue keeps its place.
+    /// The due time of a job that is moved: an overdue job keeps its place.
     pub(super) fn due_instead(&self, old: u64, when: When) -> u64 {
         match when {
             When::After(0) => old.min(self.ms()),
@@ -179,7 +179,7 @@ impl Ledger {
         }
     }
 
-    /// As [`due`](Self::due), of what a worker gives back: it stays as overdue as it was.
+    /// As [`due`](Self::due), for a job that a worker gives back: it stays as overdue as it was.
     pub(super) fn due_again(&self, when: When) -> u64 {
         match when {
             When::Past => LONG_AGO,
@@ -198,13 +198,13 @@ impl Ledger {
         value
     }
 
-    /// Whether nothing is remembered of any call.
+    /// Whether no call is remembered.
     pub(super) fn remembers_nothing(&self) -> bool {
         let is_told = self.fence.is_some() || self.paused.is_some() || self.founded;
         self.lanes.is_empty() && !is_told
     }
 
-    /// Removes the ledger, if nothing is in it. What it remembers outlives it.
+    /// Removes the ledger, if it is empty. Its memory outlives it.
     pub(super) fn raze(&mut self) -> bool {
         if !self.jobs.is_empty() || !self.letters.is_empty() {
             return false;
@@ -244,7 +244,7 @@ impl Ledger {
         }
     }
 
-    /// What follows a run that has ended.
+    /// The successor of a run that has ended.
     pub(super) fn follow(&mut self, id: Id, successor: Option<Waiting>) {
         self.jobs.remove(id);
         if let Some(job) = successor {

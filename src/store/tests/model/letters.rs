@@ -1,9 +1,9 @@
-//! What is done to dead letters.
+//! Calls on dead letters.
 
 use super::ledger::{Ledger, Waiting};
 use super::operations::{Id, Limits, When};
 
-/// How many more letters fall at once than have just come.
+/// How many more letters are dropped at once than have just come.
 const MORE: usize = 16;
 
 impl Ledger {
@@ -47,7 +47,7 @@ impl Ledger {
         all
     }
 
-    /// Drops letters beyond their limits, when so many have come. Returns how many fell.
+    /// Drops letters beyond their limits, when so many have come. Returns how many it dropped.
     pub(super) fn trim(&mut self, limits: Limits, came: usize) -> usize {
         let at_once = came + MORE;
         let all = self.by_death();

@@ -1,19 +1,19 @@
 //! The table of `docs/states.md`, written down a second time as a small program, and random
 //! calls of every script held against it: each reply, and all that is stored, after every step.
 //!
-//! | part | what it is |
+//! | part | contents |
 //! |---|---|
-//! | [`operations`] | what may happen |
-//! | [`draw`], [`aim`] | random sequences of it, whose steps find something to do |
+//! | [`operations`] | the calls and other events |
+//! | [`draw`], [`aim`] | random sequences of operations, whose steps find a job |
 //! | [`ledger`], [`produce`], [`work`], [`letters`] | the model: a job is one value, in one state |
-//! | [`answer`], [`read`] | what the model answers |
-//! | [`call`], [`pages`] | the same call to the real script, and what takes several calls |
-//! | [`compare`] | what is stored, against what should be |
+//! | [`answer`], [`read`] | the answers of the model |
+//! | [`call`], [`pages`] | the same call to the real script, and operations of several calls |
+//! | [`compare`] | the stored data, against the model |
 //! | [`rig`] | both, step by step |
 //!
 //! The model is written from the documentation and shares nothing with the scripts. It has no
-//! clock: each reply carries the server's time, and by that it judges what is due and what has
-//! lapsed. So a comparison never depends on how fast a test runs.
+//! clock: each reply carries the server's time, and the model judges by it which jobs are due and
+//! which leases have lapsed. So a comparison never depends on the speed of a test.
 
 mod aim;
 mod answer;
@@ -49,7 +49,7 @@ fn random_calls_do_so_though_every_key_has_a_placeholder() {
 /// When the keys of a ledger are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keys {
-    /// As long as there is something in them.
+    /// While they are not empty.
     AsNeeded,
     /// Always, as on a cluster.
     Always,

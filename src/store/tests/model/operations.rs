@@ -1,5 +1,5 @@
-//! What may happen to a ledger: the calls of a few clients, their repeats and late originals,
-//! and what others do to the names of its triggers.
+//! The events of a ledger: the calls of a few clients, their repeats and late originals, and
+//! foreign writes to the names of its triggers.
 
 /// Few, so that the steps of a sequence meet; one begins like another.
 pub(super) const IDS: [Id; 4] = ["a", "ab", "b", "c"];
@@ -13,7 +13,7 @@ pub(super) const MOMENT: u64 = 1;
 /// Unix ms.
 pub(super) const LONG_AGO: u64 = 1000;
 
-/// About how many letters one call may trim.
+/// The approximate number of letters that one call may trim.
 pub(super) const AT_ONCE: usize = 4;
 
 pub(super) type Id = &'static str;
@@ -29,13 +29,13 @@ pub(super) enum Step {
     /// A call arrives, for the first time or once more, when its client has gone on for so many
     /// calls.
     Late(usize, usize),
-    /// Somebody stores a value of his own under the name of a trigger.
+    /// A foreign program stores a value under the name of a trigger.
     Seize(Id),
     /// A trigger is evicted, or the foreign value is gone.
     Lose(Id),
-    /// The kind is dropped, if nothing is in it.
+    /// The kind is dropped, if it is empty.
     Raze,
-    /// The kind is made known, by whoever was told to.
+    /// The caller that was told to makes the kind known.
     Listed,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Operation {
     /// With the step that the record keeps.
     Reschedule(Vec<(Id, When, &'static str)>),
     Update(Vec<(Id, Payload)>),
-    /// Only with a lower order number, where one is given.
+    /// Only jobs with a lower order number, if one is given.
     Cancel(Vec<(Id, Option<u64>)>),
     Claim {
         ids: Vec<Id>,
@@ -81,7 +81,7 @@ pub(super) enum Operation {
     List(Page),
     Letters(Id, usize, Option<Which>),
     Stats,
-    /// Whether it is to repair what it finds.
+    /// Whether it repairs its findings.
     Audit(bool),
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Placement {
     pub(super) payload: Payload,
 }
 
-/// Far apart, so that no answer depends on how fast a test runs.
+/// Far apart, so that no answer depends on the speed of a test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum When {
     /// So many ms from now.
@@ -109,12 +109,12 @@ pub(super) enum When {
     By(u64),
 }
 
-/// Whose token a worker sends.
+/// The owner of the token that a worker sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// That of the lease.
+    /// The token of the lease.
     Owner,
-    /// One that the job was leased with so many leases ago.
+    /// A token with which the job was leased so many leases ago.
     Former(usize),
     Nobody,
 }
@@ -126,7 +126,7 @@ pub(super) enum Verb {
     Bury(&'static str),
 }
 
-/// How many dead letters are kept, and for how many ms.
+/// The most dead letters, and how many ms they are kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) count: usize,
@@ -141,7 +141,7 @@ pub(super) enum Which {
     Missing,
 }
 
-/// What to list, so many at a time.
+/// The selection of a list, and the size of its pages.
 #[derive(Debug, Clone)]
 pub(super) struct Page {
     pub(super) state: &'static str,

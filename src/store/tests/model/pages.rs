@@ -1,4 +1,4 @@
-//! What takes several calls: a list, and an audit of the whole ledger.
+//! Operations of several calls: a list, and an audit of the whole ledger.
 
 use super::answer::Reply;
 use super::call::Call;
@@ -13,7 +13,7 @@ use crate::store::tests::support::{Bench, soon, suspect};
 type ListPosition = (u64, String);
 
 impl Ledger {
-    /// What a list goes through, in order.
+    /// The positions of a list, in order.
     fn order(&self, page: &Page) -> Vec<ListPosition> {
         let named = |(score, id): (u64, &str)| (score, id.to_owned());
         let mut all: Vec<ListPosition> = match page.state {
@@ -30,7 +30,7 @@ impl Ledger {
         all
     }
 
-    /// What a list is about.
+    /// Whether a list contains this position.
     fn lists(&self, (score, member): &ListPosition, page: &Page) -> bool {
         let of_state = match page.state {
             "running" => *score > self.ms(),
@@ -75,7 +75,7 @@ impl Ledger {
     }
 }
 
-/// Reads all pages of a list. Says what is not as it should be.
+/// Reads all pages of a list. The error names a deviation.
 pub(super) async fn list(bench: &Bench, model: &mut Ledger, page: &Page) -> Result<(), String> {
     let mut position = [Vec::new(), Vec::new()];
     let mut last: Option<ListPosition> = None;
@@ -100,7 +100,7 @@ pub(super) async fn list(bench: &Bench, model: &mut Ledger, page: &Page) -> Resu
     }
 }
 
-/// Where the next page begins, if this one is right.
+/// The start of the next page, if this one is right.
 fn next(
     model: &Ledger,
     page: &Page,
@@ -152,7 +152,7 @@ fn call(bench: &Bench, model: &Ledger, page: &Page, [score, member]: &[Vec<u8>; 
     Call { script: &LIST, cmd }
 }
 
-/// Looks through the whole ledger, and at each name, to repair it or not. Nothing is wrong.
+/// Audits the whole ledger, and each name, with or without repairs. It must find nothing.
 pub(super) async fn audit(bench: &Bench, model: &Ledger, repair: bool) -> Result<(), String> {
     let said = |error: Error| error.to_string();
     let parts = model.parts();

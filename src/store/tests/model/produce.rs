@@ -1,4 +1,4 @@
-//! What producers do, cell by cell.
+//! The calls of producers, cell by cell.
 
 use super::ledger::{Job, Ledger, Record, Waiting};
 use super::operations::{Id, Payload, Placement, When};
@@ -118,7 +118,7 @@ impl Ledger {
     }
 }
 
-/// The order number of a job, or of what is to follow its run.
+/// The order number of a job, or of its successor.
 fn order_of(job: &Job) -> u64 {
     let record = match job {
         Job::Pending(job) => &job.record,

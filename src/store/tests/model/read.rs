@@ -1,14 +1,14 @@
-//! What a call that takes no lane is answered, word for word: renewals, and all that only reads.
+//! The answer to a call that takes no lane, word for word: renewals, and all calls that only read.
 
 use super::answer::Reply;
 use super::ledger::{Job, Ledger};
 use super::operations::{AT_ONCE, Id, Operation};
 
-/// How many numbers come before the counters, the first due time among them.
+/// The number of values before the counters, the first due time among them.
 const STATES: usize = 8;
 
 impl Reply {
-    /// That of `stats`, the counters in order, and only those that were moved.
+    /// The values of `stats`: the counters in order, and only the counters that were raised.
     pub(super) fn in_order(mut self) -> Self {
         let mut counters = self.rest.split_off(STATES);
         let mut pairs: Vec<_> = counters.chunks_mut(2).collect();

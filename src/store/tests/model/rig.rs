@@ -25,19 +25,19 @@ pub(super) struct Rig<'a> {
 
 struct Client {
     lane: String,
-    /// What it has sent, in order, and so by number.
+    /// The sent calls, in order, and so by number.
     sent: Vec<Sent>,
 }
 
 struct Sent {
     operation: Operation,
     call: Call,
-    /// What was known when it was sent.
+    /// The model at the time of sending.
     known: Ledger,
 }
 
 impl<'a> Rig<'a> {
-    /// Does all steps. Fails with the first whose outcome is not what it should be.
+    /// Carries out all steps. Fails at the first step with a wrong outcome.
     pub(super) async fn run(
         bench: &'a Bench,
         keys: Keys,
@@ -70,7 +70,7 @@ impl<'a> Rig<'a> {
             let founded = ledger.server.found_one(ledger.kind(), 0, soon());
             founded.await.unwrap();
         }
-        // It is called in a pipeline, where nobody sees to it that the server knows it.
+        // The script is called in a pipeline, which does not load it.
         let load = AUDIT.load();
         bench.ledger.server.command(&load, soon()).await.unwrap();
         let model = Ledger {
@@ -90,7 +90,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Says what went otherwise than it should.
+    /// Carries out a step, and returns its deviations.
     async fn step(&mut self, step: &Step) -> Vec<String> {
         let outcome = match step {
             Step::Call(client, operation) => self.call(*client, operation).await,

@@ -1,4 +1,4 @@
-//! What workers do.
+//! The calls of workers.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ impl Ledger {
         (answers, handed)
     }
 
-    /// A claim that is repeated: what its token still holds, for another while.
+    /// A repeated claim: its token's present leases, for another while.
     pub(super) fn claim_again(&mut self, token: &str, handed: &[Id], lease: u64) -> Vec<Id> {
         let deadline = self.deadline(lease);
         let mut held = Vec::new();
@@ -209,7 +209,7 @@ impl Ledger {
         self.paused.is_some_and(|since| since > 0)
     }
 
-    /// What is pending, by due time and id.
+    /// The pending jobs, by due time and id.
     pub(super) fn waiting(&self) -> Vec<(u64, Id)> {
         let pending = self.jobs.iter().filter_map(|(id, job)| match job {
             Job::Pending(job) => Some((job.due, *id)),
@@ -220,7 +220,7 @@ impl Ledger {
         pending
     }
 
-    /// What is leased, by deadline and id.
+    /// The leased jobs, by deadline and id.
     pub(super) fn running(&self) -> Vec<(u64, Id)> {
         let leased = self.jobs.iter().filter_map(|(id, job)| match job {
             Job::Leased(run) => Some((run.deadline, *id)),

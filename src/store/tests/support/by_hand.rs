@@ -10,8 +10,7 @@ use crate::names::LedgerNames;
 use crate::store::ledger::script::{self, Script};
 use crate::store::{Answered, Lane};
 
-/// The keys that the header of a script lists, by number: what it calls them, and as what
-/// they are rendered.
+/// The keys that the header of a script lists: number, name, and rendered key.
 pub(in crate::store::tests) fn keys_in_header(text: &str) -> Vec<(String, String, String)> {
     static LINE: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"^-- (?:KEYS|    ) +(\d+…?) (\w+) +([^, ]+)").unwrap());
@@ -63,7 +62,7 @@ impl Bench {
             .collect()
     }
 
-    /// Calls a script that numbers its calls; `args` are those behind lane, number, who and place.
+    /// Calls a script that numbers its calls; `args` follow lane, number, who and place.
     pub(in crate::store::tests) async fn by_hand(
         &self,
         script: &'static Script,

@@ -29,10 +29,10 @@ pub(in crate::store::tests) const KEPT: DeadLimits = DeadLimits {
     age: HOUR,
 };
 
-/// A job that was pending, and leaves one that is there.
+/// A pending job, which leaves a present one as it is.
 pub(in crate::store::tests) const PENDING: KeptAs = KeptAs::Pending { replace: false };
 
-/// A token that nobody was given.
+/// A token that no claim has given out.
 pub(in crate::store::tests) const NEVER: &str = "ffffffffffffffffffffffff-1";
 
 pub(in crate::store::tests) fn after(delay: Duration) -> When {
@@ -97,7 +97,7 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
     }
 }
 
-/// A name to look at, in which nothing was judged.
+/// A suspected name, on which the caller has passed no judgement.
 pub(in crate::store::tests) fn suspect(name: &str) -> Suspect {
     Suspect {
         name: name.into(),

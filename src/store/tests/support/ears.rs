@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{Bench, PATIENCE};
 
-/// Hears what is said of one ledger, or all that is said.
+/// Hears the messages about one ledger, or all messages.
 pub(in crate::store::tests) struct Ears {
     channel: String,
     kind: String,
@@ -28,14 +28,14 @@ impl Ears {
         }
     }
 
-    /// Hears all that is said, on a server that no other test uses.
+    /// Hears all messages, on a server that no other test uses.
     pub(in crate::store::tests) async fn of_all(bench: &Bench) -> Self {
         let ears = Ears::of(bench).await;
         Ears { all: true, ..ears }
     }
 
-    /// What was said since the last time, and nothing that is said from now on: a last word
-    /// of our own tells that there is no more.
+    /// The messages since the last call, without later ones: a last message of our own marks the
+    /// end.
     pub(in crate::store::tests) async fn heard(&mut self, bench: &Bench) -> Vec<String> {
         let last = format!("end of {}", self.kind);
         let _: u64 = bench.ask(&["PUBLISH", &self.channel, &last]).await;

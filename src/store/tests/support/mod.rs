@@ -1,5 +1,5 @@
-//! What the tests share: one server, a ledger of its own for each test, and ways to look at
-//! what is stored that do not go through the scripts.
+//! The support of these tests: one server, a ledger of its own for each test, and ways to look at
+//! stored data that do not go through the scripts.
 
 mod by_hand;
 mod calls;
@@ -34,7 +34,7 @@ use crate::settings::LinkSettings;
 use crate::shards::Layout;
 use crate::store::{Ledger, Store};
 
-/// How long a test waits for what must happen.
+/// The limit of a test's wait for an event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The server of all tests. It starts with the first of them, on a thread of its own because
@@ -58,7 +58,7 @@ pub(super) struct Bench {
     balanced: Cell<bool>,
 }
 
-/// All that a ledger holds: `key field` → value.
+/// The contents of a ledger: `key field` → value.
 pub(super) type Snapshot = BTreeMap<String, String>;
 
 impl Bench {
@@ -74,7 +74,7 @@ impl Bench {
         Bench::of(&server.url(), kind).await
     }
 
-    /// The ledger of a kind, as whoever the URL says.
+    /// The ledger of a kind, under the user of the URL.
     pub(super) async fn of(url: &str, kind: Kind) -> Self {
         // A server that shares two cores with others may be slow to answer, and is not gone.
         let patient = AsyncConnectionConfig::new()
@@ -132,7 +132,7 @@ impl Bench {
         }
     }
 
-    /// All that the ledger holds, so that two of them tell what a call changed.
+    /// The contents of the ledger, so that two of them show the changes of a call.
     pub(super) async fn snapshot(&self) -> Snapshot {
         let n = self.names();
         let mut all = Snapshot::new();

@@ -1,4 +1,4 @@
-//! What holds of every numbered call.
+//! The rules for every numbered call.
 
 use super::{Bench, soon};
 use crate::ErrorKind;

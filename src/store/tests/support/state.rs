@@ -1,4 +1,4 @@
-//! The states of a job: how it comes into each, and how each is stored.
+//! The states of a job: the ways into each, and its stored form.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::calls::{HOUR, LATER, MOMENT, after, bury, later, word};
 use crate::record::Record;
 use crate::store::Answered;
 
-/// Where a job is, or several.
+/// The state of one job, or of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::tests) enum State {
     Absent,
@@ -62,7 +62,7 @@ impl State {
 }
 
 impl Bench {
-    /// Brings one job into each state. Returns their ids, and the tokens of those that are or
+    /// Brings one job into each state. Returns their ids, and the tokens of the jobs that are or
     /// were leased; the others get `fallback`.
     pub(in crate::store::tests) async fn every_state(&self) -> Vec<(String, String)> {
         let mut jobs = Vec::new();
@@ -119,7 +119,7 @@ impl Bench {
         token
     }
 
-    /// What is stored of a job, as a state; fails where the parts contradict each other.
+    /// The state of a job according to its stored data; fails if they contradict each other.
     pub(in crate::store::tests) async fn state(&self, id: &str) -> State {
         let now = self.now().await;
         let lease = self.lease(id).await;
@@ -159,8 +159,8 @@ impl Bench {
         }
     }
 
-    /// Holds what a call answered, and what it left behind, against a table that has a row
-    /// for each state.
+    /// Compares the answer of a call, and the resulting state, with a table that has a row for each
+    /// state.
     pub(in crate::store::tests) async fn hold_against(
         &self,
         table: [(State, &str, State); State::ALL.len()],
@@ -195,7 +195,7 @@ impl Bench {
         Record::parse(record.expect("a record")).unwrap()
     }
 
-    /// The due time and the record of what follows a run.
+    /// The due time and the record of a run's successor.
     pub(in crate::store::tests) async fn successor(&self, id: &str) -> (u64, Record) {
         let next = self
             .field(&self.names().next, id)
