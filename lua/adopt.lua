@@ -1,4 +1,4 @@
--- adopt: brings jobs into line with what somebody did to their keys by plain commands.
+-- adopt: adapts jobs to changes of their keys by plain commands.
 --
 -- KEYS  1 due       keyfall:{app:module:biz/0}:due
 --       2 shadow    keyfall:{app:module:biz/0}:shadow
@@ -28,7 +28,7 @@
 --       elsewhere   not here any more: nothing was done
 --       unread      not looked at: the values before it were many bytes
 -- Holds: all items or none. The state decides, so any call may be repeated, be late, or be made
---       by several at once. What was done to an adopted job by other means stands until its key
+--       by several at once. A change of an adopted job by other calls stands until its key
 --       changes again. Refused before anything is written while Redis is full, if it would
 --       store anything; the rest works then, too.
 
@@ -40,13 +40,13 @@ local marker = ARGV[5]
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
--- How many bytes of values one call reads, about.
+-- The approximate number of bytes of values that one call reads.
 local VALUE_BYTES = 4 * 1024 * 1024
 
 -- Redis takes later times than Lua can count to, or any calendar.
 local LATEST = 2 ^ 53
 
--- When a key expires; before Redis 7.0 only how far that is can be asked, to the millisecond.
+-- The expiry of a key; before Redis 7.0 only the remaining time is known, to the millisecond.
 local function expiry_of(key, known)
   local at = redis.pcall('PEXPIRETIME', key)
   if type(at) == 'number' then
@@ -60,7 +60,7 @@ local function expiry_of(key, known)
   return known and math.abs(at - known) <= 2 and known or at
 end
 
--- What there is under a key: its time, its value, or why that cannot be a payload.
+-- The contents of a key: its time, its value, or the reason why the value cannot be a payload.
 local function look_at(key, known, most)
   local expiry = expiry_of(key, known)
   if expiry < 0 then
@@ -107,13 +107,13 @@ local expiries = redis.call('ZMSCORE', adopted_key, unpack(ids))
 local before = soonest(due_key, now)
 local story = new_story(kept[1])
 
--- Keys whose time is over, and whose jobs have ended. Of the others it is still asked whether
--- they are known to have expired.
+-- Keys whose time is over, and whose jobs have ended. The other keys are still asked for: they may
+-- be known to have expired.
 local over = {}
 local old = {}
 local expired = redis.call('ZCOUNT', adopted_key, '-inf', int(now_ms - 1000))
 if expired > 0 then
-  -- Somewhere among them, so that those that stay do not hide the others for ever.
+  -- Somewhere among them, so that remaining keys do not hide the others for ever.
   local most_old = 2 * #ids + 16
   local first = expired > most_old and now % (expired - most_old + 1) or 0
   old = redis.call('ZRANGE', adopted_key, int(first), int(math.min(first + most_old, expired) - 1))
@@ -144,7 +144,7 @@ local function is_begun(i)
   return BEGUN[whys[i]]
 end
 
--- What it means that its key is missing is another matter if that expires as this looks.
+-- A missing key means something else if it expires during this look.
 local DOUBTFUL = {gone = true, missed = true, asked = true, lost = true}
 
 -- There is a value with a time: it becomes a job, unless it is one.
@@ -159,7 +159,7 @@ local function take(i, id, expiry, value, unusable)
   local was = current and adopted_from(current)
   local is_same = was == digest
   if known == expiry and (is_same or not was) then
-    -- As it was adopted; what became of the job since then was not done by way of the key.
+    -- As it was adopted; later changes of the job did not come through the key.
     answers[i] = 'same'
     if is_begun(i) and waits and was then
       -- Its key was changed, and that was seen when the job had been claimed: it is not to run.
@@ -204,12 +204,12 @@ local function take(i, id, expiry, value, unusable)
   end
 end
 
--- Whether the job that is there was adopted.
+-- Whether the present job was adopted.
 local function is_adopted(i)
   return records[i] and adopted_from(records[i])
 end
 
--- There is nothing that could become due: an adopted job that waits is cancelled.
+-- No key can fall due any more: an adopted job that waits is cancelled.
 local function drop(i, id, why)
   answers[i] = 'absent'
   if leases[i] then
@@ -236,7 +236,7 @@ local function drop(i, id, why)
   end
 end
 
--- There is no key. Only some of the reasons to look say what that means.
+-- The key is missing. Only some of the reasons to look tell what that means.
 local function miss(i, id, why)
   local known, due = tonumber(expiries[i] or nil), tonumber(dues[i] or nil)
   local is_early = known and known > now_ms
@@ -269,7 +269,7 @@ for i, id in ipairs(ids) do
     answers[i] = 'elsewhere'
   else
     done[id] = true
-    -- A key whose time is over is there until somebody looks at it.
+    -- A key whose time is over exists until a client looks at it.
     local all = DOUBTFUL[whys[i]] and redis.pcall('DBSIZE')
     local there, expiry, value, unusable, bytes =
       look_at(KEYS[FIXED + i], tonumber(expiries[i] or nil), mosts[i])
@@ -287,8 +287,8 @@ for i, id in ipairs(ids) do
   end
 end
 
--- What stores something begins with a write that a full Redis refuses; the rest with one that it
--- does not.
+-- A call that stores something begins with a write that a full Redis refuses; any other with one
+-- that it accepts.
 if not counts.accepted then
   redis.call('ZREM', due_key, '')
 end

@@ -1,4 +1,4 @@
--- arm: has triggers follow their jobs, where they live in another slot than the ledger.
+-- arm: adapts triggers to their jobs, if they live in another slot than the ledger.
 --
 -- KEYS  1… trigger  app:module:biz:id, one for each item
 -- ARGV  1 marker, then for each item: when the job is due, Unix ms; empty where there is none
@@ -6,7 +6,7 @@
 --       armed     the trigger expires then, or is not there because that time has come
 --       disarmed  no trigger of ours is there
 --       …!        the name holds a foreign value: no trigger
--- Holds: the last call wins, whatever the ledger says by then; who paces the ledger finds what is
+-- Holds: the last call wins, even if the ledger has changed by then; the pacer of the ledger finds
 --       wrong.
 
 local FIXED, HEAD = 0, 1

@@ -1,10 +1,10 @@
--- aside: moves a key out of the way that holds something of another type than it should.
+-- aside: moves a key of a wrong type out of the way.
 --
 -- KEYS  1 calls  keyfall:{app:module:biz/0}:calls
 --       or any other key of ours; behind one of a ledger all keys of that
 -- ARGV  1 type: what it should hold, 2 name of ours, in its slot: where it is kept from now on
 -- Reply {'ok', now µs, type}: what it held
--- Holds: leaves alone what is as it should be, or is not there. Nothing is overwritten. A ledger
+-- Holds: leaves alone a key of the right type, and an absent one. Nothing is overwritten. A ledger
 --       that had all its keys still has them, as `found` makes them: it would be taken for torn.
 
 local _, stamp = now_us()

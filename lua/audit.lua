@@ -1,4 +1,4 @@
--- audit: says what is wrong with these names, and mends it on request: nothing disappears, and
+-- audit: finds the flaws of these names, and mends them on request: nothing disappears, and
 -- the books balance afterwards as well as before, or better.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
@@ -39,7 +39,7 @@
 --       alien       no job, or no letter, can have this name: what is stored under it becomes a
 --                   dead letter of another name
 --       void        the same, and nothing is stored under it that can be kept: it goes
--- Holds: looks and mends in one step, so what is mended was broken. Takes no lane: a repeat, or
+-- Holds: looks and mends in one step, so each mended name was broken. Takes no lane: a repeat, or
 --       a late original, finds it sound. Works while Redis is full. What is to be present
 --       without having been counted is counted as accepted, unless a job is missing by the
 --       counters.
@@ -62,7 +62,7 @@ local function is_number(name)
   return not value or string.find(value, '^%d+$')
 end
 
--- How many jobs, and how many letters, have come and are not accounted for.
+-- How many jobs, and how many letters, have come in and are not accounted for.
 local missing = counter('accepted') + counter('requeued') + counter('moved_in')
   - members(due_key) - members(leased_key) - fields(next_key)
   - counter('done') - counter('cancelled') - counter('replaced') - counter('buried')
@@ -72,7 +72,7 @@ local missing_letters = counter('buried') + counter('letters_in') - counter('req
 local before = soonest(due_key, now)
 local story = new_story(redis.call('HGET', calls_key, 'history'))
 
--- What is stored under a name.
+-- The data stored under a name.
 local function stored(job)
   job.due = redis.call('ZSCORE', due_key, job.name)
   job.deadline = redis.call('ZSCORE', leased_key, job.name)
@@ -86,7 +86,7 @@ local function stored(job)
       job.kept[#job.kept + 1] = number
     end
   end
-  -- What a name stands for that none can have.
+  -- The data under a name that no job or letter can have.
   job.records = {}
   local successor = job.successor and select(2, split_successor(job.successor)) or ''
   for _, record in ipairs(job.judged == 'L' and {job.letter} or {job.record, successor}) do
@@ -100,8 +100,8 @@ local function one_if(holds)
   return holds and 1 or 0
 end
 
--- What mending counts, by fault: counters, and how many jobs come to light, of which the books
--- know if they miss one.
+-- The counters that mending raises, by fault, and the number of jobs that come to light, which the
+-- books include if they miss one.
 local plan = {}
 
 function plan.bare(job)
@@ -144,7 +144,7 @@ function plan.undead()
   return {accepted = times, buried = times}, 0
 end
 
--- No call accepts such a name, so what the books have too few of may be this.
+-- No call accepts such a name, so its data may be the jobs that the books miss.
 function plan.alien(job)
   if job.judged == 'L' then
     return {accepted = 1, buried = 1}, 0
@@ -219,8 +219,8 @@ local function to_pending(job, due, record)
   note(news, job.name, due, now)
 end
 
--- A record that cannot be read, as one that can: with the header that is given, and what looks like
--- the payload, or all of it.
+-- Makes an unreadable record readable: with the given header, and the part that looks like the
+-- payload, or all of it.
 local function readable(job, record)
   local header, _, payload = split_record(record)
   local kept = string.sub(header, 1, 1) == '{' and payload or record
@@ -329,8 +329,8 @@ function mend.alien(job)
   end
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing. Then
--- the counters, since a counter that somebody broke is all that can still fail.
+-- A full Redis lets a script run on if its first write is a removal, even an empty one. Then the
+-- counters, since only a damaged counter can still fail.
 redis.call('ZREM', due_key, '')
 for name, times in pairs(counts) do
   if times > 0 then

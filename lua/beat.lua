@@ -1,4 +1,4 @@
--- beat: an instance says that it lives, and learns which others do.
+-- beat: the heartbeat of an instance; it returns the live instances.
 --
 -- KEYS  1 instances   keyfall:instances
 -- ARGV  1 id, 2 silence ms: after which an instance counts as gone, 3 room: of its routes, in
@@ -6,7 +6,7 @@
 --       `d`, 4 description: one line of JSON, 5 pulse channel, 6 wake channel
 -- Reply {'ok', now µs, id, age ms, room, id, age ms, room, …}: the instances that live, this
 --       one included.
--- Holds: works while Redis is full. Whoever has been gone for long is forgotten, a few at a
+-- Holds: works while Redis is full. Instances that are gone for long are forgotten, a few at a
 --       time.
 
 local instances_key = KEYS[1]
@@ -14,14 +14,14 @@ local id, silence = ARGV[1], tonumber(ARGV[2])
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
--- For how much longer than `silence` an instance that is gone is remembered: it may only have
--- been stopped for a while.
+-- How much longer than `silence` an absent instance is remembered: it may only have been stopped
+-- for a while.
 local MEMORY = 20
 
--- How many of them are forgotten at once.
+-- The most instances that are forgotten at once.
 local FORGOTTEN = 64
 
--- How far apart this clock and the one that an instance was last seen by can be.
+-- The age of a heartbeat, although this clock and the clock of the beat can differ.
 local function age_of(beat)
   return math.abs(now_ms - beat)
 end
@@ -43,7 +43,7 @@ for i = 1, #all, 2 do
   end
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+-- A full Redis lets a script run on if its first write is a removal, even an empty one.
 redis.call('HDEL', instances_key, '', unpack(forgotten))
 redis.call('HSET', instances_key, id, int(now_ms) .. ' ' .. ARGV[3] .. ' ' .. ARGV[4])
 redis.pcall('PUBLISH', ARGV[5], 'beat')

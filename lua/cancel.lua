@@ -14,9 +14,9 @@
 -- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
 --       by another layout; answers, separated by blanks:
 --       cancelled   it will never start
---       running     it is running and will not be retried; what was to follow it is gone
+--       running     it is running and will not be retried; its successor is gone
 --       absent      no such job
---       overtaken:number   what is there has this number, and it is not lower
+--       overtaken:number   the present job has this number, and it is not lower
 --       elsewhere   not here any more, by an old place
 -- Holds: works while Redis is full.
 
@@ -48,7 +48,7 @@ local counts = {}
 local story = new_story(history)
 for i, id in ipairs(ids) do
   local there = 0
-  -- What an item before has cancelled is not there any more; its run is.
+  -- An earlier item has cancelled the job; its run is still there.
   if limits[i] and (leases[i] or dues[i] and not done[id] and not is_old(place)) then
     there = order_there(shadow_key, id, not done[id] and successors[i])
   end
@@ -80,7 +80,7 @@ for i, id in ipairs(ids) do
   done[id] = done[id] or string.sub(answers[i], 1, 9) ~= 'overtaken'
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
+-- A full Redis lets a script run on if its first write is a removal, even an empty one. This one
 -- also shows whether the records are of the right type.
 redis.call('HDEL', shadow_key, '')
 local _, fault = raise(stats_key, counts)

@@ -16,7 +16,7 @@
 --       claimed   it is among the jobs that follow
 --       early:ms  not due for so long; early:0 if the reply was full before it
 --       paused    due, and its kind is paused
---       leased    somebody runs it
+--       leased    it is running
 --       absent    no such job
 --       lease is `token claims fence due flag`; the token is `lane-number`. A job whose
 --       record is missing comes with an empty one, so that its claimer can bury it.
@@ -111,8 +111,8 @@ end
 local reply = hand_out(stamp, table.concat(misses, ' '), taken, leases, records)
 reply[1] = paused and 'paused' or 'ok'
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing. A
--- claim of nothing is remembered too, or its late original could claim for nobody.
+-- A full Redis lets a script run on if its first write is a removal, even an empty one. A claim
+-- without jobs is remembered too, or its late original could claim jobs for nobody.
 if #ARGV == HEAD and #taken > 0 then
   -- None was named, so they are the first ones, and a range goes in a third of the time.
   redis.call('ZREMRANGEBYRANK', due_key, 0, #taken - 1)
@@ -120,8 +120,8 @@ else
   redis.call('ZREM', due_key, '', unpack(taken))
 end
 if #taken > 0 then
-  -- What was not read may be of the wrong type. To find out by trying costs nothing where all
-  -- is well.
+  -- Keys that were not read may be of a wrong type. The attempt to write costs nothing if all is
+  -- well.
   local fault = error_in(redis.pcall('ZADD', leased_key, unpack(deadlines)))
     or error_in(redis.pcall('HSET', lease_key, unpack(held)))
   if fault then

@@ -45,7 +45,7 @@ for i, name in ipairs(names) do
   done[name] = true
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
+-- A full Redis lets a script run on if its first write is a removal, even an empty one. This one
 -- also shows whether the records are of the right type.
 redis.call('HDEL', grave_key, '')
 local _, fault = raise(stats_key, {deleted = at_least_one(#gone)})

@@ -1,4 +1,4 @@
--- drop: forgets what was kept aside, once it has arrived where it belongs.
+-- drop: forgets a batch that was kept aside, once it has arrived in its ledger.
 --
 -- KEYS  1 calls    keyfall:{app:module:biz/0}:calls
 --       2 leaving  keyfall:{app:module:biz/0}:leaving

@@ -1,4 +1,4 @@
--- found: sees to it that every key of a ledger is there, and stays, though nothing is in it.
+-- found: makes every key of a ledger exist, and stay, even if it is empty.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 leased   keyfall:{app:module:biz/0}:leased
@@ -15,13 +15,13 @@
 --      13 history  keyfall:{app:module:biz/0}:history
 -- ARGV  none
 -- Reply {'ok', now µs}
--- Holds: may be repeated, and be late. Changes nothing that is there. What has a foreign type is
---       left alone: whoever needs it is told. Fails while Redis is full.
+-- Holds: may be repeated, and be late. Changes no existing key. A key of a foreign type is
+--       left alone: the calls that need it report it. Fails while Redis is full.
 
 local SETS, HASHES = 5, 7
 local _, stamp = now_us()
 
--- What is refused because Redis is full is to be tried again.
+-- A write that was refused because Redis is full can be repeated later.
 local full
 local function note_refusal(reply)
   if type(reply) == 'table' and reply.err and string.find(reply.err, 'OOM', 1, true) then
@@ -35,7 +35,7 @@ end
 for i = SETS + 1, SETS + HASHES do
   note_refusal(redis.pcall('HSETNX', KEYS[i], PLACEHOLDER, '0'))
 end
--- A stream is there though it is empty. One that was there refuses so low a number.
+-- An empty stream exists, too. An existing one refuses so low a number.
 note_refusal(redis.pcall('XADD', KEYS[SETS + HASHES + 1], 'MAXLEN', 0, '0-1', 'what', 'founded'))
 keep_for_good(KEYS[4], KEYS[SETS + 6])
 return full or {'ok', stamp}

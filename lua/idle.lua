@@ -1,4 +1,4 @@
--- idle: whether there is anything of a ledger, and when it was last called. Reads only.
+-- idle: whether a ledger has any key, and the time of its last call. Reads only.
 --
 -- KEYS  1 due     keyfall:{app:module:biz/0}:due
 --       2 shadow  keyfall:{app:module:biz/0}:shadow
@@ -10,7 +10,7 @@
 -- ARGV  1 since: one to look when it was last called, zero not to
 -- Reply {'ok', now µs, there, called}; there is one if any of these keys is, else zero; called is
 --       when the last call came that is remembered, Unix ms, or zero; now, if too many are
--- Holds: a call that can change nothing need not be sent to a ledger of which nothing is there.
+-- Holds: a call that can change nothing need not be sent to an absent ledger.
 
 local calls_key = KEYS[7]
 local now, stamp = now_us()

@@ -1,4 +1,4 @@
--- keep: how many entries the history of a kind keeps from now on; none, and what it has is gone.
+-- keep: sets how many entries the history of a kind keeps; with none, its entries are deleted.
 --
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
 --       2 lanes   keyfall:{app:module:biz/0}:lanes
@@ -19,7 +19,7 @@ end
 
 local answers = {}
 answers[1] = 'kept'
--- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+-- A full Redis lets a script run on if its first write is a removal, even an empty one.
 redis.call('HDEL', calls_key, '')
 if ARGV[4] == '0' then
   redis.call('XADD', history_key, 'MAXLEN', 0, '*', 'what', 'ended')

@@ -1,4 +1,4 @@
--- names: the names in one part of a ledger, without what they stand for. Reads only.
+-- names: the names in one part of a ledger, without their values. Reads only.
 --
 -- KEYS  1 shadow  keyfall:{app:module:biz/0}:shadow
 --       or its grave instead, or what was adopted
@@ -6,7 +6,7 @@
 --       3 scan: HSCAN, or ZSCAN for a sorted set
 -- Reply {'ok', now µs, cursor, names}; the cursor is zero at the end, the names are separated by
 --       blanks
--- Holds: bounded by count. What is there from the first call to the last is told.
+-- Holds: bounded by count. Names that exist from the first call to the last are included.
 
 local _, stamp = now_us()
 local page = redis.call(ARGV[3], KEYS[1], ARGV[1], 'COUNT', ARGV[2])

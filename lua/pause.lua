@@ -1,4 +1,4 @@
--- pause: from now on nothing of this kind is claimed. What runs goes on, and all else works as
+-- pause: from now on no job of this kind is claimed. Runs go on, and all other calls work as
 -- ever.
 --
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
@@ -27,7 +27,7 @@ if is_past_turn(calls_key, ARGV[6]) then
   return {'ok', stamp, 'paused'}
 end
 if tonumber(ARGV[6]) > 0 then
-  -- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+  -- A full Redis lets a script run on if its first write is a removal, even an empty one.
   redis.call('HDEL', calls_key, '')
 end
 local since = redis.call('HGET', calls_key, 'paused')

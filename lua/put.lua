@@ -59,7 +59,7 @@ local story = new_story(kept[4])
 local news = {}
 for _, job in ipairs(jobs) do
   count_one(counts, 'moved_in')
-  -- After a rollback of one of the two ledgers it may be here as well, and what is here is newer.
+  -- After a rollback of one of the two ledgers the job may be here as well, and this one is newer.
   job.is_old = redis.call('ZSCORE', due_key, job.id) or redis.call('HGET', lease_key, job.id)
   if job.is_old then
     count_one(counts, 'replaced')
@@ -84,7 +84,7 @@ redis.call('HMGET', shadow_key, '')
 redis.call('ZSCORE', dead_key, '')
 redis.call('ZSCORE', adopted_key, '')
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+-- A full Redis lets a script run on if its first write is a removal, even an empty one.
 redis.call('ZREM', due_key, '')
 local _, fault = raise(stats_key, counts)
 if fault then
@@ -102,7 +102,7 @@ for _, job in ipairs(jobs) do
   end
 end
 for _, mark in ipairs(marks) do
-  -- After a rollback, what is here is newer.
+  -- After a rollback, the mark here is newer.
   redis.call('ZADD', adopted_key, 'NX', mark.at, mark.id)
 end
 for _, letter in ipairs(letters) do

@@ -1,4 +1,4 @@
--- raze: removes a ledger in which nothing is, with all its keys.
+-- raze: removes an empty ledger, with all its keys.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 leased   keyfall:{app:module:biz/0}:leased

@@ -21,7 +21,7 @@
 --       leased     its lease has not lapsed, or was renewed; or the reply was full before it
 --       replaced   its successor took its place in due
 --       cancelled  it was cancelled while it ran, and is gone
---       absent     nobody has it leased
+--       absent     it is not leased
 -- Holds: as claim. The record is not written: `claims` in the lease counts the attempts.
 
 local FIXED, HEAD = 9, 7
@@ -115,7 +115,7 @@ end
 local reply = hand_out(stamp, table.concat(misses, ' '), taken, leases, records)
 reply[1] = paused and 'paused' or 'ok'
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
+-- A full Redis lets a script run on if its first write is a removal, even an empty one. This one
 -- also shows whether the records are of the right type.
 redis.call('HDEL', shadow_key, '')
 for _ = 1, #taken do

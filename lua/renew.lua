@@ -1,13 +1,13 @@
--- renew: extends leases that are still held, lapsed ones included if nobody has claimed anew.
+-- renew: extends leases that are still held, lapsed ones included if no other claim has the job.
 --
 -- KEYS  1 leased   keyfall:{app:module:biz/0}:leased
 --       2 lease    keyfall:{app:module:biz/0}:lease
 -- ARGV  1 lease ms, 2 mode (set | longer), then for each item: id, token
 -- Reply {'ok', now µs, answers}; answers, separated by blanks:
 --       renewed    held until now + lease ms; `longer` leaves a lease that runs longer already
---       cancelled  renewed, but somebody cancelled the job: stop the run
+--       cancelled  renewed, but the job was cancelled: stop the run
 --       gone       there is no lease: the job was settled, or its ledger was lost
---       foreign    somebody else holds it
+--       foreign    another token holds it
 -- Holds: works while Redis is full. Takes no lane: a renewal that arrives late finds another
 --       token, or a lease that its owner counts as shorter. Whose renewals differ in length
 --       asks for `longer`, so that a late one cuts nothing short.
@@ -34,7 +34,7 @@ for i, id in ipairs(ids) do
   end
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+-- A full Redis lets a script run on if its first write is a removal, even an empty one.
 redis.call('ZREM', leased_key, '')
 if #deadlines > 0 then
   if ARGV[2] == 'longer' then

@@ -79,7 +79,7 @@ for i, id in ipairs(ids) do
   end
 end
 
--- The first write is one that a full Redis refuses. Of the others, only the records were not
+-- The first write is one that a full Redis refuses. Of the other keys, only the records were not
 -- read, and may be of a wrong type.
 if #raised > 0 then
   local counts = {requeued = #raised}

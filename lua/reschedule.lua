@@ -1,4 +1,4 @@
--- reschedule: gives pending jobs another due time and keeps all else. Firing now is the same
+-- reschedule: gives pending jobs another due time and keeps everything else. Firing now is the same
 -- transition with the time `+0`.
 --
 -- KEYS  1 due       keyfall:{app:module:biz/0}:due
@@ -16,7 +16,7 @@
 -- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
 --       by another layout; answers, separated by blanks:
 --       moved:due       pending, due at Unix ms
---       successor:due   running: what will follow the run was moved
+--       successor:due   running: the successor was moved
 --       running         running, and nothing follows: nothing was done
 --       absent          no such job
 --       elsewhere       not here any more, by an old place
@@ -50,7 +50,8 @@ for i, id in ipairs(ids) do
   state[id] = {due = tonumber(dues[i] or nil), record = records[i], successor = successors[i]}
 end
 
--- When a job that is due at `own` is to be due. One that stays overdue keeps its place.
+-- The new due time of a job that is due at `own`. An overdue job that stays overdue keeps its
+-- place.
 local function moved(when, own)
   if string.sub(when, 1, 1) == '>' then
     return own + tonumber(string.sub(when, 2))

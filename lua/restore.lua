@@ -25,7 +25,7 @@
 --       running                    a job of this name runs, and is left to it
 --       elsewhere                  not here any more, by an old place
 --       …!                         the trigger's name is or holds something foreign: no trigger
--- Holds: repeated, it changes nothing, as long as what it brought back is there. All items or
+-- Holds: repeated, it changes nothing, as long as the restored jobs and letters exist. All items or
 --       none. Refused as a whole, before anything is written, while Redis is full. The same id
 --       twice in one call counts as two calls, in order. Letters are not trimmed here.
 
@@ -69,7 +69,7 @@ for i, id in ipairs(ids) do
 end
 redis.call('ZCARD', dead_key)
 
--- Puts a letter in its place among those of its id. Returns false if one of them died then.
+-- Puts a letter in its place among the letters of its id. Returns false if one of them died then.
 local function placed(of_id, letter)
   local at = #of_id + 1
   while at > 1 and of_id[at - 1].died >= letter.died do
@@ -128,7 +128,7 @@ for i, id in ipairs(ids) do
   end
 end
 
--- The first write is one that a full Redis refuses. Of the others, only the records were not
+-- The first write is one that a full Redis refuses. Of the other keys, only the records were not
 -- read, and may be of a wrong type.
 local shadows, scores = {}, {}
 for id, job in pairs(pending) do

@@ -1,4 +1,4 @@
--- resume: ends a pause. What fell due meanwhile is claimed as soon as workers hear of it.
+-- resume: ends a pause. Jobs that fell due meanwhile are claimed as soon as workers hear of it.
 --
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
 --       2 lanes   keyfall:{app:module:biz/0}:lanes
@@ -29,7 +29,7 @@ answers[1] = 'resumed'
 if is_paused(redis.call('HGET', calls_key, 'paused')) then
   tell_of_kind(story, 'resumed')
 end
--- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+-- A full Redis lets a script run on if its first write is a removal, even an empty one.
 redis.call('HDEL', calls_key, '')
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply, 'paused', '0')

@@ -1,4 +1,4 @@
--- scan: looks through one part of a ledger for names with which something is wrong. Reads only.
+-- scan: looks through one part of a ledger for names with a flaw. Reads only.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 shadow   keyfall:{app:module:biz/0}:shadow
@@ -16,21 +16,21 @@
 --       characters are in, and those of records that are not plain: whether they can be names,
 --       or be read, takes more than Lua. The opening is what stands before the payload of such a
 --       record, or the first bytes where nothing does; empty for all others
--- Holds: bounded by count. What is there from the first call to the last is looked at.
+-- Holds: bounded by count. Names that exist from the first call to the last are looked at.
 
 local PARTS = {due = 1, shadow = 2, leased = 3, lease = 4, next = 5, dead = 6, grave = 7}
 local part = ARGV[1]
 local at = PARTS[part]
 local now, stamp = now_us()
 
--- How much is told of a record without an opening.
+-- The bytes of a record without an opening that are returned.
 local FIRST_BYTES = 100
 
 local function is_odd(id)
   return id == '' or #id > 256 or string.find(id, '[^%w_.~@-]')
 end
 
--- A plain record is without one: it says nothing but when it was accepted.
+-- A plain record has none: it holds only the time of acceptance.
 local function opening_of(record)
   if record == '' or string.find(record, '^{"v":1,"us":[1-9]%d?%d?}\n%d+\n') or
     string.find(record, '^{"v":1}\n%d+\n') then

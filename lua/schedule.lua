@@ -1,4 +1,4 @@
--- schedule: creates jobs, or replaces those that are there. The newest call wins.
+-- schedule: creates jobs, or replaces present ones. The newest call wins.
 --
 -- KEYS  1 due       keyfall:{app:module:biz/0}:due
 --       2 shadow    keyfall:{app:module:biz/0}:shadow
@@ -21,7 +21,7 @@
 --       succeeds:due               running: takes over when the run has ended
 --       elsewhere                  not here any more, by an old place: nothing was done
 --       exists absent              mode forbade it: nothing was done
---       overtaken:number           mode `ordered`: what is there has this number, and it is higher
+--       overtaken:number           mode `ordered`: the present job has this higher number
 --       …!                         the trigger's name holds a foreign value: no trigger
 -- Holds: all items or none. Refused as a whole, before anything is written, while Redis is
 --       full. The same id twice in one call counts as two calls, in order.
@@ -116,7 +116,7 @@ for i = 1, #ids do
   end
 end
 
--- The first write is one that a full Redis refuses. Of the others, only the records were not
+-- The first write is one that a full Redis refuses. Of the other keys, only the records were not
 -- read, and may be of a wrong type.
 local counts = {accepted = at_least_one(accepted), replaced = at_least_one(replaced)}
 local counted, fault = raise(stats_key, counts)

@@ -1,4 +1,4 @@
--- settle: ends leases. The job is done, goes back to due, or is buried; what was scheduled
+-- settle: ends leases. The job is done, goes back to due, or is buried; a job that was scheduled
 -- while it ran takes its place.
 --
 -- KEYS  1 due       keyfall:{app:module:biz/0}:due
@@ -27,10 +27,10 @@
 --       later:due       pending again, due at Unix ms
 --       buried:number   a dead letter with this number
 --       replaced        not retried: its successor took its place; a failure is counted and told
---       cancelled       not retried, nor a dead letter: somebody cancelled it while it ran
+--       cancelled       not retried, nor a dead letter: it was cancelled while it ran
 --       gone            there is no lease: settled before, or the ledger was lost
---       foreign         somebody else holds it: nothing was done
--- Holds: works while Redis is full. A lapsed lease that nobody has claimed still counts.
+--       foreign         another token holds it: nothing was done
+-- Holds: works while Redis is full. A lapsed lease still counts if no other claim has the job.
 
 local FIXED, HEAD, WIDTH = 11, 8, 7
 local due_key, shadow_key, leased_key, lease_key, next_key =
@@ -87,7 +87,7 @@ local news = {}
 local settled = {}
 local story = new_story(history)
 
--- How long a run took, from its claim. Those of one claim have the same lease.
+-- The length of a run, from its claim. Jobs of one claim have the same lease.
 local lease_of, ran
 local function run_ms(lease)
   if lease ~= lease_of then
@@ -139,7 +139,7 @@ for i, id in ipairs(ids) do
       tell(story, 'superseded', '', id, '-', '-')
       count_one(counts, 'replaced')
     else
-      -- One that goes back as it came stays as overdue as it is.
+      -- A job that goes back unchanged stays as overdue as it is.
       local when = alike.when
       local due = string.sub(when, 1, 1) == '@' and tonumber(string.sub(when, 2))
         or due_ms(when, now)
@@ -162,7 +162,7 @@ end
 
 local before = #scores > 0 and soonest(due_key, now)
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing, which
+-- A full Redis lets a script run on if its first write is a removal, even an empty one. This one
 -- also shows whether the records are of the right type.
 redis.call('HDEL', shadow_key, '')
 local values, fault = raise(stats_key, counts)

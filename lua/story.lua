@@ -1,4 +1,4 @@
--- story: what the history tells of one job, a page of it, the newest first. Reads only.
+-- story: the events of one job in the history, a page of them, the newest first. Reads only.
 --
 -- KEYS  1 calls     keyfall:{app:module:biz/0}:calls
 --       2 history   keyfall:{app:module:biz/0}:history
@@ -14,7 +14,7 @@ local calls_key, history_key = KEYS[1], KEYS[2]
 local id, before, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local _, stamp = now_us()
 
--- What an entry says of this id: the two words in front of the ids that it stands among.
+-- The words of an entry for this id: the two words in front of the ids that include it.
 local function words_of(jobs)
   -- The whole word: a short id is part of many others, and to go through their entries word by
   -- word would hold Redis up.

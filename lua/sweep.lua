@@ -1,4 +1,4 @@
--- sweep: finds what no event announced. Reads only.
+-- sweep: finds overdue jobs and lapsed leases that no event announced. Reads only.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 leased   keyfall:{app:module:biz/0}:leased

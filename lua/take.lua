@@ -1,4 +1,4 @@
--- take: takes jobs and dead letters out of a ledger that they do not belong to any more, and hands
+-- take: takes jobs and dead letters out of a ledger that they no longer belong to, and hands
 -- them out. Until they are dropped they are kept aside, and nothing else is taken.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
@@ -130,7 +130,7 @@ if #leaving == 0 then
   return reply
 end
 
--- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+-- A full Redis lets a script run on if its first write is a removal, even an empty one.
 redis.call('ZREM', due_key, '')
 local _, fault = raise(stats_key,
   {moved_out = at_least_one(#jobs), letters_out = at_least_one(#letters)})

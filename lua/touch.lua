@@ -1,5 +1,5 @@
--- touch: writes the reply to a call once more, if it is the last of its lane here. Whoever has
--- this write has that call's.
+-- touch: writes the reply to a call once more, if it is the last of its lane here. A server with
+-- this write has the writes of that call, too.
 --
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
 -- ARGV  1 lane, 2 number
@@ -16,7 +16,7 @@ local answers = {}
 local last = redis.call('HGET', calls_key, lane)
 if last and string.match(last, '^(%d+) ') == number then
   answers[1] = 'present'
-  -- A full Redis lets a script run on if its first write is a removal: even one of nothing.
+  -- A full Redis lets a script run on if its first write is a removal, even an empty one.
   redis.call('HDEL', calls_key, '')
   redis.call('HSET', calls_key, lane, last)
 else

@@ -1,4 +1,4 @@
--- unmark: takes a mark away, with further fields, if nobody has changed it since.
+-- unmark: takes a mark away, with further fields, if it has not changed since.
 --
 -- KEYS  1 kinds  keyfall:kinds, or the calls of a ledger
 -- ARGV  1 marked field, 2 mark: what was put there, then further fields to remove with it

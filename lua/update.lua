@@ -1,4 +1,4 @@
--- update: gives jobs another payload and keeps all else.
+-- update: gives jobs another payload and keeps everything else.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 shadow   keyfall:{app:module:biz/0}:shadow
@@ -11,7 +11,7 @@
 -- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
 --       by another layout; answers, separated by blanks:
 --       updated:due     pending, due at Unix ms
---       successor:due   running: what will follow the run was changed
+--       successor:due   running: the successor was changed
 --       running         running, and nothing follows: the run keeps the payload that it was
 --                       given, and whatever starts after it gets the new one
 --       absent          no such job

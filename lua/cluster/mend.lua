@@ -70,7 +70,7 @@ local function join_field(field, value)
   elseif field == ':' or here == value and rule ~= 'stats' then
     return
   elseif rule == 'stats' then
-    -- What is no number counts nothing.
+    -- A text that is no number counts as 0.
     redis.pcall('HINCRBY', key, field, value)
   elseif rule == 'calls' and (field == 'fence' or field == 'turn') then
     if (tonumber(value) or 0) > (tonumber(here) or 0) then

@@ -1,4 +1,4 @@
--- What the functions do, which the first call puts together.
+-- Registers the functions; the first call builds the code that they share.
 local ANSWERS
 
 local function answer(name, keys, args)

@@ -1,6 +1,6 @@
--- Which shard has a job, and what the ledger of a shard is called: `shard_of` and `subject` of
--- src/shards.rs, in Lua. What is found out here is kept for the calls that follow. It is found out by
--- the first that needs it, since there are no `bit` and no `string` while a library is loaded.
+-- The shard of a job, and the name of a shard's ledger: `shard_of` and `subject` of src/shards.rs,
+-- in Lua. The tables are kept for later calls. The first call that needs them builds them, since
+-- there are no `bit` and no `string` while a library is loaded.
 
 -- The checksums of single bytes.
 local SUMS_32, SUMS_16 = {}, {}
@@ -48,7 +48,7 @@ local function shard_of(id, shards)
   return crc_32(string.match(id, '^([^~]+)~') or id) % shards
 end
 
--- How many names of ledgers are kept.
+-- The most names of ledgers that are kept.
 local MOST_SUBJECTS = 4096
 
 local SUBJECTS, subjects = {}, 0

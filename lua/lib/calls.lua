@@ -3,20 +3,21 @@
 -- refuses a lower one: an original that arrives after its repeat. A call without a lane, which
 -- is an empty one, is always a new one.
 
--- How long the last reply of a silent lane is kept. Far longer than any call is repeated.
+-- How long the last reply of a silent lane is kept: far longer than any call is repeated.
 local LANE_MEMORY_MS = 3600000
 
--- How a call is answered that finds nothing because there never was anything; a claim by nothing.
+-- The answers of a call that finds no job because there never was one; a claim answers nothing.
 local FOUND_NOTHING = {[''] = true, absent = true, gone = true}
 
--- A call on jobs by name says by which layout of the kind it looks for them here: the epoch, with a
--- `-` behind it where they are to be elsewhere by now, and here only as long as they run.
+-- A call on jobs by name carries the layout of the kind by which it looks for them here: the epoch,
+-- with a `-` behind it if the jobs belong to another ledger by now, and stay here only as long as
+-- they run.
 
 local function is_old(place)
   return string.sub(place, -1) == '-'
 end
 
--- The refusal of a call that goes by another layout than this ledger does, or nothing.
+-- The refusal of a call by another layout than the ledger's, or nothing.
 local function misplaced(layout, place, stamp)
   local epoch = layout and tonumber(string.match(layout, '^%d+ (%d+)')) or 0
   if tonumber(string.match(place, '^%d+')) ~= epoch then
@@ -24,9 +25,9 @@ local function misplaced(layout, place, stamp)
   end
 end
 
--- Returns 'new', 'again' with the reply remembered, or 'late'; whether the lane is known;
--- and what is kept here to be read along with it: the largest fencing value given out, and
--- the fields `paused`, `history`, `layout` and `unlisted`.
+-- Returns 'new', 'again' with the remembered reply, or 'late'; whether the lane is known; and the
+-- values that are read along with it: the largest fencing value given out, and the fields `paused`,
+-- `history`, `layout` and `unlisted`.
 local function recall(calls, lane, number)
   local found = redis.call('HMGET', calls, lane, 'fence', 'paused', 'history', 'layout',
     'unlisted')
@@ -45,8 +46,8 @@ local function recall(calls, lane, number)
   return 'late', nil, true, fence, found[3], found[4]
 end
 
--- The reply to a call that is no news: the one remembered, or a refusal; and to one that goes by
--- another layout, where it says by which. Nothing for any other; whether its lane is known; and the
+-- The reply to a call that must not be carried out: the remembered reply, or a refusal if the call
+-- is late or goes by another layout. Nothing for any other call; whether its lane is known; and the
 -- fields `history` and `unlisted`.
 local function past_reply(calls, lane, number, stamp, place)
   local seen, reply, known, _, _, history, layout, unlisted = recall(calls, lane, number)
@@ -58,9 +59,9 @@ local function past_reply(calls, lane, number, stamp, place)
   return place and misplaced(layout, place, stamp), known, history, unlisted or nil
 end
 
--- Writes the reply, and whatever further fields are given. Number and time are given as text. A lane met for the first time
--- makes room for itself: a few lanes that have been silent for long are forgotten. Where nothing else
--- is remembered, a call that found nothing is so for a while only.
+-- Writes the reply, and the given further fields. Number and time are given as text. A new lane
+-- makes room for itself: a few lanes that have been silent for long are forgotten. If nothing else
+-- is remembered, a call that found nothing is remembered for a while only.
 local function remember(calls, lanes, lane, number, known, stamp, reply, ...)
   if lane == '' then
     return
@@ -89,7 +90,7 @@ local function remember(calls, lanes, lane, number, known, stamp, reply, ...)
   end
 end
 
--- How many calls are looked at to find the last one.
+-- The most calls that are searched for the last one.
 local MOST_CALLS = 4096
 
 -- When the last call came that is remembered, Unix ms, or zero; now, if too many are.

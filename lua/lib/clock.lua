@@ -14,15 +14,15 @@ local function whole(score)
   return string.find(score, '%D') and int(tonumber(score)) or score
 end
 
--- The server's clock, the only one that decides what is due: Unix µs, as a number and as text.
+-- The server's clock, which alone decides which jobs are due: Unix µs, as a number and as text.
 local function now_us()
   local time = redis.call('TIME')
   local stamp = time[1] .. string.sub('00000' .. time[2], -6)
   return tonumber(stamp), stamp
 end
 
--- What a caller means by a time: '+ms' from now, or '@ms' since the epoch. Rounded up, so
--- that nothing is early; the past means now. Returned as a number and as text.
+-- The meaning of a caller's time: '+ms' from now, or '@ms' since the epoch. Rounded up, so that no
+-- job is early; the past means now. Returned as a number and as text.
 local function due_ms(when, now)
   local text = string.sub(when, 2)
   local ms, now_ms = tonumber(text), math.floor(now / 1000)

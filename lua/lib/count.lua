@@ -1,28 +1,28 @@
--- Counters are raised before what they count is done, all of them or none.
+-- Counters are raised before the counted change is made, all of them or none.
 
 local function count_one(counts, name)
   counts[name] = (counts[name] or 0) + 1
 end
 
--- How often something is to be counted, if at all.
+-- How often an event is to be counted, if at all.
 local function at_least_one(times)
   return times > 0 and times or nil
 end
 
--- The error that a command answered with, where it is not to stop the script.
+-- The error of a command that must not stop the script.
 local function error_in(reply)
   return type(reply) == 'table' and reply.err and reply or nil
 end
 
--- Takes back what was raised, for a call that fails after all.
+-- Lowers raised counters again, for a call that fails after all.
 local function lower(stats_key, counts)
   for name, times in pairs(counts) do
     redis.call('HINCRBY', stats_key, name, -times)
   end
 end
 
--- Returns what the counters are now; or nil and an error, if somebody broke one of them or this
--- user may not raise it.
+-- Returns the new values of the counters; or nil and an error, if a counter is damaged or this user
+-- may not raise it.
 local function raise(stats_key, counts)
   local values, raised = {}, {}
   for name, times in pairs(counts) do

@@ -2,11 +2,11 @@
 -- `id:number` by the time of death, `grave` the record under the same name, and under the
 -- plain id the numbers of its last letters, so that a letter is found by its key.
 
--- How many letters of one id can be found by the id alone.
+-- The number of letters of one id that can be found by the id alone.
 local FOUND_BY_ID = 16
 
--- Letters are numbered by how many there were, and beyond the numbers of those that came from
--- another ledger: so many are left out.
+-- Letters are numbered by their count, above the numbers of letters from another ledger: so many
+-- numbers are left out.
 local function skipped(stats_key)
   return tonumber(redis.call('HGET', stats_key, 'skipped') or 0) or 0
 end
@@ -17,8 +17,8 @@ local function next_number(stats_key)
   return buried + skipped(stats_key) + 1
 end
 
--- Files a letter. Number and time of death are given as text. One that came late is put in its
--- place among those of its id.
+-- Files a letter. Number and time of death are given as text. A late letter gets its place among
+-- the letters of its id.
 local function file(dead_key, grave_key, id, number, died, record)
   local name = id .. ':' .. number
   local numbers = {tonumber(number)}
@@ -55,8 +55,8 @@ local function unbury(dead_key, grave_key, name)
   end
 end
 
--- Keeps the letters within their limits of count and age, a few more at a time than have just
--- come, so that they never grow beyond. Returns how many were dropped.
+-- Keeps the letters within their limits of count and age: it drops a few more than have just come,
+-- so that they never grow beyond. Returns how many it dropped.
 local function trim(dead_key, grave_key, most, most_ms, now_ms, came)
   local at_once = came + 16
   local old = redis.call('ZRANGEBYSCORE', dead_key, '-inf', int(now_ms - most_ms), 'LIMIT', 0,

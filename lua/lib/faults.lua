@@ -1,13 +1,13 @@
--- What can be wrong with a name, given the keys of its ledger in the order due, shadow, leased,
--- lease, next, dead, grave. A word for the first fault found, or 'sound'.
+-- The faults of a name, given the keys of its ledger in the order due, shadow, leased, lease, next,
+-- dead, grave. A word for the first fault found, or 'sound'.
 --
--- What the caller has judged, because it takes more than Lua: nothing; `J` or `L`, of a name that no
--- job or no letter can have; `R` and how a record begins that cannot be read.
+-- The judgement of the caller, for questions that Lua cannot answer: nothing; `J` or `L`, for a
+-- name that no job or no letter can have; `R` and the beginning of an unreadable record.
 
 local IS_SET = {true, false, true, false, false, true, false}
 
--- Whether something can be due, lapse or have died then. No clock comes to infinity, and beyond
--- 2^53 not all whole numbers are there.
+-- Whether the score can be a due time, a deadline or a time of death. No clock reaches infinity,
+-- and beyond 2^53 some whole numbers do not exist.
 local function is_time(score)
   local ms = tonumber(score)
   return ms >= 0 and ms < 2 ^ 53
@@ -23,13 +23,13 @@ local function is_unreadable(value, judged)
     and string.sub(value, 1, #judged - 1) == string.sub(judged, 2)
 end
 
--- Of what is to follow a run.
+-- The record in the value of a successor.
 local function record_of_next(next_key, id)
   local successor = redis.call('HGET', next_key, id)
   return successor and select(2, split_successor(successor))
 end
 
--- An id: the job of this name, and where it leads to dead letters.
+-- The faults of an id: of the job of this name, and of its list of dead letters.
 local function fault_of_job(keys, id, now_ms, judged)
   local due = redis.call('ZSCORE', keys[1], id)
   local record = redis.call('HSTRLEN', keys[2], id) > 0
@@ -64,7 +64,7 @@ local function fault_of_job(keys, id, now_ms, judged)
   return 'sound'
 end
 
--- A name `id:number`, which is that of a dead letter.
+-- The faults of a name `id:number`, the name of a dead letter.
 local function fault_of_letter(keys, name, judged)
   local died = redis.call('ZSCORE', keys[6], name)
   local record = redis.call('HSTRLEN', keys[7], name) > 0
@@ -81,8 +81,8 @@ local function fault_of_letter(keys, name, judged)
   return 'sound'
 end
 
--- A name that no job can have, in the parts of jobs, or no letter, in those of letters. The
--- placeholder belongs there, and in a sorted set it is last.
+-- The faults of a name that no job can have, in the parts of jobs, or no letter, in the parts of
+-- letters. The placeholder belongs there, and is last in a sorted set.
 local function fault_of_name(keys, name, judged)
   local is_there, is_kept = false, false
   for at = judged == 'J' and 1 or 6, judged == 'J' and 5 or 7 do

@@ -24,13 +24,13 @@
 --
 --   paused resumed                                      no job: the kind
 
--- How many entries a ledger keeps that was told nothing else.
+-- The default number of entries of a ledger.
 local KEPT = 5000
 
--- How much of an entry jobs may fill, about: what bounds the stream in bytes.
+-- The approximate limit of the jobs in an entry, in bytes: it bounds the stream in bytes.
 local JOBS_BYTES = 1024
 
--- What is to be told of this call, given the field `history` of `calls`: how many entries are
+-- The story of this call, given the field `history` of `calls`: the number of entries that are
 -- kept. Nothing if there are to be none.
 local function new_story(history)
   local kept = tonumber(history or nil) or KEPT
@@ -44,8 +44,8 @@ local function new_entry(story, what, note)
   return entry
 end
 
--- Of what was done to a kind; with `tell`, to a job. The jobs of a crowd mostly have all but their
--- ids in common.
+-- Adds an event of a kind; with `tell`, an event of a job. In a large batch, the jobs mostly differ
+-- only in their ids.
 local function tell_of_kind(story, what)
   if story then
     new_entry(story, what, '')

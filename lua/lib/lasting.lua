@@ -1,5 +1,5 @@
--- What a ledger remembers of calls outlives the ledger, twice as long as a lane is remembered. One that
--- begins anew meanwhile keeps it for good.
+-- The memory of a ledger for calls outlives the ledger, for twice as long as a lane is remembered.
+-- A ledger that begins anew meanwhile keeps it for good.
 local OUTLIVES_MS = 7200000
 
 -- When a key expires of which a user may not say that it is to stay.
@@ -13,7 +13,7 @@ end
 
 local function keep_for_good(...)
   for _, key in ipairs({...}) do
-    -- Redis 6.2 cannot be told to leave alone what does not expire.
+    -- Redis 6.2 has no option to leave keys without an expiry alone.
     if type(redis.pcall('PERSIST', key)) == 'table'
       and type(redis.pcall('PEXPIREAT', key, FAR_AHEAD_MS, 'XX')) == 'table' then
       redis.pcall('PEXPIREAT', key, FAR_AHEAD_MS)
@@ -21,9 +21,9 @@ local function keep_for_good(...)
   end
 end
 
--- A ledger has accepted its first job: it is new, or somebody dropped its kind or emptied the database.
--- By `fence` it is told from one that never had any. By `unlisted` whoever stores a job is told to make
--- the kind known, until one of them has. Returns that mark.
+-- A ledger has accepted its first job: it is new, or its kind was dropped, or the database was
+-- emptied. `fence` tells it from a ledger that never had any job. `unlisted` tells every client
+-- that stores a job to make the kind known, until one of them has. Returns that mark.
 local function begin_ledger(stamp, calls, ...)
   keep_for_good(calls, ...)
   redis.pcall('HSETNX', calls, 'fence', '0')

@@ -20,14 +20,15 @@ local function is_cancelled(lease)
   return string.sub(lease, -10) == ' cancelled'
 end
 
--- How many bytes of records a claim hands out, about: what a connection carries in a moment.
+-- The approximate limit of the records that a claim hands out: as much as a connection carries in a
+-- moment.
 local REPLY_BYTES = 4 * 1024 * 1024
 
 -- How many records are read at once, and so how far the limit can be exceeded.
 local RECORDS = 16
 
--- The records of these ids, '' for a missing one; only of the first ones where all would be
--- more than `most` bytes.
+-- The records of these ids, '' for a missing one; only of the first ids if all would exceed `most`
+-- bytes.
 local function read_records(shadow_key, ids, most)
   local records, bytes = {}, 0
   for first = 1, #ids, RECORDS do

@@ -11,8 +11,8 @@ local function comes_before(one, other)
   return #one < #other
 end
 
--- How many members come before this one, and whether it is there itself. Many can share a
--- score, so the place among them is searched by halves.
+-- The number of members before this one, and whether it exists. Many can share a score, so the
+-- place among them is searched by halves.
 local function place_of(key, score, member)
   local first = redis.call('ZCOUNT', key, '-inf', '(' .. score)
   local low, high = first, first + redis.call('ZCOUNT', key, score, score)

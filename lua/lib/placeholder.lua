@@ -1,15 +1,15 @@
--- On a cluster every key of a ledger holds a placeholder, so that it is there though nothing else is
--- in it: a node that hands a slot over cannot tell a key that is empty from one that has left, and
--- refuses calls on both. No id, and no `id:number`, is called so; in a sorted set it comes last.
+-- On a cluster every key of a ledger holds a placeholder, so that it exists even if it is empty: a
+-- node that hands a slot over cannot tell an empty key from one that has left, and refuses calls on
+-- both. No id, and no `id:number`, has this name; in a sorted set it comes last.
 
 local PLACEHOLDER = ':'
 
--- How many members a sorted set has, but for it.
+-- The number of members of a sorted set, without the placeholder.
 local function members(set)
   return redis.call('ZCOUNT', set, '-inf', '(inf')
 end
 
--- How many fields a hash has, but for it.
+-- The number of fields of a hash, without the placeholder.
 local function fields(hash)
   return redis.call('HLEN', hash) - redis.call('HEXISTS', hash, PLACEHOLDER)
 end

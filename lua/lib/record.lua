@@ -2,7 +2,7 @@
 -- hand the header on, or replace it by one that a caller composed; all they put in is when a job was
 -- accepted, and all they read is whether it was adopted.
 
--- How many of the last steps a record keeps.
+-- The number of last steps that a record keeps.
 local STEPS = 8
 
 -- The header of a job that is accepted now: with the microseconds of its time, so that no two of a
@@ -11,7 +11,7 @@ local function begun(header, now)
   return string.sub(header, 1, -2) .. ',"us":' .. int(now % 1000) .. '}'
 end
 
--- What stands before the payload in a new record.
+-- The part before the payload in a new record.
 local function record_opening(header, steps)
   return header .. '\n' .. steps .. '\n'
 end
@@ -31,13 +31,13 @@ end
 local function adopted_from(record)
   local header = string.match(record, '^[^\n]*')
   if string.find(header, '"adopted":"', 1, true) then
-    -- It may also be the name of a header that somebody gave the job.
+    -- The word may also be the name of a header that a client gave the job.
     local is_read, it = pcall(cjson.decode, header)
     return is_read and it.adopted
   end
 end
 
--- The record with one more step, and with another header or payload where one is given.
+-- The record with one more step, and with another header or payload if one is given.
 local function with_step(record, step, now, header, payload)
   local old_header, steps, old_payload = split_record(record)
   if steps == '' then

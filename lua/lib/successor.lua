@@ -4,7 +4,7 @@ local function split_successor(successor)
   return tonumber(due) or 0, record or successor
 end
 
--- What waits to follow these runs. Only a job that is leased has a successor, and few have.
+-- The successors of these runs. Only a leased job has a successor, and few have.
 local function next_of(next_key, ids, leases)
   for i = 1, #ids do
     if leases[i] then

@@ -1,15 +1,15 @@
--- Triggers are hints: nothing here may fail the call, hence `pcall` throughout. A name is
--- written only where it is free or carries our marker; a foreign value is left alone.
+-- Triggers are hints: nothing here may fail the call, hence `pcall` throughout. A name is written
+-- only if it is free or carries our marker; a foreign value is left alone.
 
--- What the name holds, as far as it takes to tell our marker from a foreign value, which may
+-- The beginning of the name's value, long enough to tell our marker from a foreign value, which may
 -- be large.
 local function held(trigger, marker)
   return redis.pcall('GETRANGE', trigger, 0, #marker)
 end
 
--- Makes the trigger of a job expire at `due`, given as text. Returns false if the job has to do
--- without one. Its record is given unless it is new: the key that a job was adopted from is not
--- ours to write, and its trigger has a name of ours where such jobs are served.
+-- Makes the trigger of a job expire at `due`, given as text. Returns false if the job has no
+-- trigger. Its record is given unless it is new: the key that a job was adopted from is not ours to
+-- write, and its trigger has a name of ours if such jobs are served.
 local function arm(trigger, marker, due, now, record)
   if record and adopted_from(record) and not string.find(trigger, '}:trigger:', 1, true) then
     return false
@@ -39,7 +39,7 @@ local function disarm(trigger, marker)
   end
 end
 
--- The first due time that is still ahead, or nil. Read before anything is written.
+-- The earliest due time that is still ahead, or nil. Read before anything is written.
 local function soonest(due, now)
   local next_one = redis.call('ZRANGEBYSCORE', due, '(' .. int(math.floor(now / 1000)), '(inf',
     'WITHSCORES', 'LIMIT', 0, 1)
@@ -56,8 +56,8 @@ local function note(news, id, due, now)
   end
 end
 
--- How near a due time is that the pacer hears of though it is not the soonest. Longer than it
--- goes on without reading what comes next, which is `READ_AGAIN`.
+-- How near a due time must be that the pacer hears of although it is not the earliest. Longer than
+-- the time in which the pacer goes on without another read, which is `READ_AGAIN`.
 local NEAR_MS = 50
 
 -- Tells the workers which jobs are due, and the pacer that one is due sooner than all before, or

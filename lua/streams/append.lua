@@ -14,7 +14,7 @@
 
 local stream, lease, known = KEYS[1], ARGV[2], tonumber(ARGV[3])
 
--- Fails before anything is written, if one is no hash.
+-- Fails before anything is written, if one of these keys is no hash.
 local tied = {}
 for at = 2, #KEYS do
   if redis.call('HGET', KEYS[at], 'consumer') then

@@ -11,7 +11,7 @@
 
 local stream, written, group = KEYS[1], KEYS[2], ARGV[1]
 
--- About how many entries are noted anew. Others are delivered once more.
+-- The approximate number of entries that are noted anew. Others are delivered once more.
 local MOST = 1000
 
 -- The value that follows this name in a reply that is names and values.
@@ -36,7 +36,7 @@ local known
 if redis.call('EXISTS', stream) == 1 then
   known = find(redis.call('XINFO', 'GROUPS', stream), group)
   local settled = redis.call('GET', KEYS[3])
-  -- Somebody else put there what is no id, and all is looked at again.
+  -- A foreign value is no id, and all entries are looked at again.
   begin = settled and string.match(settled, '^%d+%-%d+$') or begin
 else
   redis.call('DEL', KEYS[3])

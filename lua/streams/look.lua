@@ -1,4 +1,4 @@
--- look: what the group of an acknowledged stream knows of some entries.
+-- look: the state of some entries in the group of an acknowledged stream.
 --
 -- KEYS  1 stream, 2 written   orders, orders:closers:written
 -- ARGV  1 group, 2 how many pending entries are looked at, at the most, then for each entry, in
@@ -72,8 +72,8 @@ local function lease_at(id)
   return found and (field(found[2], 'lease') or '')
 end
 
--- Whether the notes are of this group: one that somebody else made may begin behind entries that
--- nobody has read.
+-- Whether the notes belong to this group: a group that another program made may begin behind
+-- entries that nobody has read.
 local tied
 local function is_tied()
   if tied == nil then
@@ -85,8 +85,8 @@ local function is_tied()
   return tied
 end
 
--- Whether an entry that is not there can only have been deleted by its id. Some servers keep the
--- largest id that was deleted so.
+-- Whether an absent entry can only have been deleted by its id. Some servers keep the largest id
+-- that was deleted so.
 local ANY = '18446744073709551615-18446744073709551615'
 local deleted_to
 local function is_deleted(id)
