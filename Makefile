@@ -21,9 +21,9 @@ picture: deps ## Draw docs/demo.svg, the picture of the README, from a run of th
 		--without '^A private Redis|^This takes|crowd-[0-9]|close:20(0[3-9]|[12])' \
 		-- target/release/keyfall demo --seconds 10
 
-# Most tests wait for something nearly all of the time.
+# Most tests wait nearly all of the time.
 test: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
-test: deps clients ## Run all tests, those in the documentation included
+test: deps clients ## Run all tests, and the examples in the documentation
 	cargo test --workspace --all-features
 
 topology: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
@@ -33,18 +33,18 @@ topology: deps ## Run one suite over a single Redis, Sentinel, a cluster and sev
 extremes: deps ## Handle a million dead letters, and drain a hundred thousand jobs through each target
 	cargo test --workspace --all-features --test it -- --ignored --nocapture --test-threads 1 extremes
 
-versions: deps servers ## Run the tests in which the server matters on six servers, or on those in ONLY
+versions: deps servers ## Run the tests that depend on the server on six servers, or on the servers in ONLY
 	@sh scripts/versions.sh $(ONLY)
 
-servers: redis ## Fetch these servers: Redis 6.2, 7.0, 7.4, 8.2, Valkey 8.1, 9.1
+servers: redis ## Fetch the servers of `make versions`: Redis 6.2, 7.0, 7.4, 8.2, Valkey 8.1, 9.1
 	@sh scripts/fetch-servers.sh
 
-chaos: deps faketime ## Ill-treat Redis, workers and network, and account for every job: DURATION=300 SEED=7
+chaos: deps faketime ## Inject faults into Redis, workers and network, and account for every job: DURATION=300 SEED=7
 	KEYFALL_CHAOS_SECONDS=$(DURATION) KEYFALL_SEED=$(SEED) \
 		cargo test --workspace --all-features --test chaos -- $(if $(ONLY),"$(ONLY)")
 
-# Seeds of their own each night, and one that stays, so that two nights can be compared.
-nightly: ## Run what is needed before a release and takes too long for every change
+# New seeds each night, and one fixed seed, so that two nights can be compared.
+nightly: ## Run the checks of a release that take too long for every change
 	cargo test --no-default-features --lib
 	$(MAKE) package
 	$(MAKE) versions
@@ -57,21 +57,21 @@ nightly: ## Run what is needed before a release and takes too long for every cha
 model: spin ## Check the model of the protocol, in every order that its steps can take
 	@sh docs/model/check.sh $(ONLY)
 
-capacity: deps ## Measure what docs/capacity.md says, for 25 minutes, and hold the model against it
+capacity: deps ## Measure the figures of docs/capacity.md, for 25 minutes, and compare the model with them
 	cargo build --release -p keyfall-cli
 	python3 benches/capacity/measure.py
 	@$(MAKE) --no-print-directory capacity-check
 
-capacity-check: ## Hold the model of docs/capacity.md against what was measured
+capacity-check: ## Compare the model of docs/capacity.md with the measurements
 	python3 benches/capacity/model.py check
 
 http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: EXAMPLES=20 SEED=1
 	@sh scripts/schemathesis.sh
 
-webhooks-check: deps ## Have the library of Standard Webhooks (Python) check what we sign
+webhooks-check: deps ## Have the library of Standard Webhooks (Python) check our signatures
 	@sh scripts/standardwebhooks.sh
 
-consumers: deps clients languages ## Run producers in Python and Node, and consumers in these, Go, PHP and Java
+consumers: deps clients languages ## Run producers in Python and Node, and consumers in Python, Node, Go, PHP and Java
 	@# The one that `make test` has built: `cargo build` would build what it needs once more.
 	cargo test --workspace --all-features --test it --no-run
 	@sh scripts/consumers.sh
@@ -97,7 +97,7 @@ lint: toolchain ## Check formatting, lints and documentation; warnings are error
 	cargo clippy --all-targets --no-default-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 
-deps: toolchain redis ## Install what is missing: a Redis server
+deps: toolchain redis ## Install the missing dependency: a Redis server
 
 toolchain:
 	@sh scripts/check-toolchain.sh

@@ -19,7 +19,7 @@ end() {
 trap end EXIT
 trap 'exit 1' INT TERM
 
-# Waits until a command succeeds; what for, for who reads that it did not.
+# Waits until a command succeeds; the text names the condition in the error.
 until_so() {
     what=$1 tries=0
     shift
@@ -34,7 +34,7 @@ until_so() {
     done
 }
 
-# What each needs that is no package of Debian, and what is compiled.
+# The dependencies of each that are no packages of Debian, and the compiled parts.
 redis_py=8.1.0 node_redis=5.9.0
 python=$tools/redis-py-$redis_py node=$tools/node-redis-$node_redis
 if [ ! -e "$python/ready" ]; then

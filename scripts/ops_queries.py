@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KEYFALL = ROOT / "target/debug/keyfall"
 PATIENCE = 60
 
-# Metrics that the dashboard leaves out on purpose, and why.
+# Metrics that the dashboard leaves out on purpose, and the reasons.
 NOT_SHOWN = {}
 
 started = []
@@ -209,7 +209,8 @@ def live_a_little(redis, daemon, folder):
     # On time, by event.
     for number in range(30):
         schedule(f"ops:list:job:{number}", "1s")
-    # One that fails, is tried again and is done, and one that is buried. A rate needs two of them.
+    # A job that fails, is tried again and is done, and a job that is buried. A rate needs two of
+    # them.
     for number in range(3):
         ask("SET", f"ops:plain:job:{number}", "1", "EX", "3600")
         schedule("ops:pull:job:1")
@@ -219,13 +220,12 @@ def live_a_little(redis, daemon, folder):
         settle("fail", pull("ops:pull:job"), error="wrong", bury=True)
         # Each in a scrape of its own.
         time.sleep(1.5)
-    # One that is taken by somebody else when its lease is over.
+    # A job that another consumer takes when its lease is over.
     schedule("ops:slow:job:1")
     late = pull("ops:slow:job")
     settle("finish", pull("ops:slow:job"))
     settle("finish", late)
-    # A key of somebody else's, and events of jobs that nobody has any more; more than are noted,
-    # where none is claimed.
+    # A foreign key, and events of jobs that no longer exist; more than are noted, without a claim.
     ask("SET", "somebody:else", "1", "PX", "100")
     many = "for i = 1, 5000 do redis.call('PUBLISH', '__keyevent@0__:expired', KEYS[1] .. i) end"
     for kind in ("ops:list:job", "ops:list:paused"):
@@ -305,7 +305,7 @@ def check(folder):
 
     eventually("Prometheus has scraped both daemons", scraped)
     live_a_little(redis_port, daemons[0], folder)
-    # Rates look at what came after the first time that a counter was seen.
+    # Rates count from the first scrape of a counter.
     live_a_little(redis_port, daemons[1], folder)
     time.sleep(3)
 

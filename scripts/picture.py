@@ -204,7 +204,7 @@ def piece_of(piece: str, style: Style, x: float, baseline: int):
         yield (
             f'<rect x="{x:.1f}" y="{top}" width="{ADVANCE * len(piece):.1f}" height="{LEADING}" fill="{paper}"/>'
         )
-    # Columns stay where they are in whatever font there is: each word begins at its own.
+    # Columns keep their place in any font: each word begins at its own position.
     for word in re.finditer(r"\S+(?: \S+)*", piece):
         yield run_of(word[0], x + ADVANCE * word.start(), baseline, ink, style.is_bold)
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Has schemathesis (PyPI) send `keyfall serve` whatever its OpenAPI document allows, and what it
-# does not: no answer may be a fault of the server, or one that the document does not know.
+# Has schemathesis (PyPI) send `keyfall serve` requests that its OpenAPI document allows, and
+# others: no answer may be a fault of the server, or one that the document lacks.
 # SEED=1 EXAMPLES=50 sh scripts/schemathesis.sh
 set -eu
 cd "$(dirname "$0")/.."
@@ -36,8 +36,8 @@ target/debug/keyfall serve --redis-url "redis://127.0.0.1:$redis_port" \
     --http-listen "127.0.0.1:$port" --http-access-log=false &
 serve=$!
 
-# Valid data may be refused: that `after` and `at` exclude each other, for example, is a rule that
-# the document says in words. The warnings are of letters and kinds that are not there.
+# The server may refuse valid data: the document says only in words that `after` and `at` exclude
+# each other, for example. The warnings are about letters and kinds that do not exist.
 SCHEMATHESIS_HOOKS=scripts.schemathesis_hooks PYTHONPATH=. "$tools/bin/schemathesis" \
     --config-file scripts/schemathesis.toml run \
     "http://127.0.0.1:$port/v1/openapi.json" --wait-for-schema 20 --request-timeout 60 \

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Has the library of the Standard Webhooks specification (PyPI standardwebhooks) check what we sign:
-# it believes that, and refuses what was altered or is old.
+# Has the library of the Standard Webhooks specification (PyPI standardwebhooks) check our
+# signatures: it accepts them, and refuses altered and old calls.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Runs the tests in which the server matters on each server of scripts/servers.txt, one after the
-# other, or on those that are named, and prints a table. Ends with 1 if any of them failed.
+# Runs the tests that depend on the server on each server of scripts/servers.txt, one after the
+# other, or on the named ones, and prints a table. Ends with 1 if any of them failed.
 set -eu
 cd "$(dirname "$0")/.."
 
-# All of the store, whose tests call each script in every state of a job; what expires, is
-# refused or fails; every operation through the public face; and lists and streams, which
-# have commands of their own. Left out: what Keyfall does by itself (instances, race,
-# auditing, layers), amounts (bench, backlog, crowding), and programs (demo, examples,
-# killed, mistakes; and http, some of whose modules have the names of others).
+# All of the store, whose tests call each script in every state of a job; expiry, refusals and
+# failures; every operation through the public face; and lists and streams, which have commands of
+# their own. Left out: the parts of Keyfall that depend on no server (instances, race, auditing,
+# layers), amounts (bench, backlog, crowding), and programs (demo, examples, killed, mistakes; and
+# http, some of whose modules have the names of others).
 tests='store:: embedded::
     servers:: keyspace:: adopting:: doctor:: announced:: refused:: weather:: outages::
     firing:: workers:: pausing:: outcomes:: successors:: letters::
@@ -16,7 +16,7 @@ tests='store:: embedded::
     lists:: streams:: forgotten:: functions:: resharding:: topology::durable:: topology::lagging::'
 
 # One suite over all topologies. Sentinels and clusters differ less than servers do: on the oldest
-# and on the newest that are common.
+# and on the newest of the common servers.
 topologies='topology::suite::'
 
 # Most of these tests wait for something nearly all of the time.
