@@ -1,4 +1,4 @@
-//! Whatever stands in Redis under a job is its record, or damage.
+//! Any bytes under a job in Redis are its record, or damage.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

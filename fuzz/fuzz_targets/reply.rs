@@ -1,4 +1,4 @@
-//! Whatever a server sends is the answer of a script, or an error.
+//! Any reply of a server is the answer of a script, or an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
