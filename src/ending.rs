@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn again_climbs_it_too_and_records_no_failure() {
+    fn again_climbs_the_ladder_and_records_no_failure() {
         assert_eq!(ending(Outcome::again(), 1), again(SECOND, None));
         let last = "it asked to be run again, and attempt 3 was its last";
         assert_eq!(ending(Outcome::again(), 3), buried(last));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_was_asked_for_does_not_outlast_the_policy() {
+    fn a_requested_delay_does_not_outlast_the_policy() {
         let no = || Outcome::retry_after(7 * SECOND, "no");
         assert_eq!(ending(no(), 1), again(7 * SECOND, Some("no")));
         assert_eq!(ending(no(), 3), buried("no"));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_policy() {
+    fn some_outcomes_need_no_policy() {
         assert_eq!(ending(Outcome::Done, 1), Ending::Done);
         assert_eq!(ending(Outcome::bury("no"), 1), buried("no"));
     }

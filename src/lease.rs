@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lease_is_refused_with_the_reason() {
+    fn a_text_that_is_no_lease_is_refused_with_the_reason() {
         for (text, fault) in [
             ("app1:trans:notice:42", "no `@`"),
             ("app1:trans:notice:42@", "no token"),

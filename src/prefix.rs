@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_covers_the_kinds_that_it_is_the_beginning_of() {
+    fn a_prefix_covers_the_kinds_that_begin_with_it() {
         assert_eq!(covered("app1").len(), 3);
         assert_eq!(
             covered("app1:"),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_into_the_id_says_so() {
+    fn a_prefix_that_reaches_into_the_id_reports_it() {
         assert_eq!(Prefix::parse("app1:trans:notice:16").unwrap().of_id(), "16");
         for text in ["app1", "app1:trans:notice", "app1:trans:notice:"] {
             let prefix = Prefix::parse(text).unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_job_key_can_begin_with_is_refused() {
+    fn a_prefix_of_no_job_key_is_refused() {
         for (text, hint) in [
             ("", "everything()"),
             (":", "`app` is empty"),

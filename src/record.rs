@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_version_added_to_the_header_is_kept() {
+    fn unknown_fields_of_a_newer_header_are_kept() {
         let line = r#"{"v":1,"attempts":2,"tenant":{"id":7,"share":123.45678901234567}}"#;
         let header = Header::parse(line.as_bytes()).unwrap();
         assert_eq!(header.attempts, 2);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_says_only_when_is_what_the_serialiser_writes_and_scripts_do() {
+    fn a_header_with_only_a_time_is_written_alike_by_serialiser_and_scripts() {
         for us in [0, 7, 999] {
             let header = Header {
                 us,
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_are_written_as_people_read_them_and_come_back() {
+    fn terms_are_written_in_readable_form_and_read_back() {
         let retry = RetryPolicy::ladder([15, 180].map(Duration::from_secs)).unwrap();
         let key: JobKey = "a:b:c:d".parse().unwrap();
         let timeout = Some(Duration::from_micros(1_500_001));

@@ -295,14 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_those_of_redis() {
+    fn slots_agree_with_redis() {
         // The expected values are from CLUSTER KEYSLOT.
         assert_eq!(slot_of(b"123456789"), 12_739);
         assert_eq!(slot_of(b"foo"), 12_182);
     }
 
     #[test]
-    fn the_name_of_a_ledger_says_whose_it_is() {
+    fn the_name_of_a_ledger_has_its_kind_and_shard() {
         let kind = Kind::parse("app1:trans:notice").unwrap();
         assert_eq!(subject(&kind, 0), "app1:trans:notice/0");
         for shard in [0, 1, 17, 255] {

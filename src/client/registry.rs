@@ -527,7 +527,7 @@ mod tests {
     use crate::embedded::Embedded;
 
     #[tokio::test]
-    async fn kinds_that_nobody_uses_for_a_while_take_no_room() {
+    async fn unused_kinds_are_forgotten() {
         let redis = Embedded::start().await.unwrap();
         let client = Client::connect(&redis.url()).await.unwrap();
         let key = |number| format!("idle:it:kind{number}:1");

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_clocks_the_worst_is_told_and_whose_it_is() {
+    fn the_finding_names_the_server_with_the_worst_clock() {
         let (none, quick) = (Duration::ZERO, Duration::from_millis(1));
         let judge = |clocks: Vec<ServerClock>| {
             let mut found = Vec::new();

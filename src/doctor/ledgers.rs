@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_is_large_holds_up_a_cluster_and_nobody_else() {
+    fn a_large_shard_is_a_warning_only_on_a_cluster() {
         let judged = |shards, jobs, is_cluster| sizes(&with(shards, jobs), is_cluster);
         assert_eq!(judged("1", LARGE, true).severity, Severity::Ok);
         let alone = judged("1", LARGE + 1, false);

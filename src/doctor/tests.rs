@@ -79,7 +79,7 @@ fn a_primary_that_sentinels_watch_needs_replicas_for_its_writes() {
 }
 
 #[test]
-fn what_a_server_says_of_itself_is_judged() {
+fn the_settings_of_a_server_are_judged() {
     use Severity::{Error, Info, Ok as Fine, Warning};
     for (info, id, severity, words) in [
         (
@@ -207,7 +207,7 @@ fn what_a_server_says_of_itself_is_judged() {
 }
 
 #[test]
-fn a_remedy_is_for_who_runs_the_server_where_config_is_refused() {
+fn a_remedy_is_for_the_operator_if_config_is_refused() {
     let check = CHECKS.iter().find(|it| it.id == "memory-policy");
     let check = check.unwrap_or(&CHECKS[0]);
     let mut finding = Finding::warning(

@@ -236,7 +236,7 @@ fn the_url_survives_odd_paths() {
 }
 
 #[tokio::test]
-async fn data_that_are_kept_are_there_at_the_next_start() {
+async fn kept_data_exist_at_the_next_start() {
     let above = private_dir(&env::temp_dir());
     let dir = above.join("data");
     let start = || Embedded::options().keep(&dir).start();

@@ -209,7 +209,7 @@ async fn every_extractor_and_eight_arguments() {
 }
 
 #[tokio::test]
-async fn an_extractor_of_ones_own_says_how_the_job_ends() {
+async fn a_custom_extractor_decides_how_the_job_ends() {
     struct Loaded;
     impl FromJob<bool> for Loaded {
         async fn from_job(_: &Job, gone: &bool) -> Result<Self, Rejection> {
@@ -237,7 +237,7 @@ async fn an_extractor_of_ones_own_says_how_the_job_ends() {
 }
 
 #[tokio::test]
-async fn what_is_returned_becomes_an_outcome() {
+async fn return_values_become_outcomes() {
     let policy = Outcome::retry("no");
     assert_eq!(run(ONE, (), async || {}).await, Outcome::Done);
     assert_eq!(
@@ -258,7 +258,7 @@ async fn what_is_returned_becomes_an_outcome() {
 }
 
 #[tokio::test]
-async fn a_sample_is_what_it_was_told_to_be() {
+async fn a_sample_has_the_given_fields() {
     let signal = CancelSignal::new();
     let then = std::time::SystemTime::UNIX_EPOCH;
     let sample = Job::sample("a:b:c:1")
@@ -296,7 +296,7 @@ async fn an_extractor_can_be_tried_without_a_router() {
 }
 
 #[tokio::test]
-async fn what_is_pulled_cannot_be_accepted_when_its_lease_is_in_doubt() {
+async fn a_pulled_job_cannot_be_accepted_when_its_lease_is_in_doubt() {
     let pull = crate::target::Pull::new();
     let kind = crate::key::Kind::parse("shop:7:notice").unwrap();
     for is_ours in [true, false] {

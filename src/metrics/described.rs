@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_lists_what_is_described_and_the_code_counts_it() {
+    fn the_page_lists_the_described_metrics_and_the_code_counts_them() {
         let page = include_str!("../../docs/metrics.md");
         let code = [
             include_str!("../counters/meter.rs"),

@@ -80,7 +80,7 @@ fn steps() -> impl Strategy<Value = Vec<(String, u64)>> {
 
 proptest! {
     #[test]
-    fn what_is_stored_comes_back(
+    fn a_stored_record_is_read_back(
         header in header(),
         accepted: u64,
         steps in steps(),
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn a_job_that_begins_anew_keeps_what_others_wrote(header in header()) {
+    fn a_job_that_begins_anew_keeps_unknown_fields(header in header()) {
         let line = header.untried().to_line();
         let anew = Header::parse(line.as_bytes()).unwrap();
         let expected = Header { attempts: 0, error: None, put_off: None, before: None, ..header };
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_that_was_cut_or_bent_is_read_or_refused(
+    fn a_damaged_record_is_read_or_refused(
         header in header(),
         steps in steps(),
         payload: Vec<u8>,
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn a_newer_version_is_told_by_its_number(version in VERSION + 1.., field in json()) {
+    fn a_newer_version_is_known_by_its_number(version in VERSION + 1.., field in json()) {
         let line = serde_json::json!({ "attempts": field, "v": version }).to_string();
         let stored = composed(&line, 1, &[], b"");
         prop_assert_eq!(Record::parse(stored).unwrap_err(), RecordFault::Newer(version));

@@ -28,7 +28,7 @@ fn from_json(text: &str) -> Result<RetryPolicy, String> {
 }
 
 #[test]
-fn the_longest_delay_is_one_that_it_leads_to() {
+fn the_longest_delay_occurs_in_the_sequence() {
     let minute = mins(1);
     let policies = [
         RetryPolicy::default(),
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_reads_back(policy in any_policy()) {
+    fn a_written_policy_is_read_back(policy in any_policy()) {
         let text = serde_json::to_string(&policy).unwrap();
         prop_assert_eq!(serde_json::from_str::<RetryPolicy>(&text).unwrap(), policy);
     }
@@ -257,7 +257,7 @@ proptest! {
     }
 
     #[test]
-    fn the_rung_that_is_no_duration_is_named(
+    fn a_rung_that_is_no_duration_is_named(
         rungs in prop::collection::vec("[1-9][0-9]?(ms|s|m|h)", 1..9),
         at: prop::sample::Index,
         wrong in "[a-z]{1,9}[0-9]|[0-9]{1,9}|-[1-9]s",

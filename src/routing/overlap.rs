@@ -167,7 +167,7 @@ mod tests {
     use crate::key::{is_id_char, is_kind_char};
 
     #[test]
-    fn overlap_is_decided_within_what_a_segment_may_hold() {
+    fn overlap_is_decided_within_the_alphabet_of_a_segment() {
         const BIZ: usize = 2;
         const ID: usize = 3;
         #[rustfmt::skip]
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_may_overlap() {
+    fn undecidable_patterns_may_overlap() {
         // The automaton of the first needs 2^20 states.
         assert!(may_share_text(&["[ab]*a[ab]{20}", "c"], 3));
         // No word ends between `é` and `1`, but the automaton knows words of ASCII alone.
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_trying_every_text(one in small_regex(), other in small_regex()) {
+        fn the_decision_agrees_with_trying_every_text(one in small_regex(), other in small_regex()) {
             const LONGEST_BYTES: usize = 5;
             let mut texts = vec![String::new()];
             let mut last = texts.clone();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_of_an_entry_say_what_the_document_says() {
+    fn the_fields_of_an_entry_agree_with_the_document() {
         let job = Job::sample("a:b:c:1").raw_payload(&b"[1]"[..]).build();
         let document = read(&job, true);
         let fields = Document::of(&job, true).into_fields();

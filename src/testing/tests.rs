@@ -58,7 +58,7 @@ async fn jobs_run_in_the_order_of_their_due_times() {
 }
 
 #[tokio::test]
-async fn a_handler_sees_what_it_would_see_in_service() {
+async fn a_handler_sees_the_same_job_as_in_service() {
     static FENCE: AtomicU64 = AtomicU64::new(0);
     let check = async |job: Job, Segments(id): Segments<u8>, headers: Headers| {
         assert_eq!((id, headers.get("tenant")), (7, Some("acme")));
@@ -104,7 +104,7 @@ async fn a_snooze_does_not_count_and_again_does() {
 }
 
 #[tokio::test]
-async fn jitter_is_what_it_is_told_to_be() {
+async fn jitter_has_the_given_value() {
     let policy = RetryPolicy::exponential(8 * SECOND, HOUR).unwrap();
     let app = Router::new().route("a:b:c:*", fail.retry(policy));
     for (jitter, delay) in [(0.0, 0), (0.5, 4), (1.0, 8)] {
@@ -136,7 +136,7 @@ async fn a_panic_is_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_takes_too_long_is_told_and_then_a_failure() {
+async fn a_long_run_is_warned_and_then_a_failure() {
     let hangs = async || std::future::pending::<()>().await;
     let heeds = async |stop: CancelSignal| {
         stop.raised().await;
@@ -154,7 +154,7 @@ async fn a_run_that_takes_too_long_is_told_and_then_a_failure() {
 }
 
 #[tokio::test]
-async fn what_is_cancelled_or_replaced_does_not_run() {
+async fn a_cancelled_or_replaced_job_does_not_run() {
     let mut rehearsal = Rehearsal::new(Router::new().route("a:b:c:*", fail));
     assert_eq!(rehearsal.cancel("a:b:c:1"), Cancelled::Absent);
     rehearsal.schedule("a:b:c:1", "").after(SECOND);
@@ -252,7 +252,7 @@ async fn a_job_can_have_less_time_than_its_route_gives() {
 
 #[test]
 #[should_panic(expected = "`attempts` is 0")]
-fn terms_that_make_no_sense_are_refused() {
+fn invalid_terms_are_refused() {
     let mut rehearsal = Rehearsal::new(Router::new());
     rehearsal.schedule("a:b:c:1", &()).attempts(0);
 }

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_written_again() {
+    fn a_trace_that_is_read_is_written_unchanged() {
         let span = read(GOOD, "a=1,b=2").unwrap();
         assert!(span.is_sampled() && span.is_remote());
         assert_eq!(written(&span), GOOD);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_comes_from_where_it_is_scheduled_unless_it_says_otherwise() {
+    fn a_job_continues_the_trace_of_its_schedule_unless_it_names_another() {
         let mut headers = Headers::from_iter([("tracestate", "left=over")]);
         carry(&mut headers);
         assert_eq!(headers, Headers::from_iter([("tracestate", "left=over")]));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_carried_where_there_is_no_room() {
+    fn a_trace_is_dropped_if_the_headers_have_no_room() {
         let full = |left: usize| {
             let bytes = crate::MAX_HEADERS_BYTES - left - 1;
             Headers::from_iter([("x", "x".repeat(bytes))])

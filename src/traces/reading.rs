@@ -46,7 +46,7 @@ mod tests {
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn what_is_none_is_ignored() {
+    fn an_invalid_trace_is_ignored() {
         let zero_trace = GOOD.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32));
         let zero_span = GOOD.replace("00f067aa0ba902b7", &"0".repeat(16));
         for text in [

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_seen_any_more_is_not_over() {
+    fn a_finding_that_can_no_longer_be_checked_is_not_over() {
         let conditions = Conditions::default();
         let policy = Condition::Found(EVICTION_POLICY.id);
         conditions.set(policy, Severity::Warning);

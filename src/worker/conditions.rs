@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_begins_and_ends_is_said_once() {
+    fn the_begin_and_end_of_a_condition_are_reported_once() {
         let conditions = Conditions::default();
         assert!(!conditions.end(Condition::ChangesUnheard));
         assert!(conditions.begin(Condition::ChangesUnheard));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_worse_and_better_is_known() {
+    fn setting_a_condition_returns_its_old_severity() {
         let conditions = Conditions::default();
         let check = Condition::Found("memory");
         let all = [Severity::Warning, Severity::Error, Severity::Ok];

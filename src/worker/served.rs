@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_dropped_is_forgotten_and_comes_again_as_another_one() {
+    async fn a_dropped_kind_is_forgotten_and_comes_back_as_new() {
         let served_ledgers = ServedLedgers::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
         let kinds = kinds(1000);
         let first: Vec<_> = kinds
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_asked_for_is_not_forgotten() {
+    async fn a_kind_that_cannot_be_asked_for_is_not_forgotten() {
         let served_ledgers = ServedLedgers::sample(&["app1:trans:notice:*", "app1:*:*:*"]);
         served_ledgers.add(&kinds(1)[0]);
         served_ledgers.doubt_all();

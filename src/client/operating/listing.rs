@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cursor_is_refused() {
+    fn a_text_that_is_no_cursor_is_refused() {
         for text in [
             "",
             "dead",

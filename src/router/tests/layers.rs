@@ -83,7 +83,7 @@ async fn without_a_state_too_layers_are_made_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_of_concurrency_count_what_runs() {
+async fn limits_of_concurrency_count_runs() {
     async fn nap() {
         tokio::time::sleep(SECOND).await;
     }
@@ -117,7 +117,7 @@ async fn a_service_runs_jobs_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn a_job_that_waits_and_is_dropped_holds_nobody_up() {
+async fn a_dropped_waiting_job_holds_up_no_other() {
     let router = Router::new()
         .route("a:b:x:*", async || tokio::task::yield_now().await)
         .layer(ConcurrencyLimitLayer::new(1));
@@ -131,7 +131,7 @@ async fn a_job_that_waits_and_is_dropped_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn what_is_shed_is_a_failure() {
+async fn a_shed_job_is_a_failure() {
     let router = Router::new()
         .route("a:b:x:*", async || pending::<()>().await)
         .layer(ServiceBuilder::new().load_shed().concurrency_limit(1));

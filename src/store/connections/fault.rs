@@ -592,7 +592,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_in_a_script_is_found_in_what_each_server_says_of_it() {
+    fn the_error_of_a_script_is_found_in_the_message_of_each_server() {
         const CALL: &str = "Error running script (call to f_8d28a382061fbc05)";
         for (told, message, code) in [
             (

@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_while_the_process_stood_still_came_in_time() {
+    async fn a_reply_that_arrives_during_a_halt_of_the_process_is_in_time() {
         let answer = answer().await;
         let until = Instant::now() + Duration::from_millis(10);
         std::thread::sleep(Duration::from_millis(50));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_come_is_not_waited_for() {
+    async fn a_reply_that_does_not_arrive_times_out() {
         let until = Instant::now() + Duration::from_millis(10);
         let never = std::future::pending::<()>();
         assert_eq!(in_time(until, pin!(never)).await, None);

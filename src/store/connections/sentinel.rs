@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_was_told_counts_and_whoever_is_elsewhere_is_to_move() {
+    fn the_newest_primary_counts_and_other_connections_move() {
         let sentinels = parse("redis+sentinel://a/main").unwrap().unwrap();
         let told = |epoch, host: &str| PrimaryReport {
             epoch,

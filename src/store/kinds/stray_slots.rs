@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn primaries_are_told_from_others_and_called_as_clients_know_them() {
+    fn primaries_are_recognised_and_named_as_clients_know_them() {
         let told = "\
             aa 10.0.0.1:1@10001 myself,master - 0 0 1 connected 0-99 200 [300->-bb]\n\
             bb :2@10002,b.example master - 0 0 2 connected 100-199\n\

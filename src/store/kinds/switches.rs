@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_that_is_about_a_kind_counts() {
+    fn the_last_rule_for_a_kind_counts() {
         let all = switches(&[("a:", 10), ("a:b:", 30), ("=a:b:c:", 20), ("=", 5)]);
         assert_eq!(all.newest(), UnixMs(30));
         let last = |name| all.last_of(&kind(name));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_away_learns_what_it_has_missed() {
+    fn a_server_that_was_away_learns_the_missed_rules() {
         // The server has missed the resume of `a:` and the pause of `b:`.
         let old = switches(&[("a:x:", 10), ("c:", 12), ("=d:", 1)]);
         let other = switches(&[("b:", 30), ("=a:", 20), ("c:", 12), ("=d:", 1)]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_paused_anew_is_paused() {
+    fn a_kind_that_is_paused_again_is_paused() {
         let old = switches(&[("a:", 10)]);
         let other = switches(&[("a:", 30), ("=a:", 20)]);
         let together = Switches::together([old.clone(), other]);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_covered_by_a_resume_is_kept_no_longer() {
+    fn a_rule_that_a_resume_covers_is_dropped() {
         let all = switches(&[("a:b:", 10), ("=a:b:", 5), ("=a:", 3), ("b:", 1)]);
         assert_eq!(all.ended_by("a:"), ["a:b:", "=a:b:"]);
         assert_eq!(all.ended_by(""), ["a:b:", "b:", "=a:", "=a:b:"]);

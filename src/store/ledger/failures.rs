@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attempt_that_failed_is_told_of_if_its_job_was_cancelled_meanwhile() {
+    fn a_failed_attempt_is_reported_if_its_job_was_cancelled_meanwhile() {
         let told = next(ReplyWord::Cancelled).expect("it is told");
         assert!(told.contains("cancelled"), "{told}");
         assert_eq!(next(ReplyWord::Foreign), None);

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_is_told_once_and_the_end_once() {
+    fn each_reason_is_reported_once_and_the_end_once() {
         let (told, health) = watched();
         let sent = Instant::now();
         std::thread::sleep(BLIP + Duration::from_millis(5));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blip_is_not_told() {
+    fn a_blip_is_not_reported() {
         let (told, health) = watched();
         health.fails(Ailment::Away, Instant::now(), &error("closed"));
         health.serves(Instant::now());

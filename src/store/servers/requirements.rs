@@ -501,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_merged_and_nothing_is_taken_away() {
+    fn missing_flags_are_merged_and_none_is_removed() {
         for (was, wanted, merged) in [
             ("", WantedEvents::Expiry, "Ex"),
             ("", WantedEvents::Changes, "ExKg$"),

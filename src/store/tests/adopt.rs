@@ -173,7 +173,7 @@ async fn jobs_that_were_scheduled_otherwise_are_not_cancelled_by_their_keys() {
 }
 
 #[tokio::test]
-async fn one_that_expired_sooner_than_was_known_is_due_now() {
+async fn a_key_that_expires_sooner_than_known_makes_its_job_due_now() {
     let bench = Bench::new().await;
     let due = bench.adopted("a").await;
     bench.theirs("PEXPIRE", "a", &["1"]).await;
@@ -190,7 +190,7 @@ async fn one_that_expired_sooner_than_was_known_is_due_now() {
 }
 
 #[tokio::test]
-async fn what_is_done_by_other_means_stands_until_the_key_changes() {
+async fn a_change_by_another_call_stands_until_the_key_changes() {
     let bench = Bench::new().await;
     for id in ["cancelled", "moved", "updated", "scheduled", "run"] {
         bench.adopted(id).await;
@@ -312,7 +312,7 @@ async fn a_job_that_is_about_to_run_is_taken_back_if_its_key_says_so() {
 }
 
 #[tokio::test]
-async fn a_missing_key_is_lost_only_if_nobody_knows_that_it_expired() {
+async fn a_missing_key_is_lost_only_if_its_expiry_is_not_known() {
     let bench = Bench::new().await;
     let ids = ["nobody", "heard", "begun", "moved", "retried"];
     let mut last = 0;
@@ -371,7 +371,7 @@ async fn a_job_whose_key_was_seen_postponed_once_it_was_claimed_is_not_run() {
 
 /// Such as a consumer that ends it over HTTP, or an operator.
 #[tokio::test]
-async fn who_adopts_nothing_leaves_the_key_alone_whatever_they_do_to_the_job() {
+async fn calls_that_adopt_nothing_leave_the_key_alone() {
     let bench = Bench::new().await;
     let ids = ["moved", "retried", "requeued", "restored", "lapsed"];
     for id in ids {
@@ -427,7 +427,7 @@ async fn who_adopts_nothing_leaves_the_key_alone_whatever_they_do_to_the_job() {
 }
 
 #[tokio::test]
-async fn a_header_that_is_called_adopted_makes_no_job_one_that_is() {
+async fn a_header_named_adopted_does_not_make_a_job_adopted() {
     let bench = Bench::new().await;
     let mut placement = bench.placement("ours", after(HOUR));
     placement.header = r#"{"v":1,"headers":{"adopted":"ff"}}"#.into();
@@ -442,7 +442,7 @@ async fn a_header_that_is_called_adopted_makes_no_job_one_that_is() {
 
 /// Redis keeps a key whose time is over until a client looks at it.
 #[tokio::test]
-async fn a_key_that_expires_as_it_is_looked_at_was_not_taken_away() {
+async fn a_key_that_expires_during_a_look_is_not_deleted() {
     let debug = Embedded::options().args(["--enable-debug-command", "yes"]);
     let server = match debug.start().await {
         Ok(server) => server,
@@ -472,7 +472,7 @@ async fn a_key_that_expires_as_it_is_looked_at_was_not_taken_away() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_payload_is_stored_with_the_reason() {
+async fn a_value_that_cannot_be_a_payload_is_stored_with_the_reason() {
     let bench = Bench::new().await;
     bench.theirs("RPUSH", "list", &["1"]).await;
     bench.theirs("EXPIRE", "list", &["3600"]).await;
@@ -498,7 +498,7 @@ async fn what_cannot_be_a_payload_is_stored_with_the_reason() {
 }
 
 #[tokio::test]
-async fn any_time_that_redis_takes_is_that_of_a_job() {
+async fn any_expiry_that_redis_accepts_is_a_due_time() {
     let bench = Bench::new().await;
     // The largest that Redis 6.2 takes as well: it counts from now.
     for (id, ms) in [
@@ -534,7 +534,7 @@ async fn a_call_reads_so_many_bytes_and_leaves_the_rest() {
 }
 
 #[tokio::test]
-async fn a_full_server_refuses_new_jobs_and_takes_in_all_else() {
+async fn a_full_server_refuses_new_jobs_and_accepts_all_other_changes() {
     let server = Embedded::start().await.unwrap();
     let bench = Bench::on(&server).await;
     for id in ["moved", "persisted", "deleted"] {

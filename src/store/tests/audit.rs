@@ -87,7 +87,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn a_sound_ledger_is_not_suspected_whatever_its_jobs_are_doing() {
+async fn a_sound_ledger_is_not_suspected_in_any_state_of_its_jobs() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let many: Vec<_> = (0..700)
@@ -109,7 +109,7 @@ async fn a_sound_ledger_is_not_suspected_whatever_its_jobs_are_doing() {
 }
 
 #[tokio::test]
-async fn a_scan_hands_out_the_opening_of_a_record_unless_it_says_only_when_it_was_accepted() {
+async fn a_scan_returns_the_opening_of_a_record_unless_it_has_only_a_time() {
     let bench = Bench::new().await;
     let openings = [
         ("{\"v\":1}\n1\n", true),
@@ -189,7 +189,7 @@ async fn a_record_alone_becomes_a_dead_letter_with_its_payload() {
 }
 
 #[tokio::test]
-async fn what_is_due_beside_a_run_follows_it() {
+async fn a_due_job_beside_a_run_becomes_its_successor() {
     for state in [Leased, LeasedNext] {
         let bench = Bench::new().await;
         let token = bench.bring("job", state).await;
@@ -208,7 +208,7 @@ async fn what_is_due_beside_a_run_follows_it() {
 }
 
 #[tokio::test]
-async fn half_a_lease_becomes_one_that_can_be_taken_over() {
+async fn half_a_lease_becomes_a_lease_that_can_be_taken_over() {
     let bench = Bench::new().await;
     let token = bench.bring("lapsed", Lapsed).await;
     bench.lose(&bench.names().lease, "lapsed").await;
@@ -340,7 +340,7 @@ async fn repaired(bench: &Bench) -> Vec<(Flaw, bool)> {
 }
 
 #[tokio::test]
-async fn a_time_that_never_comes_is_one_of_death() {
+async fn an_impossible_due_time_makes_a_dead_letter() {
     for (score, was_counted) in [("inf", 0), ("-inf", 1), ("-5", 1), ("1e300", 1)] {
         let bench = Bench::new().await;
         bench.bring("job", Pending).await;
@@ -354,7 +354,7 @@ async fn a_time_that_never_comes_is_one_of_death() {
 }
 
 #[tokio::test]
-async fn a_deadline_that_never_comes_is_none() {
+async fn an_impossible_deadline_counts_as_missing() {
     let bench = Bench::new().await;
     let token = bench.bring("run", Leased).await;
     let leased = bench.names().leased.clone();
@@ -373,7 +373,7 @@ async fn a_deadline_that_never_comes_is_none() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_becomes_a_letter_that_can() {
+async fn an_unreadable_record_becomes_a_readable_letter() {
     for (record, payload) in [
         ("not ours", "not ours"),
         ("{\"v\":1}\nsoon\nkept", "kept"),
@@ -422,7 +422,7 @@ async fn a_run_whose_record_cannot_be_read_is_left_to_its_worker() {
 }
 
 #[tokio::test]
-async fn what_has_a_name_that_no_job_can_have_is_kept_under_another() {
+async fn data_under_an_impossible_name_are_kept_under_another() {
     let bench = Bench::new().await;
     let n = bench.names();
     let record = format!("{HEADER}\n1\nkept");
@@ -460,7 +460,7 @@ async fn the_placeholder_is_last_again() {
 }
 
 #[tokio::test]
-async fn what_takes_a_counter_that_is_no_number_is_left_and_the_rest_is_mended() {
+async fn a_flaw_that_needs_a_damaged_counter_is_left_and_the_rest_is_mended() {
     let bench = Bench::new().await;
     let n = bench.names();
     bench.bring("due", Pending).await;
@@ -480,7 +480,7 @@ async fn what_takes_a_counter_that_is_no_number_is_left_and_the_rest_is_mended()
 }
 
 #[tokio::test]
-async fn of_two_names_that_no_job_can_have_the_books_may_miss_one() {
+async fn the_books_may_miss_one_of_two_impossible_names() {
     let bench = Bench::new().await;
     let n = bench.names();
     bench.bring("job", Pending).await;
@@ -497,7 +497,7 @@ async fn of_two_names_that_no_job_can_have_the_books_may_miss_one() {
 }
 
 #[tokio::test]
-async fn a_record_that_can_be_read_by_now_is_left_alone() {
+async fn a_record_that_has_become_readable_is_left_alone() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     let shadow = bench.names().shadow.clone();
@@ -514,7 +514,7 @@ async fn a_record_that_can_be_read_by_now_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_of_its_type_by_now_stays_where_it_is() {
+async fn a_key_that_has_got_its_type_back_stays_where_it_is() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     let due = bench.names().due.clone();
@@ -529,7 +529,7 @@ async fn a_key_that_is_of_its_type_by_now_stays_where_it_is() {
 }
 
 #[tokio::test]
-async fn a_value_that_somebody_has_changed_since_it_was_found_stays() {
+async fn a_value_that_has_changed_since_it_was_found_stays() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     let calls = bench.names().calls.clone();
@@ -542,7 +542,7 @@ async fn a_value_that_somebody_has_changed_since_it_was_found_stays() {
 }
 
 #[tokio::test]
-async fn letters_that_no_name_leads_to_are_led_to() {
+async fn letters_without_an_entry_under_their_id_get_one() {
     let bench = Bench::new().await;
     bench.bring("job", Dead).await;
     bench.lose(&bench.names().grave, "job").await;

@@ -68,7 +68,7 @@ async fn instances_see_each_other_until_one_is_silent_or_leaves() {
 }
 
 #[tokio::test]
-async fn who_has_been_gone_for_long_is_forgotten_and_damage_does_no_harm() {
+async fn an_instance_gone_for_long_is_forgotten_and_damage_does_no_harm() {
     let server = Embedded::start().await.unwrap();
     let bench = Bench::on(&server).await;
     for number in 0..100 {
@@ -94,7 +94,7 @@ async fn who_has_been_gone_for_long_is_forgotten_and_damage_does_no_harm() {
 }
 
 #[tokio::test]
-async fn who_comes_is_announced_and_who_stays_is_not() {
+async fn new_instances_are_announced_and_present_ones_are_not() {
     let server = Embedded::start().await.unwrap();
     let bench = Bench::on(&server).await;
     let mut ears = Ears::of_all(&bench).await;

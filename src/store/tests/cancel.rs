@@ -6,7 +6,7 @@ use crate::store::{Answered, Lane, Mode, Outdated, Verb};
 use State::*;
 
 #[tokio::test]
-async fn it_removes_what_is_pending_and_marks_what_runs() {
+async fn it_removes_pending_jobs_and_marks_running_ones() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let deadline = bench.deadline("Leased").await;
@@ -54,7 +54,7 @@ async fn the_lease_of_a_cancelled_run_keeps_all_but_the_flag() {
 }
 
 #[tokio::test]
-async fn a_cancelled_run_is_not_retried_and_what_is_scheduled_after_it_runs() {
+async fn a_cancelled_run_is_not_retried_and_a_later_schedule_runs() {
     let bench = Bench::new().await;
     let retry = || later(after(HOUR), "failed");
     let token = bench.bring("gone", CancelledRun).await;
@@ -140,7 +140,7 @@ async fn outdated(bench: &Bench, id: &str, below: u64) -> &'static str {
 }
 
 #[tokio::test]
-async fn a_call_that_others_have_overtaken_changes_nothing() {
+async fn an_overtaken_call_changes_nothing() {
     let bench = Bench::new().await;
     assert_eq!(outdated(&bench, "a", 5).await, "absent");
     assert_eq!(ordered(&bench, "a", 5).await, "created");

@@ -9,7 +9,7 @@ use crate::store::{Claimed, Lane, Verb, Word};
 use State::*;
 
 #[tokio::test]
-async fn it_takes_what_is_due_and_nothing_else() {
+async fn it_takes_due_jobs_and_no_others() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let named: Vec<&str> = jobs.iter().map(|(id, _)| id.as_str()).collect();
@@ -36,7 +36,7 @@ async fn it_takes_what_is_due_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_claim_that_comes_too_early_is_told_how_long_to_wait() {
+async fn an_early_claim_is_told_how_long_to_wait() {
     let bench = Bench::new().await;
     let due = bench.now().await + 3_600_000;
     bench.schedule("early", at(due)).await;
@@ -48,7 +48,7 @@ async fn a_claim_that_comes_too_early_is_told_how_long_to_wait() {
 }
 
 #[tokio::test]
-async fn a_claimed_job_is_leased_with_all_that_its_worker_needs() {
+async fn a_claimed_job_is_leased_with_all_data_for_its_worker() {
     let bench = Bench::new().await;
     bench.bring("due", Due).await;
     let stored_due = bench.due("due").await.unwrap();
@@ -78,7 +78,7 @@ async fn a_claimed_job_is_leased_with_all_that_its_worker_needs() {
 }
 
 #[tokio::test]
-async fn it_fills_up_with_the_oldest_beside_those_named() {
+async fn it_fills_up_with_the_oldest_jobs_beside_the_named_ones() {
     let bench = Bench::new().await;
     let now = bench.now().await;
     let ids_by_age = ["a", "b", "c", "d", "e"];
@@ -110,7 +110,7 @@ async fn one_id_twice_is_handed_out_once() {
 }
 
 #[tokio::test]
-async fn of_many_claimers_one_wins() {
+async fn one_of_many_claimers_wins() {
     let bench = Bench::new().await;
     let many = (0..20).map(|i| format!("job-{i}")).collect::<Vec<_>>();
     let place = |id: &String| bench.placement(id, after(Duration::ZERO));
@@ -129,7 +129,7 @@ async fn of_many_claimers_one_wins() {
 }
 
 #[tokio::test]
-async fn a_repeat_gets_the_same_jobs_as_far_as_they_are_still_held() {
+async fn a_repeat_gets_the_jobs_that_are_still_held() {
     let bench = Bench::new().await;
     for id in ["kept", "done", "lost", "marked"] {
         bench.bring(id, Due).await;
@@ -175,7 +175,7 @@ async fn a_repeat_gets_the_same_jobs_as_far_as_they_are_still_held() {
 }
 
 #[tokio::test]
-async fn a_repeat_and_a_late_original_of_a_claim_of_nothing_claim_nothing() {
+async fn a_repeat_and_a_late_original_of_an_empty_claim_claim_nothing() {
     let bench = Bench::new().await;
     let mut lane = Lane::new();
     let claim = bench.try_claim(&mut lane, &["job"], 5, HOUR).await.unwrap();

@@ -109,7 +109,7 @@ async fn old_letters_are_trimmed_and_counted() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_where_nothing_may_be() {
+async fn a_limit_of_zero_keeps_no_letter() {
     for limits in [
         DeadLimits { count: 0, ..KEPT },
         DeadLimits {
@@ -153,7 +153,7 @@ async fn whole_batches_of_burials_stay_within_the_limit() {
 }
 
 #[tokio::test]
-async fn a_limit_that_was_lowered_is_reached_in_steps() {
+async fn a_lowered_limit_is_reached_in_steps() {
     let bench = Bench::new().await;
     let many: Vec<String> = (0..60).map(|i| format!("job-{i}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();

@@ -57,7 +57,7 @@ fn at_once(told: Vec<String>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn producers_are_told_of() {
+async fn calls_of_producers_are_recorded() {
     let bench = Bench::new().await;
     let told = bench
         .told_by(async || {
@@ -87,7 +87,7 @@ async fn producers_are_told_of() {
 }
 
 #[tokio::test]
-async fn a_due_time_is_told_as_it_was_answered() {
+async fn a_due_time_is_recorded_as_it_was_answered() {
     let bench = Bench::new().await;
     let Word::Created(due) = bench.schedule("job", after(HOUR)).await else {
         panic!("not the first");
@@ -101,7 +101,7 @@ async fn a_due_time_is_told_as_it_was_answered() {
 }
 
 #[tokio::test]
-async fn runs_are_told_of_with_their_source_and_end() {
+async fn runs_are_recorded_with_their_source_and_end() {
     let bench = Bench::new().await;
     // Claimed in this order, even if they are due within one millisecond.
     for id in ["back", "dead", "named", "oldest"] {
@@ -151,7 +151,7 @@ async fn runs_are_told_of_with_their_source_and_end() {
 }
 
 #[tokio::test]
-async fn what_follows_a_run_is_told_after_its_end() {
+async fn a_successor_is_recorded_after_the_end_of_the_run() {
     let bench = Bench::new().await;
     let token = bench.bring("next", LeasedNext).await;
     let told = bench
@@ -190,7 +190,7 @@ async fn what_follows_a_run_is_told_after_its_end() {
 }
 
 #[tokio::test]
-async fn takeovers_are_told_of_with_their_attempt() {
+async fn takeovers_are_recorded_with_their_attempt() {
     let bench = Bench::new().await;
     for state in [Lapsed, LapsedNext, LapsedCancelled, Leased] {
         bench.bring(&state.id(), state).await;
@@ -212,7 +212,7 @@ async fn takeovers_are_told_of_with_their_attempt() {
 }
 
 #[tokio::test]
-async fn letters_and_backups_are_told_of() {
+async fn letters_and_backups_are_recorded() {
     let bench = Bench::new().await;
     let letter = bench.die("job").await;
     let lane = &mut Lane::new();
@@ -238,7 +238,7 @@ async fn letters_and_backups_are_told_of() {
 }
 
 #[tokio::test]
-async fn repairs_and_pauses_are_told_of() {
+async fn repairs_and_pauses_are_recorded() {
     let bench = Bench::new().await;
     bench.bring("bare", Due).await;
     let _: u64 = bench.ask(&["HDEL", &bench.names().shadow, "bare"]).await;
@@ -294,7 +294,7 @@ async fn a_large_batch_is_cut_into_entries_and_none_is_missing() {
 }
 
 #[tokio::test]
-async fn so_many_entries_are_kept_as_it_was_told() {
+async fn the_given_number_of_entries_is_kept() {
     let bench = Bench::new().await;
     assert_eq!(bench.ledger.kept(soon()).await.unwrap(), KEPT);
     assert_eq!(
@@ -337,7 +337,7 @@ async fn keep_can_be_repeated_and_come_late() {
 }
 
 #[tokio::test]
-async fn a_full_server_lets_it_be_written_and_turned_off() {
+async fn a_full_server_accepts_entries_and_the_end_of_the_history() {
     let server = Embedded::start().await.unwrap();
     let bench = Bench::on(&server).await;
     let token = bench.bring("job", Leased).await;
@@ -355,7 +355,7 @@ async fn a_full_server_lets_it_be_written_and_turned_off() {
 }
 
 #[tokio::test]
-async fn a_story_is_that_of_one_job_page_by_page() {
+async fn a_story_has_the_events_of_one_job_page_by_page() {
     let bench = Bench::new().await;
     // Ids that are words of others, and parts of others.
     for id in ["1", "11", "-"] {

@@ -30,7 +30,7 @@ async fn of_lane(bench: &Bench, lane: &Lane) -> Option<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn a_lane_that_has_been_silent_for_an_hour_is_forgotten() {
+async fn a_lane_silent_for_an_hour_is_forgotten() {
     let bench = Bench::new().await;
     let (recent, items) = call_of_the_past(&bench, "recent", 59).await;
     let (silent, _) = call_of_the_past(&bench, "silent", 61).await;
@@ -49,7 +49,7 @@ async fn a_lane_that_has_been_silent_for_an_hour_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_lane_that_was_met_long_ago_and_used_since_is_kept() {
+async fn an_old_lane_that_was_used_since_is_kept() {
     let bench = Bench::new().await;
     let (mut lane, items) = call_of_the_past(&bench, "job", 61).await;
     let names = bench.names();
@@ -151,7 +151,7 @@ async fn lanes_do_not_disturb_each_other() {
 }
 
 #[tokio::test]
-async fn a_server_that_has_forgotten_the_scripts_learns_them() {
+async fn a_server_that_forgot_the_scripts_gets_them_again() {
     let server = Embedded::start().await.unwrap();
     let bench = Bench::on(&server).await;
     for state in State::ALL {

@@ -14,7 +14,7 @@ async fn numbers(bench: &Bench, number: Option<u64>, limit: usize) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn the_last_ones_come_by_the_id_and_any_by_its_number() {
+async fn the_last_letters_are_found_by_id_and_any_by_number() {
     let bench = Bench::new().await;
     assert!(numbers(&bench, None, 16).await.is_empty());
     for _ in 0..18 {
@@ -33,7 +33,7 @@ async fn the_last_ones_come_by_the_id_and_any_by_its_number() {
 }
 
 #[tokio::test]
-async fn each_comes_with_its_record_and_when_it_died() {
+async fn each_letter_has_its_record_and_its_time_of_death() {
     let bench = Bench::new().await;
     let before = bench.now().await;
     bench.die("job").await;
@@ -51,7 +51,7 @@ async fn each_comes_with_its_record_and_when_it_died() {
 }
 
 #[tokio::test]
-async fn large_ones_come_as_far_as_the_reply_has_room() {
+async fn large_letters_are_returned_up_to_the_limit_of_a_reply() {
     let bench = Bench::new().await;
     for _ in 0..4 {
         let large = vec![7; 3 * 1024 * 1024];

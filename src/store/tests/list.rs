@@ -107,7 +107,7 @@ async fn each_state_lists_its_own() {
 }
 
 #[tokio::test]
-async fn pages_of_a_crowd_at_one_instant_have_each_once_in_the_order_of_bytes() {
+async fn pages_of_many_jobs_of_one_instant_list_each_once_in_the_order_of_bytes() {
     let bench = Bench::new().await;
     // A locale would order these otherwise.
     let mut ids: Vec<String> = (0..600).map(|i| format!("{i}")).collect();
@@ -126,7 +126,7 @@ async fn pages_of_a_crowd_at_one_instant_have_each_once_in_the_order_of_bytes() 
 }
 
 #[tokio::test]
-async fn what_comes_and_goes_between_pages_hides_and_repeats_nothing() {
+async fn changes_between_pages_hide_and_repeat_no_job() {
     for down in [false, true] {
         let bench = Bench::new().await;
         let ids: Vec<String> = (100..400).map(|i| format!("{i}")).collect();
@@ -158,7 +158,7 @@ async fn what_comes_and_goes_between_pages_hides_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn a_prefix_is_looked_for_so_far_in_each_call() {
+async fn each_call_looks_at_a_bounded_number_of_names_for_a_prefix() {
     let bench = Bench::new().await;
     let mut ids: Vec<String> = (0..2500).map(|i| format!("other-{i}")).collect();
     ids.extend(["mine", "mine-1", "zmine", "min"].map(String::from));
@@ -174,7 +174,7 @@ async fn a_prefix_is_looked_for_so_far_in_each_call() {
 }
 
 #[tokio::test]
-async fn none_is_listed_that_is_later_than_asked() {
+async fn jobs_after_the_limit_are_not_listed() {
     let bench = Bench::new().await;
     let now = bench.now().await + 100_000;
     for n in 0..5 {
@@ -211,7 +211,7 @@ async fn large_records_come_in_short_pages() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_listed_as_empty() {
+async fn missing_parts_are_listed_as_empty() {
     let bench = Bench::new().await;
     bench.bring("bare", Due).await;
     let token = bench.bring("run", Leased).await;
@@ -239,7 +239,7 @@ async fn what_is_missing_is_listed_as_empty() {
 }
 
 #[tokio::test]
-async fn nothing_is_an_empty_page() {
+async fn an_empty_ledger_gives_an_empty_page() {
     let bench = Bench::new().await;
     for down in [false, true] {
         for state in ["pending", "leased", "running", "lapsed", "dead"] {

@@ -31,7 +31,7 @@ async fn pending(ledger: &Ledger) -> u64 {
 }
 
 #[tokio::test]
-async fn a_batch_arrives_once_however_often_and_late_it_is_put() {
+async fn a_batch_that_is_put_repeatedly_or_late_arrives_once() {
     let (bench, other, layout, id) = on_the_way().await;
     let old = old(&bench, layout, &id);
     old.move_out(std::slice::from_ref(&id), layout, soon())
@@ -53,7 +53,7 @@ async fn a_batch_arrives_once_however_often_and_late_it_is_put() {
 }
 
 #[tokio::test]
-async fn what_is_always_there_is_there_when_all_has_left() {
+async fn the_permanent_data_stay_when_all_jobs_have_left() {
     let (bench, other, layout, id) = on_the_way().await;
     let old = old(&bench, layout, &id);
     for shard in [0, 1] {
@@ -116,7 +116,7 @@ async fn a_ledger_whose_numbers_went_back_loses_no_batch() {
 }
 
 #[tokio::test]
-async fn who_goes_by_another_layout_is_refused_and_learns_it() {
+async fn a_call_by_another_layout_is_refused_and_learns_the_layout() {
     let (bench, _, layout, id) = on_the_way().await;
     let placed = bench
         .ledger

@@ -91,7 +91,7 @@ async fn a_paused_ledger_hands_out_nothing_and_says_so() {
 }
 
 #[tokio::test]
-async fn all_else_works_as_ever() {
+async fn all_other_calls_work_in_a_pause() {
     let (paused, other) = (Bench::new().await, Bench::new().await);
     let mut tokens = Vec::new();
     for bench in [&paused, &other] {
@@ -115,7 +115,7 @@ async fn all_else_works_as_ever() {
 }
 
 #[tokio::test]
-async fn a_repeated_claim_gets_what_was_claimed_before_the_pause() {
+async fn a_repeated_claim_gets_the_jobs_claimed_before_the_pause() {
     let bench = Bench::new().await;
     bench.bring("mine", Due).await;
     let lane = Lane::new();
@@ -138,7 +138,7 @@ async fn a_repeated_claim_gets_what_was_claimed_before_the_pause() {
 }
 
 #[tokio::test]
-async fn both_can_be_repeated_and_come_late() {
+async fn pause_and_resume_can_be_repeated_and_come_late() {
     let bench = Bench::new().await;
     let answered = |answer| vec![Answered::of(answer)];
     same_when_repeated(&bench, async |lane| {
@@ -157,7 +157,7 @@ async fn both_can_be_repeated_and_come_late() {
 }
 
 #[tokio::test]
-async fn a_second_pause_does_not_change_since_when() {
+async fn a_second_pause_does_not_change_the_start() {
     let bench = Bench::new().await;
     bench.pause().await;
     let since = bench.ledger.paused_since(soon()).await.unwrap().unwrap();
@@ -173,7 +173,7 @@ async fn a_second_pause_does_not_change_since_when() {
 }
 
 #[tokio::test]
-async fn both_are_announced() {
+async fn pause_and_resume_are_announced() {
     let bench = Bench::new().await;
     let mut ears = Ears::of(&bench).await;
     bench.pause().await;
@@ -185,7 +185,7 @@ async fn both_are_announced() {
 }
 
 #[tokio::test]
-async fn a_kind_that_appears_is_paused_by_the_rule_that_covers_it() {
+async fn a_new_kind_is_paused_by_the_rule_that_covers_it() {
     use crate::prefix::Prefix;
 
     let bench = Bench::new().await;
@@ -205,7 +205,7 @@ async fn a_kind_that_appears_is_paused_by_the_rule_that_covers_it() {
 }
 
 #[tokio::test]
-async fn what_is_told_late_changes_nothing_that_was_done_since() {
+async fn a_late_call_changes_nothing_that_was_done_since() {
     let bench = Bench::new().await;
     let lane = &mut Lane::new();
     let turn = |number| Some(UnixMs(number));

@@ -45,7 +45,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn what_holds_something_stays_as_it_is() {
+async fn a_ledger_that_is_not_empty_stays_as_it_is() {
     for state in [Pending, Due, Retrying, Leased, LeasedNext, Lapsed, Dead] {
         let bench = Bench::new().await;
         bench.bring("job", state).await;
@@ -77,7 +77,7 @@ async fn what_holds_something_stays_as_it_is() {
 
 /// The kind has got more ledgers, and this ledger knows the new layout.
 #[tokio::test]
-async fn one_that_goes_by_another_layout_stays_as_it_is() {
+async fn a_ledger_of_another_layout_stays_as_it_is() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     bench.cancel("job").await;
@@ -91,7 +91,7 @@ async fn one_that_goes_by_another_layout_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_was_used_long_ago_leaves_nothing() {
+async fn a_ledger_used_long_ago_leaves_nothing() {
     let bench = Bench::new().await;
     bench.bring("job", Dead).await;
     let items = [bench.discard("job", 1)];
@@ -111,7 +111,7 @@ async fn what_was_used_long_ago_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_repeated_after_it_does_nothing() {
+async fn a_call_repeated_after_the_removal_does_nothing() {
     let bench = Bench::new().await;
     let mut lane = Lane::new();
     let items = [bench.placement("job", after(HOUR))];
@@ -151,7 +151,7 @@ async fn a_call_that_is_repeated_after_it_does_nothing() {
 
 /// It is remembered for its calls alone. A kind that begins anew is as it was first.
 #[tokio::test]
-async fn nothing_but_calls_pauses_and_the_fencing_value_outlives_it() {
+async fn only_calls_pauses_and_the_fencing_value_outlive_the_ledger() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     bench.cancel("job").await;
@@ -171,7 +171,7 @@ async fn nothing_but_calls_pauses_and_the_fencing_value_outlives_it() {
 }
 
 #[tokio::test]
-async fn a_pause_outlives_it() {
+async fn a_pause_outlives_the_ledger() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     bench.cancel("job").await;
@@ -190,7 +190,7 @@ async fn a_pause_outlives_it() {
 }
 
 #[tokio::test]
-async fn what_finds_nothing_is_remembered_for_a_while_only() {
+async fn a_call_that_finds_nothing_is_remembered_for_a_while_only() {
     let bench = Bench::new().await;
     assert_eq!(bench.cancel("job").await, Word::Absent);
     assert_eq!(bench.keys_there().await, 2);
@@ -207,7 +207,7 @@ async fn what_finds_nothing_is_remembered_for_a_while_only() {
 }
 
 #[tokio::test]
-async fn a_kind_is_off_the_list_only_if_nobody_has_made_it_known_since() {
+async fn a_kind_leaves_the_list_only_if_it_was_not_made_known_since() {
     let bench = Bench::new().await;
     let (store, kind) = (&bench.ledger.store, bench.ledger.kind());
     let mark = async |mark| store.mark_dropping(kind, mark, soon()).await.unwrap();
@@ -232,7 +232,7 @@ async fn a_kind_is_off_the_list_only_if_nobody_has_made_it_known_since() {
 
 /// Every client that stores a job in a ledger is told to make its kind known, until one has.
 #[tokio::test]
-async fn a_ledger_that_begins_says_so_until_its_kind_is_known() {
+async fn a_new_ledger_reports_itself_until_its_kind_is_known() {
     let bench = Bench::new().await;
     let (store, kind) = (&bench.ledger.store, bench.ledger.kind());
     let schedule_by = async |lane: &mut Lane, id: &str| {

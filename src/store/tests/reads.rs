@@ -60,7 +60,7 @@ async fn get_tells_every_state() {
 }
 
 #[tokio::test]
-async fn get_prefers_what_is_to_come_to_what_is_dead() {
+async fn get_prefers_live_jobs_to_dead_letters() {
     let bench = Bench::new().await;
     bench.bring("job", Dead).await;
     bench.schedule("job", after(HOUR)).await;
@@ -95,7 +95,7 @@ async fn stats_count_every_state_and_every_transition() {
 }
 
 #[tokio::test]
-async fn a_sweep_finds_what_is_overdue_what_has_lapsed_and_what_comes_next() {
+async fn a_sweep_finds_overdue_jobs_lapsed_leases_and_the_next_times() {
     let bench = Bench::new().await;
     let empty = bench
         .ledger

@@ -7,7 +7,7 @@ use crate::store::{Lane, Verb};
 use State::*;
 
 #[tokio::test]
-async fn it_takes_over_what_has_lapsed_and_ends_what_must_not_run_again() {
+async fn it_takes_over_lapsed_jobs_and_ends_jobs_that_must_not_run_again() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let named: Vec<&str> = jobs.iter().map(|(id, _)| id.as_str()).collect();
@@ -77,7 +77,7 @@ async fn an_attempt_taken_over_is_counted_in_its_lease_and_not_in_its_record() {
 }
 
 #[tokio::test]
-async fn whoever_was_too_slow_finds_another_owner() {
+async fn a_slow_worker_finds_another_owner() {
     let bench = Bench::new().await;
     let slow = bench.lapse("job").await;
     let quick = bench.reclaim(&["job"]).await.jobs.remove(0);

@@ -250,7 +250,7 @@ async fn settle_works() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_full_and_has_forgotten_the_scripts_learns_them() {
+async fn a_full_server_that_forgot_the_scripts_gets_them_again() {
     let (_server, bench, _) = full().await;
     let _: String = bench.ask(&["SCRIPT", "FLUSH"]).await;
     let due = bench.claim(&["Due"], 0).await.jobs.remove(0);
@@ -280,7 +280,7 @@ async fn a_server_that_is_full_and_has_forgotten_the_scripts_learns_them() {
 }
 
 #[tokio::test]
-async fn a_replica_and_an_acl_say_who_must_mend_it() {
+async fn the_error_of_a_replica_or_an_acl_names_who_must_mend_it() {
     let server = Embedded::start().await.unwrap();
     let bench = Bench::on(&server).await;
     bench.bring("job", Pending).await;

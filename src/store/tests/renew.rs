@@ -11,7 +11,7 @@ async fn renew_all(bench: &Bench, jobs: &[(String, String)]) -> Vec<Answered> {
 }
 
 #[tokio::test]
-async fn it_revives_what_nobody_else_has_claimed() {
+async fn it_revives_a_lapsed_lease_without_another_claim() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let answers = renew_all(&bench, &jobs).await;
@@ -81,7 +81,7 @@ async fn it_writes_the_deadline_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_shorter_one_that_comes_late_cuts_nothing_short_where_that_is_asked_for() {
+async fn a_late_shorter_renewal_does_not_shorten_a_lease_in_mode_longer() {
     let bench = Bench::new().await;
     let job = bench.run("job", HOUR).await;
     let renew = async |extent| {

@@ -20,7 +20,7 @@ async fn requeue(bench: &Bench, items: &[Revival]) -> Vec<Word> {
 }
 
 #[tokio::test]
-async fn a_letter_becomes_a_job_unless_one_of_its_name_is_there() {
+async fn a_letter_becomes_a_job_unless_its_name_is_taken() {
     let bench = Bench::new().await;
     let mut items = Vec::new();
     for state in State::ALL {
@@ -52,7 +52,7 @@ async fn a_letter_becomes_a_job_unless_one_of_its_name_is_there() {
 }
 
 #[tokio::test]
-async fn without_the_letter_there_is_nothing_whatever_the_state() {
+async fn without_the_letter_the_answer_is_absent_in_every_state() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let item = |(id, _): &(String, String)| bench.revival(id, 99, after(HOUR));
@@ -66,7 +66,7 @@ async fn without_the_letter_there_is_nothing_whatever_the_state() {
 }
 
 #[tokio::test]
-async fn it_keeps_all_but_the_header_that_the_caller_composed() {
+async fn it_keeps_everything_but_the_header() {
     let bench = Bench::new().await;
     let letter = bench.die("job").await;
     let stored = bench
@@ -108,7 +108,7 @@ async fn it_keeps_all_but_the_header_that_the_caller_composed() {
 }
 
 #[tokio::test]
-async fn of_several_letters_the_one_with_the_number_is_taken() {
+async fn the_letter_with_the_number_is_taken() {
     let bench = Bench::new().await;
     let [first, second, third] = [
         bench.die("job").await,
@@ -136,7 +136,7 @@ async fn of_several_letters_the_one_with_the_number_is_taken() {
 }
 
 #[tokio::test]
-async fn what_is_due_at_once_can_be_claimed_and_counts_its_attempts_anew() {
+async fn a_job_due_at_once_can_be_claimed_and_counts_its_attempts_anew() {
     let bench = Bench::new().await;
     let letter = bench.die("job").await;
     requeue(&bench, &[bench.revival("job", letter, at(0))]).await;

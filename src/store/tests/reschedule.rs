@@ -10,7 +10,7 @@ use crate::store::{Lane, When};
 use State::*;
 
 #[tokio::test]
-async fn it_moves_what_is_pending_or_follows_a_run() {
+async fn it_moves_pending_jobs_and_successors() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let change = |(id, _): &(String, String)| bench.change(id, after(HOUR), "postponed");
@@ -52,7 +52,7 @@ async fn it_moves_what_is_pending_or_follows_a_run() {
 }
 
 #[tokio::test]
-async fn what_it_does_not_move_it_does_not_touch() {
+async fn it_touches_only_the_jobs_that_it_moves() {
     let bench = Bench::new().await;
     for state in [Absent, Leased, CancelledRun, Lapsed, LapsedCancelled, Dead] {
         let id = state.id();
@@ -156,7 +156,7 @@ async fn now_makes_a_job_due_at_once() {
 }
 
 #[tokio::test]
-async fn a_shift_counts_from_when_each_job_is_due() {
+async fn a_shift_counts_from_the_due_time_of_each_job() {
     let bench = Bench::new().await;
     let by = |id: &str| bench.change(id, When::By(HOUR), "postponed");
     for state in [Pending, Due, Retrying] {
@@ -180,7 +180,7 @@ async fn a_shift_counts_from_when_each_job_is_due() {
 }
 
 #[tokio::test]
-async fn one_that_is_still_overdue_after_a_shift_keeps_its_place() {
+async fn a_job_still_overdue_after_a_shift_keeps_its_place() {
     let bench = Bench::new().await;
     bench.bring("old", Due).await;
     let past = bench.now().await - 7_200_000;

@@ -23,7 +23,7 @@ async fn everywhere(bench: &Bench, what: KeptAs) -> Vec<crate::store::Answered> 
 }
 
 #[tokio::test]
-async fn a_job_comes_back_where_nothing_of_its_name_is_there() {
+async fn a_job_is_restored_if_its_name_is_free() {
     let bench = Bench::new().await;
     bench.every_state().await;
     let answers = everywhere(&bench, PENDING).await;
@@ -47,7 +47,7 @@ async fn a_job_comes_back_where_nothing_of_its_name_is_there() {
 }
 
 #[tokio::test]
-async fn told_to_replace_it_takes_the_place_of_what_is_pending() {
+async fn in_mode_set_it_replaces_a_pending_job() {
     let bench = Bench::new().await;
     bench.every_state().await;
     let answers = everywhere(&bench, REPLACING).await;
@@ -71,7 +71,7 @@ async fn told_to_replace_it_takes_the_place_of_what_is_pending() {
 }
 
 #[tokio::test]
-async fn a_letter_comes_back_whatever_else_has_its_name() {
+async fn a_letter_is_restored_beside_any_job_of_its_name() {
     let bench = Bench::new().await;
     bench.every_state().await;
     let stats = bench.balanced().await;
@@ -90,7 +90,7 @@ async fn a_letter_comes_back_whatever_else_has_its_name() {
 }
 
 #[tokio::test]
-async fn all_that_a_record_holds_comes_back() {
+async fn all_parts_of_a_record_are_restored() {
     let bench = Bench::new().await;
     let mut ears = Ears::of(&bench).await;
     let items = [
@@ -122,7 +122,7 @@ async fn all_that_a_record_holds_comes_back() {
 }
 
 #[tokio::test]
-async fn what_has_no_story_is_accepted_now() {
+async fn a_job_without_a_story_is_accepted_now() {
     let bench = Bench::new().await;
     let item = BackupItem {
         story: String::new(),
@@ -137,7 +137,7 @@ async fn what_has_no_story_is_accepted_now() {
 }
 
 #[tokio::test]
-async fn letters_of_one_name_stand_by_when_they_died() {
+async fn letters_of_one_name_are_ordered_by_time_of_death() {
     let bench = Bench::new().await;
     let latest = bench.die("job").await;
     let dead = |at| bench.kept("job", KeptAs::Dead, at);
@@ -224,7 +224,7 @@ async fn a_foreign_value_under_its_name_is_left_alone_and_reported() {
 }
 
 #[tokio::test]
-async fn a_job_that_came_back_dies_and_is_requeued_like_any_other() {
+async fn a_restored_job_dies_and_is_requeued_like_any_other() {
     let bench = Bench::new().await;
     bench.restore(&[bench.kept("job", PENDING, PAST)]).await;
     let job = bench.claim(&["job"], 0).await.jobs.remove(0);

@@ -64,7 +64,7 @@ async fn set_creates_replaces_or_succeeds() {
 }
 
 #[tokio::test]
-async fn absent_leaves_what_is_there_as_it_is() {
+async fn absent_leaves_a_present_job_as_it_is() {
     let bench = Bench::new().await;
     let items = in_every_state(&bench, Mode::Absent).await;
     let before = bench.snapshot().await;
@@ -180,7 +180,7 @@ async fn one_id_twice_in_a_batch_counts_as_two_calls_in_order() {
 }
 
 #[tokio::test]
-async fn a_ledger_begins_with_its_first_job_and_anew_in_a_database_that_was_emptied() {
+async fn a_ledger_begins_with_its_first_job_and_again_in_an_emptied_database() {
     let bench = Bench::new().await;
     let send = async |mode| {
         let items = ["a", "b"].map(|id| Placement {
@@ -314,7 +314,7 @@ async fn the_past_means_now() {
 }
 
 #[tokio::test]
-async fn a_delay_is_rounded_up_so_that_nothing_is_early() {
+async fn a_delay_is_rounded_up_so_that_no_job_is_early() {
     let bench = Bench::new().await;
     // The position of a call in its millisecond is chance.
     for _ in 0..50 {

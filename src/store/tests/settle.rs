@@ -61,7 +61,7 @@ async fn later_retries_unless_the_job_was_cancelled_or_superseded() {
 }
 
 #[tokio::test]
-async fn bury_leaves_a_dead_letter_of_what_nobody_cancelled() {
+async fn bury_leaves_a_dead_letter_unless_the_job_was_cancelled() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let answers = settle_all(&bench, &jobs, bury()).await;
@@ -102,7 +102,7 @@ async fn a_foreign_token_settles_nothing() {
 }
 
 #[tokio::test]
-async fn a_retry_keeps_payload_and_acceptance_and_takes_what_its_worker_says() {
+async fn a_retry_keeps_payload_and_acceptance_and_takes_the_header_of_its_worker() {
     let bench = Bench::new().await;
     let first = bench.run("job", HOUR).await;
     let before = Record::parse(first.record).unwrap();

@@ -36,7 +36,7 @@ const CALLED_AS_THEY_ARE: [(&str, &str); 10] = [
 ];
 
 #[tokio::test]
-async fn every_script_refuses_a_ledger_of_which_a_part_is_missing_and_writes_nothing() {
+async fn every_script_refuses_a_ledger_with_a_missing_part_and_writes_nothing() {
     let bench = Bench::new().await;
     for state in [Pending, Due, LeasedNext, Dead] {
         bench.bring(&state.id(), state).await;
@@ -66,7 +66,7 @@ async fn every_script_refuses_a_ledger_of_which_a_part_is_missing_and_writes_not
 }
 
 #[tokio::test]
-async fn every_script_refuses_a_ledger_of_which_nothing_is_there_unless_it_may_be_new() {
+async fn every_script_refuses_an_absent_ledger_unless_it_may_be_new() {
     let bench = Bench::new().await;
     let (server, names) = (&bench.ledger.server, bench.names());
     for (script, _) in script::all() {
@@ -95,7 +95,7 @@ async fn a_ledger_that_never_had_all_its_keys_is_not_taken_for_torn() {
 }
 
 #[test]
-fn nobody_else_calls_a_script_without_a_look_for_what_is_missing() {
+fn every_other_call_of_a_script_checks_for_missing_parts() {
     let store = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store");
     let folders = ["connections", "servers", "kinds", "ledger"].map(|folder| store.join(folder));
     let files = folders

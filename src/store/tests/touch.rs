@@ -16,7 +16,7 @@ async fn scheduled(bench: &Bench) -> Lane {
 }
 
 #[tokio::test]
-async fn a_call_that_is_there_is_written_once_more_and_changes_nothing() {
+async fn a_remembered_call_is_written_again_and_changes_nothing() {
     let server = Embedded::start().await.unwrap();
     let bench = Bench::on(&server).await;
     let lane = scheduled(&bench).await;
@@ -37,7 +37,7 @@ async fn a_call_that_is_there_is_written_once_more_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_call_that_was_forgotten_or_overtaken_is_told_as_absent() {
+async fn a_forgotten_or_overtaken_call_is_absent() {
     let bench = Bench::new().await;
     let mut lane = scheduled(&bench).await;
     let first = lane.rewound(2);
@@ -56,7 +56,7 @@ async fn a_call_that_was_forgotten_or_overtaken_is_told_as_absent() {
 }
 
 #[tokio::test]
-async fn no_replica_is_waited_for_no_longer_than_was_said() {
+async fn the_wait_for_a_missing_replica_ends_at_its_limit() {
     let bench = Bench::new().await;
     let lane = scheduled(&bench).await;
     let wanted = Durable::replicas(1).within(Duration::from_millis(10));

@@ -54,7 +54,7 @@ async fn it_is_armed_moved_and_removed_with_its_job() {
 }
 
 #[tokio::test]
-async fn what_is_due_at_once_has_none() {
+async fn a_job_due_at_once_has_no_trigger() {
     let bench = Bench::new().await;
     assert!(!bench.try_schedule("new", Duration::ZERO).await.unarmed);
     assert_eq!(bench.trigger("new").await, None);
@@ -68,7 +68,7 @@ async fn what_is_due_at_once_has_none() {
 }
 
 #[tokio::test]
-async fn a_run_has_none_and_whatever_follows_it_has_one() {
+async fn a_run_has_no_trigger_and_its_successor_has_one() {
     let bench = Bench::new().await;
     let token = bench.bring("retried", Leased).await;
     assert_eq!(bench.trigger("retried").await, None);
@@ -90,7 +90,7 @@ async fn a_run_has_none_and_whatever_follows_it_has_one() {
 }
 
 #[tokio::test]
-async fn each_item_of_a_batch_has_its_own() {
+async fn each_item_of_a_batch_has_its_own_trigger() {
     let bench = Bench::new().await;
     let token = bench.bring("running", LeasedNext).await;
     let due = bench.now().await + 90_000;
@@ -126,7 +126,7 @@ async fn each_item_of_a_batch_has_its_own() {
 }
 
 #[tokio::test]
-async fn one_that_was_lost_comes_back_with_the_next_change() {
+async fn a_lost_trigger_comes_back_with_the_next_change() {
     let bench = Bench::new().await;
     for id in ["scheduled", "moved", "cancelled"] {
         bench.try_schedule(id, HOUR).await;
@@ -202,7 +202,7 @@ async fn a_foreign_value_is_left_alone_and_reported() {
 
 /// On a cluster a trigger lives in the slot of its own name, and no script sees it.
 #[tokio::test]
-async fn the_scripts_work_without() {
+async fn the_scripts_work_without_triggers() {
     let bench = Bench::new().await;
     let head = [bench.ledger.wake.as_str(), bench.ledger.subject(), MARKER];
     let with = |rest: &[&'static str]| [&head[..], rest].concat();
@@ -275,7 +275,7 @@ async fn the_scripts_work_without() {
 }
 
 #[tokio::test]
-async fn one_that_expires_leaves_the_job_due() {
+async fn an_expired_trigger_leaves_the_job_due() {
     let bench = Bench::new().await;
     let due = due_of(bench.schedule("job", after(20 * MOMENT)).await);
     bench.past(due).await;

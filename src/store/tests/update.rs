@@ -15,7 +15,7 @@ async fn update(bench: &Bench, items: &[Update]) -> Vec<Word> {
 }
 
 #[tokio::test]
-async fn it_changes_what_starts_next_and_nothing_else() {
+async fn it_changes_the_payload_of_the_next_run_only() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let stored = bench.snapshot().await;
@@ -77,7 +77,7 @@ async fn it_changes_what_starts_next_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_payload_updated_during_a_run_is_that_of_the_retry_and_of_the_letter() {
+async fn a_payload_updated_during_a_run_goes_to_the_retry_and_the_letter() {
     let bench = Bench::new().await;
     let job = bench.run("job", HOUR).await;
     let header = r#"{"v":1,"attempts":1,"error":"no"}"#;
@@ -166,7 +166,7 @@ async fn a_repeat_gets_the_first_answer_and_a_late_original_is_refused() {
 }
 
 #[tokio::test]
-async fn a_job_whose_record_was_lost_is_buried_with_what_it_was_given() {
+async fn a_job_without_a_record_is_buried_with_its_new_payload() {
     let bench = Bench::new().await;
     bench.bring("job", Due).await;
     let _: u64 = bench.ask(&["HDEL", &bench.names().shadow, "job"]).await;

@@ -21,7 +21,7 @@ fn due(bench: &Bench, ms: u64) -> [String; 1] {
 }
 
 #[tokio::test]
-async fn a_schedule_wakes_when_it_is_due_or_sooner_than_all_before() {
+async fn a_schedule_wakes_if_its_job_is_due_or_the_earliest() {
     let bench = Bench::new().await;
     let mut ears = Ears::of(&bench).await;
     let now = bench.now().await;
@@ -56,7 +56,7 @@ async fn a_schedule_wakes_when_it_is_due_or_sooner_than_all_before() {
 }
 
 #[tokio::test]
-async fn a_batch_wakes_once_for_what_is_due_and_once_for_the_soonest_after_it() {
+async fn a_batch_wakes_once_for_due_jobs_and_once_for_the_next() {
     let bench = Bench::new().await;
     let mut ears = Ears::of(&bench).await;
     let now = bench.now().await;
@@ -74,7 +74,7 @@ async fn a_batch_wakes_once_for_what_is_due_and_once_for_the_soonest_after_it() 
 }
 
 #[tokio::test]
-async fn a_reschedule_wakes_when_it_brings_something_forward() {
+async fn a_reschedule_wakes_if_it_brings_a_job_forward() {
     let bench = Bench::new().await;
     let now = bench.now().await;
     bench.schedule("first", at(now + 3_600_000)).await;
@@ -103,7 +103,7 @@ async fn a_reschedule_wakes_when_it_brings_something_forward() {
 }
 
 #[tokio::test]
-async fn a_settlement_wakes_for_what_it_makes_pending() {
+async fn a_settlement_wakes_for_the_jobs_that_it_makes_pending() {
     let bench = Bench::new().await;
     let now = bench.now().await;
     bench.schedule("other", at(now + 3_600_000)).await;
@@ -139,7 +139,7 @@ async fn a_settlement_wakes_for_what_it_makes_pending() {
 }
 
 #[tokio::test]
-async fn a_successor_that_reclaim_lets_in_wakes_too() {
+async fn a_successor_that_takes_its_place_in_reclaim_wakes_too() {
     let bench = Bench::new().await;
     bench.bring("lapsed", Lapsed).await;
     bench.bring("followed", LapsedNext).await;
@@ -153,7 +153,7 @@ async fn a_successor_that_reclaim_lets_in_wakes_too() {
 }
 
 #[tokio::test]
-async fn a_cancel_is_told_to_those_who_run_the_job() {
+async fn a_cancel_is_announced_to_the_running_worker() {
     let bench = Bench::new().await;
     bench.bring("pending", Pending).await;
     bench.bring("running", Leased).await;
@@ -188,7 +188,7 @@ async fn a_repeat_is_silent() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_publish_can_do_all_else() {
+async fn a_user_without_the_right_to_publish_can_do_everything_else() {
     let server = Embedded::start().await.unwrap();
     let admin = Bench::on(&server).await;
     let rights = [

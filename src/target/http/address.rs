@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_inside_is_not_public_however_it_is_written() {
+    fn an_internal_address_is_not_public_in_any_notation() {
         for inside in [
             "0.0.0.0",
             "10.1.2.3",
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_has_those_that_begin_alike() {
+    fn a_network_contains_the_addresses_with_its_prefix() {
         let has = |network: &str, address: &str| {
             let network: Network = network.parse().unwrap();
             network.contains(address.parse().unwrap())

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_answer_means() {
+    fn each_status_has_its_outcome() {
         let outcome = |status| answer(status, &[], "no\nroom").outcome("h", &job(1));
         for status in [200, 201, 204, 299] {
             assert_eq!(outcome(status), Outcome::Done);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_long_body_the_beginning_is_kept() {
+    async fn the_beginning_of_a_long_body_is_kept() {
         let body = [vec![b'a'; SHOWN], vec![b'b'; 100]].concat();
         let response = http_response(body.clone());
         let whole = HttpAnswer::read(response, body.len()).await.unwrap();

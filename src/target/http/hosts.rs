@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_host_that_is_down_is_left_alone_and_tried_by_one() {
+    async fn a_host_that_is_down_gets_one_trial_call() {
         let hosts = hosts(None);
         for verdict in [
             CallResult::Down,
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_somebody_closes_is_called_at_once() {
+    async fn a_host_whose_breaker_is_closed_by_hand_is_called_at_once() {
         let hosts = hosts(None);
         for _ in 0..3 {
             call(&hosts, "a", CallResult::Down).await;
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_host_has_so_many_calls_and_as_many_wait() {
+    async fn a_host_has_a_limit_of_calls_and_of_waiting_ones() {
         let hosts = hosts(Some(1));
         let first = hosts.enter("a", TURN).await.unwrap();
         let next = tokio::spawn({
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_whose_jobs_are_gone_is_as_new() {
+    async fn a_host_whose_jobs_are_gone_is_as_new() {
         let hosts = hosts(None);
         for _ in 0..3 {
             call(&hosts, "a", CallResult::Down).await;

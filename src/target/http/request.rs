@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receiver_is_told_what_a_handler_is_told() {
+    fn a_receiver_gets_the_same_data_as_a_handler() {
         let scheduled = UNIX_EPOCH + Duration::from_millis(1_790_000_000_042);
         let job = Job::sample("app1:trans:notice:ä/5%")
             .raw_payload("[1]")
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kind_of_the_payload_is_told() {
+    fn the_content_type_names_the_kind_of_the_payload() {
         let kind = |job: crate::SampleJob| {
             let headers = HttpRequest::of(&job.build(), &[]).headers;
             headers[CONTENT_TYPE].to_str().unwrap().to_owned()

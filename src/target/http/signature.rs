@@ -94,7 +94,7 @@ mod tests {
     const SIGNED: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
 
     #[test]
-    fn it_signs_as_the_specification_says() {
+    fn signatures_follow_the_specification() {
         let secret: Secret = SECRET.parse().unwrap();
         let (id, body) = ("msg_p5jXN8AQM9LWM0D4loKWxJek", br#"{"test": 2432232314}"#);
         let one = signatures(std::slice::from_ref(&secret), id, 1614265330, body);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_secret_is_refused_and_not_repeated() {
+    fn a_text_that_is_no_secret_is_refused_and_not_repeated() {
         for text in [
             "",
             "whsec_",

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_heard_before_a_job_was_due_says_nothing_of_it() {
+    fn an_event_before_the_due_time_proves_nothing() {
         let expired = ExpiredKeys::default();
         expired.hear(&key(1));
         assert!(expired.knows(&key(1), AGO));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_it_is_known_that_some_may_be_missing_unless_they_are_old() {
+    fn an_overflow_marks_recent_expiries_as_unknown() {
         let expired = ExpiredKeys::default();
         for number in 0..=EXPIRED_KEYS {
             expired.hear(&key(number));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_heard_again_is_remembered_for_as_long() {
+    fn a_key_that_is_heard_again_is_remembered_anew() {
         let expired = ExpiredKeys::default();
         for number in 0..EXPIRED_KEYS {
             expired.hear(&key(number));

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_kinds_are_kept() {
+    fn the_number_of_kinds_is_limited() {
         let strays = Strays::default();
         for kind in 0..=KINDS {
             strays.note(&key(kind), Layout::FIRST);

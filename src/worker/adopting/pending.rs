@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_looked_at_once_for_the_strongest_reason_when_its_time_has_come() {
+    fn each_key_is_looked_at_once_for_its_strongest_reason_at_its_time() {
         let mut names = PendingIds::default();
         let now = Instant::now();
         let soon = now + Duration::from_secs(1);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_holds_up_nobody_and_may_be_wanted_sooner() {
+    fn a_waiting_key_holds_up_no_other_and_may_be_brought_forward() {
         let mut names = PendingIds::default();
         let now = Instant::now();
         let soon = now + Duration::from_secs(1);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_of_a_key_is_more_than_that_it_was_found_missing() {
+    fn an_event_outweighs_a_missing_key() {
         let mut names = PendingIds::default();
         let now = Instant::now();
         let soon = now + Duration::from_secs(1);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_expired_is_forgotten_when_its_job_is_claimed() {
+    fn an_expired_key_is_forgotten_when_its_job_is_claimed() {
         let mut names = PendingIds::default();
         let now = Instant::now();
         names.add("a", Why::Over, now);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_kept() {
+    fn the_number_of_pending_keys_is_limited() {
         let mut names = PendingIds::default();
         for id in 0..NAMES {
             assert!(names.add(&id.to_string(), Why::Seen, Instant::now()));

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_may_be_revived_is_told_later() {
+    fn a_lease_that_may_be_revived_is_reported_later() {
         let mut lapses = Lapses::new();
         assert!(!lapses.is_new("a", true));
         assert!(lapses.is_new("a", false));

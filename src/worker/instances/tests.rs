@@ -91,7 +91,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn one_comes_first_one_second_and_all_get_their_share() {
+async fn each_job_has_a_first_and_a_second_instance_and_all_get_their_share() {
     let fleet = Fleet::new(&["app1:trans:notice:*"; 4]);
     let (first, second) = fleet.shares();
     assert_eq!(first.iter().sum::<usize>(), 1000);
@@ -103,7 +103,7 @@ async fn one_comes_first_one_second_and_all_get_their_share() {
 }
 
 #[tokio::test]
-async fn who_goes_leaves_its_jobs_to_others_who_keep_theirs() {
+async fn an_instance_that_goes_leaves_its_jobs_to_others_that_keep_their_own() {
     let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
     let jobs: Vec<String> = (0..300).map(|job| job.to_string()).collect();
     let before: Vec<Vec<ClaimRank>> = jobs.iter().map(|id| fleet.ranks(id)).collect();
@@ -130,7 +130,7 @@ async fn who_goes_leaves_its_jobs_to_others_who_keep_theirs() {
 }
 
 #[tokio::test]
-async fn who_is_saturated_or_deaf_comes_behind_all_others() {
+async fn a_saturated_or_deaf_instance_comes_last() {
     let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
     fleet.see(|number| ["0h", "1d", "1h"][number].into());
     let (first, _) = fleet.shares();
@@ -147,7 +147,7 @@ async fn who_is_saturated_or_deaf_comes_behind_all_others() {
 }
 
 #[tokio::test]
-async fn only_those_that_have_a_route_are_ranked() {
+async fn only_instances_with_a_route_are_ranked() {
     let fleet = Fleet::new(&["app1:trans:notice:*", "app1:trans:other:*", "app1:*:*:*"]);
     let (first, second) = fleet.shares();
     assert_eq!((first[1], second[1]), (0, 0));
@@ -164,7 +164,7 @@ async fn only_those_that_have_a_route_are_ranked() {
 }
 
 #[tokio::test]
-async fn who_looks_at_a_key_does_not_depend_on_room() {
+async fn the_instance_that_looks_at_a_key_does_not_depend_on_room() {
     let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
     let looks = |fleet: &Fleet, id: &str| -> Vec<ClaimRank> {
         let all = fleet.all.iter();
@@ -188,7 +188,7 @@ async fn who_looks_at_a_key_does_not_depend_on_room() {
 }
 
 #[tokio::test]
-async fn they_look_one_after_the_other_for_what_nobody_announced() {
+async fn instances_take_turns_in_looking_for_unannounced_jobs() {
     let fleet = Fleet::new(&["app1:trans:notice:*"; 4]);
     let turns = |fleet: &Fleet| -> Vec<usize> {
         let all = fleet.all.iter();

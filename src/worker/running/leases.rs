@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lease_that_was_lost_by_an_answer_is_not_waited_for_to_run_out() {
+    async fn an_answer_that_a_lease_is_lost_ends_it_at_once() {
         let leases = Leases::new(LeaseLength(Duration::from_secs(3600)));
         let held = hold(&leases, Moment::now());
         let answer = Answered::of(Word::Foreign);

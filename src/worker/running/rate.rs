@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_in_vain_is_given_back() {
+    fn tokens_taken_in_vain_are_given_back() {
         let start = Instant::now();
         let mut bucket = Bucket::new(
             Rate {

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_takes_no_more_than_its_limit_and_leaves_the_rest_to_others() {
+    fn a_route_takes_its_limit_and_leaves_the_rest_to_others() {
         let slots = slots(10, &[Some(3), None]);
         let first = slots.reserve(0, &kind(), 5);
         assert_eq!((first.len(), slots.free(0, &kind())), (3, 0));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_that_replace_others_count_what_these_still_run() {
+    fn new_routes_count_the_runs_of_the_old_ones() {
         let limits = Limits::new(10);
         let before = Slots::new(&limits, &routes(&[Some(3), Some(4), None]));
         let mut running = before.reserve(0, &kind(), 2);

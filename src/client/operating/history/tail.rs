@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_read_brings_no_more_however_many_histories_it_is_about() {
+    fn a_read_returns_no_more_entries_for_many_histories() {
         assert_eq!(page_of(1), PAGE);
         for streams in 1..=STREAMS {
             let page = page_of(streams);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_can_happen_has_its_sentence() {
+    fn each_event_has_its_sentence() {
         for (line, sentence) in [
             (
                 ["scheduled", "9000", "-", ""],
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_as_long_as_people_care_for() {
+    fn spans_are_rounded_for_people() {
         for (ms, text) in [
             (0, "0 ms"),
             (999, "999 ms"),

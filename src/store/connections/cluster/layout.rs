@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_says_of_the_others_is_understood() {
+    fn the_layout_that_a_node_reports_is_read() {
         let range = |first, last, nodes: Vec<Value>| {
             Value::Array([vec![Value::Int(first), Value::Int(last)], nodes].concat())
         };

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_url_is_said_without_its_password() {
+    fn the_fault_of_a_url_is_reported_without_its_password() {
         for (url, part) in [
             ("redis+cluster://", "a host is missing"),
             ("redis+cluster://:geheim@a,", "a host is missing"),

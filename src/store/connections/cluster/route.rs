@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_servers() {
+    fn slots_agree_with_the_servers() {
         // By `CLUSTER KEYSLOT`.
         for (key, slot) in [
             ("123456789", 12739),

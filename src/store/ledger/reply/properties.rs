@@ -67,7 +67,7 @@ fn value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn a_word_is_known_with_what_belongs_to_it(number: u64, mark in "!?") {
+    fn a_word_is_decoded_with_its_value(number: u64, mark in "!?") {
         let unarmed = mark == "!";
         for word in NUMBERED {
             let answered = Answered::parse(&format!("{word}:{number}{mark}")).unwrap();

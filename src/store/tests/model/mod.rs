@@ -37,12 +37,12 @@ use self::rig::Rig;
 use super::support::Bench;
 
 #[test]
-fn random_calls_do_as_the_table_says() {
+fn random_calls_agree_with_the_table() {
     random_calls_do_so_on(Keys::AsNeeded);
 }
 
 #[test]
-fn random_calls_do_so_though_every_key_has_a_placeholder() {
+fn random_calls_agree_with_the_table_on_keys_with_placeholders() {
     random_calls_do_so_on(Keys::Always);
 }
 

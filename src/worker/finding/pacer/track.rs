@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_read_with_a_touch_is_read_soon_after() {
+    async fn due_times_not_read_with_a_touch_are_read_soon_after() {
         let mut track = reading(&[("first", 1)]);
         let touch = track.next_action();
         assert_eq!(touch, at(2000).plus(MARGIN));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_not_trusted_for_longer_than_wake_ups_are_sent() {
+    fn a_read_is_not_trusted_for_longer_than_wake_ups_are_sent() {
         let lua = include_str!("../../../../lua/lib/trigger.lua");
         let (_, rest) = lua.split_once("NEAR_MS = ").unwrap();
         let near: u64 = rest.split_whitespace().next().unwrap().parse().unwrap();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_touched_at_about_the_same_time_is_looked_after_together() {
+    async fn jobs_touched_at_about_the_same_time_are_checked_together() {
         let mut track = PaceTrack::new(ServedLedger::sample("a:b:c"));
         for (ms, heard) in [(0, None), (2, Some(7)), (4, Some(9)), (30, Some(11))] {
             let at = UnixUs(1_000_000 + ms * 1000);
