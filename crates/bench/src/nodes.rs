@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_redis() {
+    fn slots_agree_with_redis() {
         // By CLUSTER KEYSLOT.
         for key in ["123456789", "a{123456789}b", "{123456789}{c"] {
             assert_eq!(slot_of(key), 12_739, "{key}");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_is_told_from_whom() {
+    fn the_user_of_a_url_is_separated_from_the_hosts() {
         assert_eq!(user_and_hosts("u:p@a,b"), ("u:p@", "a,b"));
         assert_eq!(user_and_hosts("a:1"), ("", "a:1"));
     }

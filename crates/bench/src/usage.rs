@@ -119,7 +119,7 @@ mod tests {
         cmdstat_evalsha:calls=4,usec=2\r\ncmdstat_config|get:calls=3,usec=9\r\n";
 
     #[test]
-    fn what_was_used_is_read_from_info() {
+    fn the_usage_is_read_from_info() {
         let used = Usage {
             cpu_us: 1.75e6,
             commands: 14.0,

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bookmark_is_found_again_by_what_it_belongs_to() {
+    fn a_bookmark_is_found_again_by_its_subject() {
         let path = std::env::temp_dir().join(format!("keyfall-mark-{}", std::process::id()));
         let bookmark = Bookmark::new(Some(path.clone()));
         assert_eq!(bookmark.read("a:").unwrap(), None);

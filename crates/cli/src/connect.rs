@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn where_no_redis_was_named_one_is_offered() {
+    async fn without_a_named_redis_the_error_offers_one() {
         // No server listens there.
         let connect = || Client::connect("redis://127.0.0.1:1");
         let said = async |is_named, remedy| {

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_survives_its_text() {
+    fn a_position_is_read_back_from_its_text() {
         for text in [
             "pending",
             "pending@pending:a:b:c:17:x@y",
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_from_state_to_state_to_the_end() {
+    fn an_export_goes_through_all_states() {
         let cursor: Cursor = "dead:a:b:c::".parse().unwrap();
         let place = Place::In(State::Pending, None).then(None);
         assert_eq!(place, Place::In(State::Running, None));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_seen_is_shown_and_nothing_else_is_touched() {
+    fn invisible_characters_are_shown_and_no_others_are_touched() {
         let ranges = [
             '\u{ad}'..='\u{ad}',
             '\u{61c}'..='\u{61c}',
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same() {
+    fn json_keeps_its_meaning() {
         let text = "a\u{202e}b\u{e0041}c\x7f\x1b\"";
         let document = serde_json::to_string(text).unwrap();
         let plain = plain_json(&document);

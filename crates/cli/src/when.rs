@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_says_how_to_write_one() {
+    fn an_invalid_time_is_refused_with_the_valid_forms() {
         for (text, hint) in [
             ("", "RFC 3339"),
             ("9:00", "RFC 3339"),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_are_rounded_to_what_people_care_for() {
+    fn distances_are_rounded_for_people() {
         let now: Timestamp = NOW.parse().unwrap();
         let far = |seconds| distance(now + SignedDuration::from_secs(seconds), now);
         assert_eq!(far(0), "now");

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_says_what_it_is_about_and_is_an_id() {
+    fn the_id_of_an_alert_names_its_subject_and_is_valid() {
         let short = id(What::Dead, "app1:trans:notice:me@example.org@1-2");
         assert_eq!(short, "dead/app1/trans/notice/me@example.org@1-2");
         let long = |last: &str| format!("app1:trans:notice:{}{last}@1-2", "ä".repeat(127));

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_says_how_to_write_one() {
+    fn an_invalid_duration_is_refused_with_the_valid_form() {
         for text in ["", "soon", "1mo", "60 bananas"] {
             assert_eq!(parse(text), Err(Wrong::NoDuration), "{text}");
         }

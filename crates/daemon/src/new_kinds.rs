@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_daemon_refuses_is_not_counted_for_the_token() {
+    fn kinds_that_the_daemon_refuses_do_not_count_for_the_token() {
         let number = |number| NonZeroU32::new(number).unwrap();
         let mut kinds = NewKinds::an_hour(number(1), number(2));
         let one = "one".to_owned();

@@ -151,7 +151,7 @@ mod tests {
         \xa3TTR\xd3\0\0\0\0\0\0\0\x5a\xa4Body\xa2hi";
 
     #[test]
-    fn a_job_of_a_classic_queue_is_what_its_record_says() {
+    fn a_job_of_a_classic_queue_is_read_from_its_record() {
         let layout = Layout::Classic(Names::new("app1:queue"));
         let read = |score, kept: &[u8]| layout.entry(b"a:1", score, Some(kept.into())).unwrap();
         let due = |score| {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_are_read_in_the_unit_that_was_stated() {
+    fn scores_are_read_in_the_stated_unit() {
         let at = |ms| Ok(UNIX_EPOCH + Duration::from_millis(ms));
         assert_eq!(due(1_763_712_345.0, Unit::S), at(1_763_712_345_000));
         assert_eq!(due(1_763_712_345.5, Unit::S), at(1_763_712_345_500));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_template_says_why() {
+    fn an_invalid_template_is_refused_with_the_reason() {
         for (template, hint) in [
             ("a:b:c:d", "one key"),
             ("a:b:c:{id}", "{id} is not known"),

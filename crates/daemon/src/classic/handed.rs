@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_delivery_counts_and_what_has_lapsed_is_dropped() {
+    fn the_latest_delivery_counts_and_lapsed_leases_are_dropped() {
         let handed = Handed::default();
         let hour = Duration::from_secs(3600);
         handed.remember(lease(1), hour);

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_key_can_hold_stays_and_the_rest_can_be_read() {
+    fn characters_of_keys_stay_and_the_others_are_escaped() {
         for (topic, id, name) in [
             ("order.close", "42", "order.close:42"),
             ("order:close", "a:b", "order.3Aclose:a%3Ab"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_or_too_long_is_refused() {
+    fn an_empty_or_too_long_name_is_refused() {
         let names = Names::new("app1:queue");
         assert!(names.kind("").is_err() && names.kind(&"订".repeat(8)).is_err());
         let kind = names.kind("a").unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_made_otherwise_is_what_it_says() {
+    fn a_name_not_made_by_escaping_stands_for_itself() {
         for (topic, id) in [("a.FF", "x%FFy"), ("a.41", "x%2Fy"), ("a.2E41", "x%252Fy")] {
             let name = format!("app1:queue:{topic}:{id}");
             let made: JobKey = name.parse().unwrap();

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn a_text_that_is_no_network_is_refused() {
         for text in [
             "10.0.0.0/33",
             "fd00::/129",

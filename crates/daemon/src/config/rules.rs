@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ranges_are_those_of_the_library() {
+    fn the_ranges_agree_with_the_library() {
         let ms = Duration::from_millis;
         for ms in [ms(999), ms(1000), DAY, DAY + ms(1)] {
             let route = Router::<()>::new().try_route("a:b:c:*", Pull::new().lease(ms));

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told_with_the_rule_and_the_remedy() {
+    fn an_invalid_value_is_refused_with_the_rule_and_the_remedy() {
         for text in ["60 bananas", "", "1mo"] {
             let fault = fault::<Duration>(text);
             assert!(fault.contains("is no duration; write"), "{fault}");

@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_of_the_same_day_goes_without_it() {
+    fn a_time_of_the_same_day_is_shown_without_the_day() {
         let zone = TimeZone::get("Asia/Tokyo").unwrap();
         let at = |text: &str| text.parse::<Timestamp>().unwrap().into();
         let shown = |time, beside| moment(at(time), at(beside), &zone);

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_too_long_spoils_no_other() {
+    async fn a_too_long_line_does_not_affect_the_others() {
         let whole = [(1, text("one")), (2, None), (3, text("two"))];
         assert_eq!(lines(&["one\n0123456789\ntwo"], 9).await, whole);
         let parts = ["one\n01234", "56789", "0123456789", "01\ntw", "o\n"];
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_come_is_not_waited_for() {
+    async fn a_body_that_does_not_arrive_times_out() {
         let never = stream::iter([Ok::<_, std::io::Error>("one\ntw")]).chain(stream::pending());
         let mut lines = Lines::new(Body::from_stream(never), 9, Duration::from_secs(1));
         let first = lines.next().await.unwrap();

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_a_rate_of_its_own() {
+    fn each_caller_has_a_rate_of_its_own() {
         let rate = Rate::new(NonZeroU32::new(2).unwrap());
         let (one, other) = (Who::Token("one".into()), Who::Token("other".into()));
         assert!(rate.check(&one).is_ok());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_were_handed_out_are_counted_before_what_comes_next() {
+    fn handed_out_jobs_are_counted_before_the_next_request() {
         let rate = Rate::new(NonZeroU32::new(2).unwrap());
         let (one, other) = (Who::Token("one".into()), Who::Token("other".into()));
         assert_eq!(rate.at_once(), 2);

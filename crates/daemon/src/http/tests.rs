@@ -194,7 +194,7 @@ async fn each_call_takes_its_scope_for_its_jobs() {
 }
 
 #[tokio::test]
-async fn what_is_about_all_jobs_takes_a_token_for_all() {
+async fn a_call_on_all_jobs_needs_a_token_for_all() {
     let daemon = Daemon::start().await;
     for (call, body, scope) in [
         ("GET /v1/routes", "", "read"),
@@ -224,7 +224,7 @@ async fn what_is_about_all_jobs_takes_a_token_for_all() {
 }
 
 #[tokio::test]
-async fn lists_show_what_the_token_can_see_and_batches_and_leases_ask_one_by_one() {
+async fn lists_show_the_jobs_of_the_token_and_batches_and_leases_check_each_job() {
     let daemon = Daemon::start().await;
     for key in ["a:b:c:1", "x:y:z:1"] {
         let call = format!("PUT /v1/jobs/{key}");

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn consumers_get_json_wherever_it_is_json() {
+    fn consumers_get_payloads_in_json_as_json() {
         let (json, base64) = Payloads::Json.show(b" {\"a\":\n1}\n");
         assert_eq!(json.unwrap().get(), "{\"a\":\n1}");
         assert_eq!(base64, None);

@@ -106,7 +106,7 @@ fn a_grant_is_good_for_its_scopes_and_prefixes() {
 }
 
 #[test]
-fn what_is_made_revoked_or_expired_is_known_by_daemons_that_run() {
+fn running_daemons_notice_new_revoked_and_expired_tokens() {
     let folder = Folder::new("change");
     let first = folder.make(&[Scope::Read], &[""]);
     let tokens = folder.open();
@@ -143,7 +143,7 @@ fn the_file_is_not_looked_at_all_the_time() {
 }
 
 #[test]
-fn a_file_that_is_damaged_or_gone_leaves_the_tokens_that_were_known() {
+fn a_damaged_or_missing_file_leaves_the_known_tokens() {
     let folder = Folder::new("damaged");
     let secret = folder.make(&[Scope::Read], &[""]);
     let tokens = folder.open();

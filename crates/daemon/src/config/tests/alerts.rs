@@ -8,7 +8,7 @@ fn kind(text: &str) -> Option<keyfall::Kind> {
 }
 
 #[test]
-fn a_route_says_it_for_its_own_and_none_is_nothing() {
+fn a_route_overrides_the_alerts_and_none_switches_them_off() {
     let text = r#"
 [alerts]
 on_dead = "ops:alerts:dead"
@@ -63,7 +63,7 @@ target = "pull"
 }
 
 #[test]
-fn flags_and_the_environment_say_it_for_all() {
+fn flags_and_the_environment_set_alerts_for_all_routes() {
     let flags = [("alerts-on-dead", "ops:alerts:dead")];
     let config = read_with("", &[("KEYFALL_ALERTS_ON_LATE", "none")], &flags).unwrap();
     let all = RouteAlerts::default().or(&config.alerts);
@@ -71,7 +71,7 @@ fn flags_and_the_environment_say_it_for_all() {
 }
 
 #[test]
-fn what_tells_nobody_or_of_nothing_or_goes_round_is_a_fault() {
+fn alerts_without_a_destination_or_an_event_or_in_a_circle_are_faults() {
     let text = r#"
 [alerts]
 on_dead = "ops:alerts"

@@ -13,7 +13,7 @@ fn of_target(target: &str) -> Vec<String> {
 }
 
 #[test]
-fn all_faults_of_a_callback_are_told_each_with_its_column() {
+fn all_faults_of_a_callback_are_reported_each_with_its_column() {
     for (target, expected) in [
         (
             "\"http\"",
@@ -125,7 +125,7 @@ breaker_pause = "10s"
 }
 
 #[test]
-fn what_the_default_file_says_of_callbacks_could_stand_there() {
+fn the_example_of_a_callback_in_the_default_file_is_valid() {
     let from = DEFAULT.find("#   [route.target.http]").unwrap();
     let lines = DEFAULT[from..].lines();
     let table: String = lines.map(|line| format!("{}\n", &line[1..])).collect();

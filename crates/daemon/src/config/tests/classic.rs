@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_classic_interface_is_off_or_closed_or_says_who_may_use_it() {
+fn the_classic_interface_is_off_or_local_or_lists_its_networks() {
     assert!(
         read("[classic]\nprefix = \"app1:queue\"\n")
             .unwrap()

@@ -77,7 +77,7 @@ fn switched_on(text: &str) -> String {
 }
 
 #[test]
-fn the_default_file_says_what_the_list_says() {
+fn the_default_file_agrees_with_the_list() {
     let listed = listed();
     let start = DEFAULT.find("\n# The Redis").unwrap_or(0);
     let end = DEFAULT.find("\n# The routes").unwrap_or(DEFAULT.len());
@@ -117,7 +117,7 @@ fn the_default_file_is_read_and_changes_nothing() {
 }
 
 #[test]
-fn what_the_default_file_has_commented_out_could_stand_there() {
+fn the_commented_out_settings_of_the_default_file_are_valid() {
     let on = switched_on(DEFAULT);
     // All files are missing, the place of Redis is given twice, and there is no other fault.
     for fault in faults(&on) {
@@ -130,7 +130,7 @@ fn what_the_default_file_has_commented_out_could_stand_there() {
 }
 
 #[test]
-fn all_faults_are_told_at_once_each_with_its_place() {
+fn all_faults_are_reported_at_once_each_with_its_place() {
     let text = r#"
 colour = "red"
 redis_url = "redis://h"
@@ -178,7 +178,7 @@ filter = "keyfall=loud"
 }
 
 #[test]
-fn what_is_no_toml_does_not_hide_what_else_is_wrong() {
+fn invalid_toml_does_not_hide_other_faults() {
     let text =
         "[redis]\nurl = redis://:geheim@h\nnamespce = \"x\"\n[[route]]\npattern = 1\n[http\n";
     let faults = faults(text);
@@ -194,7 +194,7 @@ fn what_is_no_toml_does_not_hide_what_else_is_wrong() {
 }
 
 #[test]
-fn all_faults_of_routes_are_told_each_with_its_line() {
+fn all_faults_of_routes_are_reported_each_with_its_line() {
     let text = r#"
 [[route]]
 pattern = "app1:trans:notice:{id}"
@@ -245,7 +245,7 @@ retry = { exponential = { base = "1s" } }
 }
 
 #[test]
-fn a_route_says_what_the_library_then_knows() {
+fn the_fields_of_a_route_reach_the_library() {
     let text = r#"
 [[route]]
 pattern = "app1:trans:notice:*"
@@ -548,7 +548,7 @@ fn several_servers_are_tables_or_a_url() {
 }
 
 #[test]
-fn what_the_default_file_says_of_servers_could_stand_there() {
+fn the_example_of_servers_in_the_default_file_is_valid() {
     let from = DEFAULT.find("#   [[redis.servers]]").unwrap();
     let lines = DEFAULT[from..]
         .lines()
@@ -719,7 +719,7 @@ fn secrets_come_from_files_or_the_environment_and_are_never_shown() {
 }
 
 #[test]
-fn https_needs_a_certificate_and_the_key_that_belongs_to_it() {
+fn https_needs_a_certificate_and_its_key() {
     let make = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (one, other) = (make(), make());
     let chain = Kept::new("chain", &one.cert.pem());

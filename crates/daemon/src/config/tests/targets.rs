@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn all_faults_of_targets_are_told_and_no_password() {
+fn all_faults_of_targets_are_reported_without_passwords() {
     let text = r#"
 [[route]]
 pattern = "a:b:c1:*"
@@ -48,7 +48,7 @@ target = { list = { key = "m", ca_file = "/none" } }
 }
 
 #[test]
-fn a_target_says_what_the_library_then_knows() {
+fn the_fields_of_a_target_reach_the_library() {
     let text = r#"
 [[route]]
 pattern = "a:b:c1:*"
