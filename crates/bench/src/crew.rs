@@ -179,7 +179,7 @@ async fn failed(workers: &mut JoinSet<keyfall::Result<()>>) -> anyhow::Error {
     match workers.join_next().await {
         Some(Ok(Err(error))) => error.into(),
         Some(Err(error)) => anyhow::Error::new(error).context("a worker panicked"),
-        Some(Ok(Ok(()))) | None => anyhow::anyhow!("a worker ended that nobody had stopped"),
+        Some(Ok(Ok(()))) | None => anyhow::anyhow!("a worker ended without being stopped"),
     }
 }
 

@@ -78,13 +78,13 @@ impl Nodes {
         };
         for range in ranges {
             let [first, last, primary, ..] = &range[..] else {
-                bail!("what the cluster says of its slots cannot be read");
+                bail!("the cluster's answer about its slots cannot be read");
             };
             let first: usize = redis::from_redis_value(first.clone())?;
             let last: usize = redis::from_redis_value(last.clone())?;
             let primary: Vec<Value> = redis::from_redis_value(primary.clone())?;
             let [host, port, ..] = &primary[..] else {
-                bail!("what the cluster says of its primaries cannot be read");
+                bail!("the cluster's answer about its primaries cannot be read");
             };
             let host: String = redis::from_redis_value(host.clone())?;
             let port: u16 = redis::from_redis_value(port.clone())?;
@@ -100,7 +100,7 @@ impl Nodes {
             nodes.owners[first..=last].fill(owner);
         }
         if nodes.all.is_empty() {
-            bail!("nobody serves the slots of this cluster");
+            bail!("no node serves the slots of this cluster");
         }
         Ok(nodes)
     }

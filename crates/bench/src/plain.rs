@@ -62,7 +62,7 @@ pub(super) async fn measure(
         let event = event.context("the server broke off the subscription")?;
         let heard = Instant::now();
         let key: String = event.get_payload()?;
-        let number = ground::number(&key).context("a key that nobody has set")?;
+        let number = ground::number(&key).context("an unknown key")?;
         let due = start.here + due_after(number, options);
         lags.push(heard.saturating_duration_since(due));
         bar.advance(1);

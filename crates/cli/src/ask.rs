@@ -15,7 +15,7 @@ pub(crate) fn confirm(what: &str, yes: bool) -> anyhow::Result<()> {
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         bail!(Stop::wrong(format!(
-            "{what}, and there is no terminal to ask at: say `--yes` if that is meant"
+            "{what}, and there is no terminal to ask at: add `--yes` to confirm"
         )));
     }
     eprint!("{}. Go on? [y/N] ", plain(what));

@@ -56,13 +56,13 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let damaged = audited.damaged.iter().filter(|it| !it.repaired).count();
     if unclean + damaged > 0 {
         let remedy = if options.repair {
-            "what is left is not repaired: see `docs/states.md`, Audit"
+            "a repair leaves the rest: see `docs/states.md`, Audit"
         } else {
-            "`--repair` mends what has a remedy"
+            "`--repair` mends the flaws that have a remedy"
         };
         let common = match damaged {
             0 => String::new(),
-            _ => ", and what all kinds have in common,".to_owned(),
+            _ => ", and the keys that all kinds share,".to_owned(),
         };
         bail!(
             "{unclean} of {} kinds{common} are not as they should be; {remedy}",

@@ -85,7 +85,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     }) = command;
     let Some(client) = server.client(Remedy::Cluster).await? else {
         bail!(Stop::wrong(
-            "keys are moved within Redis, which a daemon does for nobody: name the cluster by \
+            "keys are moved within Redis, which a daemon does not offer: name the cluster by \
              --redis-url instead of --api"
         ));
     };
@@ -113,8 +113,8 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     bail!(match (yes, mended.torn.first()) {
         (false, _) => "nothing was moved: say `--yes` to bring it together".to_owned(),
         (true, Some(torn)) => format!(
-            "nobody that answers has the rest of {0}: start the node again that had it, or go on \
-             without by `--give-up {0}`",
+            "no node that answers has the rest of {0}: start its node again, or go on without it \
+             by `--give-up {0}`",
             torn.ledger
         ),
         (true, None) => {

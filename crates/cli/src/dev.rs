@@ -66,7 +66,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         ended = redis.wait() => {
             ended?;
-            bail!("Redis has ended by itself; what it said is in {}/redis.log", answer.dir.display());
+            bail!("Redis has ended by itself; its output is in {}/redis.log", answer.dir.display());
         }
     }
     redis.stop().await?;

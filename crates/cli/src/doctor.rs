@@ -92,7 +92,7 @@ async fn ask(options: &Options) -> anyhow::Result<DoctorOut> {
             Ok(options.server.explained(diagnose.await, remedy)?.into())
         }
         None if options.fix => bail!(Stop::wrong(
-            "--fix changes settings of Redis, which a daemon does for nobody: name the Redis by \
+            "--fix changes settings of Redis, which a daemon does not offer: name the Redis by \
              --redis-url instead of --api"
         )),
         None => options.server.connect().await?.doctor().await,

@@ -37,7 +37,7 @@ impl Durably {
             told += match reached.on_disk {
                 Some(true) => ", and it was on the disk of the primary",
                 Some(false) => ", and it was not on the disk of the primary",
-                None => ", and this server does not tell what is on disk",
+                None => ", and this server does not report its disk",
             };
             if let Some(disks) = reached.replicas_on_disk {
                 told += &format!(", and on those of {}", count(disks));

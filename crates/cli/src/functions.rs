@@ -163,7 +163,7 @@ impl Options {
     fn functions(&self, replace: bool) -> anyhow::Result<Functions> {
         let Some(redis) = self.server.redis()? else {
             bail!(Stop::wrong(
-                "a library is loaded into Redis, which a daemon does for nobody: name the Redis by \
+                "a library is loaded into Redis, which a daemon does not offer: name the Redis by \
                  --redis-url instead of --api"
             ));
         };

@@ -26,7 +26,7 @@ pub(crate) struct Options {
 enum Command {
     /// Remove an empty kind: one without jobs and dead letters
     #[command(
-        after_help = "Producers and workers may go on meanwhile: who schedules a job of it afterwards makes it anew.\n\nExample:\n  keyfall kinds drop app1:trans:notice"
+        after_help = "Producers and workers may go on meanwhile: a later schedule of one of its jobs creates it again.\n\nExample:\n  keyfall kinds drop app1:trans:notice"
     )]
     Drop(DropOptions),
 }

@@ -53,7 +53,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     } = options;
     let Some(client) = server.client(Remedy::Redis).await? else {
         bail!(Stop::wrong(
-            "jobs are moved within Redis, which a daemon does for nobody: name the Redis by \
+            "jobs are moved within Redis, which a daemon does not offer: name the Redis by \
              --redis-url instead of --api"
         ));
     };

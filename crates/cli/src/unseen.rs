@@ -19,6 +19,6 @@ pub(crate) fn told(unseen: &[UnseenOut]) -> anyhow::Result<()> {
         aside(format!("not seen: {}: {}{shards}", one.server, one.error));
     }
     bail!(Stop::unavailable(
-        "a server is away, and what it has is not among this: try again when it is there"
+        "a server is away, and its part is missing here: try again when it is back"
     ))
 }

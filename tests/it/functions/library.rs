@@ -215,7 +215,7 @@ async fn the_command_installs_checks_shows_and_removes() {
     site = site.through_a_daemon();
     site.run("functions check")
         .await
-        .fails(2, "a daemon does for nobody");
+        .fails(2, "a daemon does not offer");
 }
 
 #[tokio::test]

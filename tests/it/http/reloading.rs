@@ -92,7 +92,7 @@ impl Drop for Configured {
     }
 }
 
-const REPLACED: &str = "the routes are those of the configuration";
+const REPLACED: &str = "the routes of the new configuration hold now";
 
 fn route(pattern: &str, further: &str) -> String {
     format!("[[route]]\npattern = \"{pattern}\"\ntarget = \"pull\"\n{further}\n")
@@ -159,7 +159,7 @@ async fn a_faulty_file_changes_nothing_and_all_its_faults_are_told() {
     let good = route(&site.pattern(), "lease = \"70s\"");
     let daemon = Configured::start(&site, &good);
     let bad = good.replace("70s", "0s") + "conccurrency = 3\n[redis]\nurll = \"x\"\n";
-    let log = daemon.reload(&bad, "the routes stay what they were").await;
+    let log = daemon.reload(&bad, "the old routes stay").await;
     for part in [
         "3 faults",
         "route.lease",

@@ -119,7 +119,7 @@ fn in_hash(
 
 fn classic(names: &Names, score: f64, kept: &[u8]) -> Result<Entry, String> {
     let job: Record = rmp_serde::from_slice(kept)
-        .map_err(|error| format!("what stands under its id is no job in MessagePack: {error}"))?;
+        .map_err(|error| format!("the value under its id is no job in MessagePack: {error}"))?;
     let kind = names.kind(&job.topic).map_err(|error| error.to_string())?;
     let key = Names::key(&kind, &job.id).map_err(|error| error.to_string())?;
     // A consumer may have it, or a push after this one may have made it later: the later counts.

@@ -27,7 +27,7 @@ impl Reload {
         loop {
             hangups.recv().await;
             if let Err(error) = self.once().await {
-                tracing::error!("the routes stay what they were: {error:#}");
+                tracing::error!("the old routes stay: {error:#}");
             }
         }
     }
@@ -49,7 +49,7 @@ impl Reload {
             self.rerouter.replace(set.router.clone()).await?;
             self.routes.replace(set);
             tracing::info!(
-                "the routes are those of the configuration as it is now; other settings are taken at a start only"
+                "the routes of the new configuration hold now; other settings change only at a start"
             );
             for route in &config.routes {
                 tracing::info!("route {}", route.pattern);

@@ -179,7 +179,7 @@ impl New {
         match options.open(&new) {
             Ok(file) => Ok(New { path: new, file }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!(
-                "{} is there, so {} is being changed; if nobody is at it, remove the former",
+                "{} exists, so {} is being changed; if no process does so, remove the former",
                 new.display(),
                 path.display()
             ),

@@ -94,7 +94,7 @@ impl Tokens {
                         known.grants = Arc::new(grants);
                     }
                     Err(error) => tracing::error!(
-                        "the tokens have changed and cannot be used, so those from before stay: \
+                        "the tokens have changed and cannot be used, so the old tokens stay: \
                          {error:#}"
                     ),
                 }
