@@ -124,7 +124,7 @@ impl History {
         match kept {
             None => self.wrong.push("Redis came back without its mark".into()),
             Some(kept) if kept < since => self.wrong.push(format!(
-                "Redis went back to {kept}, and what was answered before {since} had to be there"
+                "Redis went back to {kept}, and answers before {since} had to be there"
             )),
             Some(_) => {}
         }

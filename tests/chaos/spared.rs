@@ -97,7 +97,7 @@ impl Spared {
         if self.starts() < LEAST {
             let judged = self.starts();
             wrong.push(format!(
-                "{judged} first starts of what the other servers have were judged, and not {LEAST}"
+                "{judged} first starts on the other servers were judged, and not {LEAST}"
             ));
         }
         wrong

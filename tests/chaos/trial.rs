@@ -98,7 +98,7 @@ async fn try_to_play(
     let kept = Kept::read(&client, redis.as_mut()).await;
     let kept = kept.map_err(|error| {
         // An earlier failure may be the reason.
-        wrong.push(format!("what is left cannot be read: {error:?}"));
+        wrong.push(format!("the remaining data cannot be read: {error:?}"));
         wrong.join("; ")
     })?;
     let leases = match stage.keeps_a_log {

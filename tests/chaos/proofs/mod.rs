@@ -224,7 +224,7 @@ impl Row {
         let mut violations = self.violations.iter();
         assert!(
             violations.any(|violation| violation.contains(words)),
-            "{words:?} is not told: {:#?}",
+            "{words:?} is not reported: {:#?}",
             self.violations
         );
     }
@@ -234,7 +234,7 @@ impl Row {
     fn does_not_tell(&self, words: &str) {
         let mut violations = self.violations.iter();
         let told = violations.find(|violation| violation.contains(words));
-        assert!(told.is_none(), "it is told: {told:?}");
+        assert!(told.is_none(), "it is reported: {told:?}");
     }
 
     #[track_caller]

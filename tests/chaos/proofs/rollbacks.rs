@@ -10,7 +10,7 @@ pub(super) const ALL: &[Proof] = &[
         a_letter_that_vanishes,
     ),
     ("Redis comes back without its mark", no_mark),
-    ("Redis forgets more than what was done to it", too_far_back),
+    ("Redis forgets more than its fault explains", too_far_back),
 ];
 
 fn rolled_back(trial: Trial, seconds: f64, kept: Option<f64>, since: f64) -> Trial {

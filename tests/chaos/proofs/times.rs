@@ -12,7 +12,7 @@ pub(super) const ALL: &[Proof] = &[
     ("jobs that are late, and do not say so", late_from_outside),
     ("jobs that are moved are not late", moved),
     ("too few jobs are judged, on a busy machine", too_few),
-    ("what is not judged is told", not_judged),
+    ("a bound that is not judged is reported", not_judged),
 ];
 
 /// Many jobs, after the faults, each of which claims to be on time and begins so late.
@@ -110,7 +110,7 @@ fn too_few() {
     let since = super::at(1.0);
     let trial = trial.note("harness", 8.0, What::Suffered { part, since });
     let row = trial.judge(SCENARIO);
-    row.tells("49 first starts of what the other servers have were judged, and not 50");
+    row.tells("49 first starts on the other servers were judged, and not 50");
 }
 
 fn not_judged() {

@@ -26,7 +26,7 @@ pub(super) const ALL: &[Proof] = &[
         gone_and_then_cancelled,
     ),
     (
-        "a job that is gone, by what a cancel is answered",
+        "a job that is gone, by the answer to a cancel",
         gone_by_an_answer,
     ),
     (
