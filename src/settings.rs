@@ -125,8 +125,8 @@ pub(crate) const FOUND_FOR: Duration = Duration::from_secs(60);
 /// The time without a call after which a client forgets its knowledge of a kind.
 pub(crate) const IDLE: Duration = Duration::from_secs(300);
 
-/// The interval at which a client looks for such kinds, and the time without a call after which a
-/// lane ends.
+/// The interval at which a client looks for such kinds, and the time without a call after which the
+/// task of a queue ends.
 pub(crate) const IDLE_LOOK: Duration = Duration::from_secs(60);
 
 /// The number of batches of one operation on one ledger that a client keeps in flight. Measured:

@@ -1,8 +1,8 @@
 //! Batching of simultaneous calls.
 //!
-//! A [`Batcher`] queues the items of one operation on one ledger. Its lanes take turns: a free lane
-//! takes all items in the queue, sends them as one call, and hands out the answers. So a single
-//! call leaves at once, and a crowd leaves in batches.
+//! A [`Batcher`] queues the items of one operation on one ledger. As soon as a lane is free, all
+//! items in the queue leave on it as one call. So a single call leaves at once, and a crowd leaves
+//! in batches.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -15,7 +15,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::settings::{BATCH, BATCH_BYTES, IDLE_LOOK, LANES, QUEUE};
 use crate::store::{
-    Answered, BackupItem, Change, Discard, Lane, Ledger, Outdated, Placement, Revival, Update,
+    Answered, BackupItem, Change, Discard, HeldLane, Lane, LanePool, Ledger, Outdated, Placement,
+    Revival, Update,
 };
 
 /// An operation that a lane can send to a ledger in batches.
@@ -26,8 +27,8 @@ pub(crate) trait BatchOperation: Sized + Send + Sync + 'static {
     /// The answer to one item.
     type Answer: Send + 'static;
 
-    /// How long a lane waits for more items after the first, and the number of items at which it
-    /// stops waiting. No wait by default: callers wait for their answers.
+    /// How long a batch waits for more items after the first, and the number of items at which it
+    /// leaves. No wait by default: callers wait for their answers.
     fn gather(_: &Self::Terms) -> (Duration, usize) {
         (Duration::ZERO, 0)
     }
@@ -54,17 +55,18 @@ pub(crate) trait BatchOperation: Sized + Send + Sync + 'static {
     }
 }
 
-/// The queue of one operation on one ledger, with the lanes that send it. The queue holds [`QUEUE`]
-/// items; further callers wait for room.
+/// The queue of one operation on one ledger, with the lanes that it leaves on. The queue holds
+/// [`QUEUE`] items; further callers wait for room.
 pub(crate) struct Batcher<Op: BatchOperation> {
     ledger: Arc<Ledger>,
     terms: Op::Terms,
+    lanes: LanePool,
     entrance: Arc<BatchQueue<Op>>,
-    /// The runtime of the lanes; `None` for the runtime of the first call.
+    /// The runtime that empties the queue; `None` for the runtime of the first call.
     runtime: Option<Handle>,
 }
 
-/// The sending half of the queue; `None` while no lanes run.
+/// The sending half of the queue; `None` while no task empties it.
 type BatchQueue<Op> = Mutex<Option<mpsc::Sender<QueuedItem<Op>>>>;
 
 /// An item in the queue, with its deadline and the receiver of its answer.
@@ -84,17 +86,18 @@ enum ReplySender<A> {
 }
 
 impl<Op: BatchOperation> Batcher<Op> {
-    /// A batcher without lanes; the first call starts them.
+    /// A batcher without a task; the first call starts it.
     pub(crate) fn new(ledger: Arc<Ledger>, terms: Op::Terms) -> Self {
         Batcher {
             ledger,
             terms,
+            lanes: LanePool::new(LANES),
             entrance: Arc::default(),
             runtime: None,
         }
     }
 
-    /// Runs the lanes on the current runtime, even if the first call comes from another one.
+    /// Empties the queue on the current runtime, even if the first call comes from another one.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -132,8 +135,8 @@ impl<Op: BatchOperation> Batcher<Op> {
         }
     }
 
-    /// Queues one item and returns; `told` gets the answer later, on the runtime of the lanes. No
-    /// task has to be woken for the answer.
+    /// Queues one item and returns; `told` gets the answer later, on the runtime that empties
+    /// the queue. No task has to be woken for the answer.
     #[cfg(feature = "worker")]
     pub(crate) async fn post(
         &self,
@@ -149,24 +152,22 @@ impl<Op: BatchOperation> Batcher<Op> {
         }
     }
 
-    /// The sending half of the queue. The first call starts the lanes. A later call starts new
-    /// lanes if the old ones ended for lack of calls, or their runtime is gone.
+    /// The sending half of the queue. The first call starts the task that empties the queue. A later
+    /// call starts another if that one ended for lack of calls, or its runtime is gone.
     fn entrance(&self) -> mpsc::Sender<QueuedItem<Op>> {
         let mut entrance = self.entrance.lock().expect("no panic while held");
         if let Some(open) = entrance.as_ref().filter(|open| !open.is_closed()) {
             return open.clone();
         }
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
         let runtime = self.runtime.clone().unwrap_or_else(Handle::current);
-        for _ in 0..LANES {
-            runtime.spawn(run_lane(
-                self.ledger.clone(),
-                self.terms.clone(),
-                receiver.clone(),
-                Arc::downgrade(&self.entrance),
-            ));
-        }
+        runtime.spawn(send_batches(
+            self.ledger.clone(),
+            self.terms.clone(),
+            self.lanes.clone(),
+            receiver,
+            Arc::downgrade(&self.entrance),
+        ));
         entrance.insert(sender).clone()
     }
 }
@@ -200,23 +201,22 @@ impl<A> ReplySender<A> {
     }
 }
 
-/// One lane: sends one call at a time, until the batcher is dropped or no call came for
-/// [`IDLE_LOOK`].
-async fn run_lane<Op: BatchOperation>(
+/// Empties the queue: batch by batch, each on a lane of its own. It ends when the batcher is dropped
+/// or no call came for [`IDLE_LOOK`].
+async fn send_batches<Op: BatchOperation>(
     ledger: Arc<Ledger>,
     terms: Op::Terms,
-    waiting: Arc<tokio::sync::Mutex<mpsc::Receiver<QueuedItem<Op>>>>,
+    lanes: LanePool,
+    mut waiting: mpsc::Receiver<QueuedItem<Op>>,
     entrance: Weak<BatchQueue<Op>>,
 ) {
-    let mut lane = Lane::new();
     let mut batch = Vec::new();
     loop {
-        {
-            let mut waiting = waiting.lock().await;
+        if batch.is_empty() {
             match timeout(IDLE_LOOK, waiting.recv_many(&mut batch, BATCH)).await {
                 Ok(0) => return,
                 Ok(_) => {}
-                // Items that are queued by now are still sent; the next call starts new lanes.
+                // Items that are queued by now are still sent; the next call starts a new task.
                 Err(_) => {
                     if let Some(entrance) = entrance.upgrade() {
                         entrance.lock().expect("no panic while held").take();
@@ -224,34 +224,27 @@ async fn run_lane<Op: BatchOperation>(
                     continue;
                 }
             }
-            // A caller that was just answered may be about to call again: let it. This takes no
-            // time.
-            tokio::task::yield_now().await;
-            while batch.len() < BATCH
-                && let Ok(more) = waiting.try_recv()
-            {
-                batch.push(more);
-            }
-            let (gather, enough) = Op::gather(&terms);
-            let end = Instant::now() + gather;
-            while batch.len() < enough {
-                let room = BATCH - batch.len();
-                let more = waiting.recv_many(&mut batch, room);
-                if !matches!(timeout_at(end, more).await, Ok(1..)) {
-                    break;
-                }
+        }
+        let lane = lanes.take().await;
+        // A caller that was just answered may be about to call again: let it. This takes no time.
+        tokio::task::yield_now().await;
+        while batch.len() < BATCH
+            && let Ok(more) = waiting.try_recv()
+        {
+            batch.push(more);
+        }
+        let (gather, enough) = Op::gather(&terms);
+        let end = Instant::now() + gather;
+        while batch.len() < enough {
+            let room = BATCH - batch.len();
+            let more = waiting.recv_many(&mut batch, room);
+            if !matches!(timeout_at(end, more).await, Ok(1..)) {
+                break;
             }
         }
-        while !batch.is_empty() {
-            let rest = batch.split_off(fitting(&batch));
-            send_batch(
-                &ledger,
-                &terms,
-                &mut lane,
-                std::mem::replace(&mut batch, rest),
-            )
-            .await;
-        }
+        let rest = batch.split_off(fitting(&batch));
+        let batch = std::mem::replace(&mut batch, rest);
+        tokio::spawn(send_batch(ledger.clone(), terms.clone(), lane, batch));
     }
 }
 
@@ -268,9 +261,9 @@ fn fitting<Op: BatchOperation>(batch: &[QueuedItem<Op>]) -> usize {
 /// Sends one batch, without the items whose callers have left, by the latest deadline of its items.
 /// An error goes to each of them.
 async fn send_batch<Op: BatchOperation>(
-    ledger: &Ledger,
-    terms: &Op::Terms,
-    lane: &mut Lane,
+    ledger: Arc<Ledger>,
+    terms: Op::Terms,
+    mut lane: HeldLane,
     batch: Vec<QueuedItem<Op>>,
 ) {
     let mut items = Vec::with_capacity(batch.len());
@@ -288,7 +281,7 @@ async fn send_batch<Op: BatchOperation>(
     if items.is_empty() {
         return;
     }
-    match Op::send(ledger, lane, terms, &items, until.into_std()).await {
+    match Op::send(&ledger, &mut lane, &terms, &items, until.into_std()).await {
         Ok(answers) => {
             for (reply, answer) in replies.into_iter().zip(answers) {
                 reply.tell(Ok(answer));

@@ -68,7 +68,6 @@ pub use operating::stats::Stats;
 #[cfg(feature = "worker")]
 pub use operating::story::{KeyDiffers, Story, Wait};
 pub use producing::change::{Cancel, CancelDurably, Cancelled, Reschedule, Rescheduled, Updated};
-use producing::many::Lanes;
 pub use producing::new_job::NewJob;
 pub use producing::ordered::Ordered;
 pub use producing::schedule::{
@@ -82,11 +81,11 @@ pub use view::{JobState, JobView};
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey, Kind};
-use crate::settings::{ClientSettings, KNOWN_FOR, TOLD_AGAIN};
+use crate::settings::{ClientSettings, KNOWN_FOR, LANES, TOLD_AGAIN};
 use crate::shards::Layout;
 use crate::store::{
-    Answered, BackupItem, Change, Discard, Ledger, Outdated, Placement, Revival, Store, Unlisted,
-    Update, Word,
+    Answered, BackupItem, Change, Discard, LanePool, Ledger, Outdated, Placement, Revival, Store,
+    Unlisted, Update, Word,
 };
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Server, Settlement};
@@ -135,8 +134,8 @@ struct ClientInner {
 /// One ledger (a shard of a kind), with one batcher for each operation.
 struct ShardClient {
     ledger: Arc<Ledger>,
-    /// Lanes for calls that bring batches of their own, such as `schedule_many`.
-    lanes: Lanes,
+    /// Lanes for calls that bring batches of their own: `schedule_many` and bulk calls.
+    lanes: LanePool,
     schedules: Batcher<Placement>,
     changes: Batcher<Change>,
     updates: Batcher<Update>,
@@ -158,7 +157,7 @@ impl ShardClient {
     /// `layout` names the shard that each misplaced job moves to.
     fn new(ledger: Arc<Ledger>, layout: Layout) -> Arc<Self> {
         Arc::new(ShardClient {
-            lanes: Lanes::new(),
+            lanes: LanePool::new(LANES),
             schedules: Batcher::new(ledger.clone(), ()),
             changes: Batcher::new(ledger.clone(), ()),
             updates: Batcher::new(ledger.clone(), ()),

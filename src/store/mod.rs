@@ -52,8 +52,7 @@ pub(crate) use ledger::history::{Added, HistoryStream, Line};
 pub(crate) use ledger::inspect::{Found, Tally};
 #[cfg(feature = "worker")]
 pub(crate) use ledger::keyspace::{PlainKey, Progress};
-pub(crate) use ledger::lane::Lane;
-pub(crate) use ledger::lane::unique_id;
+pub(crate) use ledger::lane::{HeldLane, Lane, LanePool, unique_id};
 pub(crate) use ledger::letters::{BackupItem, Discard, KeptAs, Letter, Revival};
 pub(crate) use ledger::list::{Position, Seen, Slice, Sought};
 pub(crate) use ledger::mending::Wrong;

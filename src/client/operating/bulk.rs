@@ -4,7 +4,6 @@
 
 use std::collections::HashSet;
 use std::future::IntoFuture;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
@@ -13,13 +12,13 @@ use super::listing::letter_name;
 use super::partial::PartialView;
 use super::scan::JobScan;
 use crate::client::due::{NOW, after, at};
-use crate::client::{CallTarget, Client, KindShards, Pending, Selection, Unseen, out_of_place};
+use crate::client::{
+    CallTarget, Client, KindShards, Pending, Selection, ShardClient, Unseen, out_of_place,
+};
 use crate::error::{Error, Result};
 use crate::key::{JobKey, Kind};
 use crate::prefix::Prefix;
-use crate::store::{
-    Answered, Change, Discard, Lane, Ledger, Letter, Revival, Seen, Slice, Sought, When, Word,
-};
+use crate::store::{Answered, Change, Discard, Letter, Revival, Seen, Slice, Sought, When, Word};
 use crate::time::UnixMs;
 
 /// A call on all jobs of a [`Selection`]; sent when it is awaited. Answers [`BulkReport`].
@@ -175,7 +174,6 @@ struct BulkCall<'a> {
     dry_run: bool,
     /// The time of its beginning, by Redis' clock.
     began: UnixMs,
-    lane: Lane,
     /// Jobs to skip if the scan meets them again: runs that were told to stop, since a renewal
     /// moves them ahead of the scan, and keys with a requeued letter.
     told: HashSet<String>,
@@ -200,7 +198,6 @@ impl<'a> BulkCall<'a> {
             deed,
             dry_run,
             began,
-            lane: Lane::new(),
             told: HashSet::new(),
             report: BulkReport::default(),
         })
@@ -219,7 +216,6 @@ impl<'a> BulkCall<'a> {
             .kinds_in_view(prefix, self.client.deadline())
             .await?;
         for kind in kinds {
-            self.lane = Lane::new();
             self.told.clear();
             let kind_shards = self.client.kind_shards(kind.as_str())?;
             for state in states {
@@ -241,7 +237,7 @@ impl<'a> BulkCall<'a> {
     ) -> Result<()> {
         for shard_client in kind_shards.before() {
             // Its jobs may belong on any server, and each server is needed.
-            self.walk(&shard_client.ledger, state, of_id, true).await?;
+            self.walk(shard_client, state, of_id, true).await?;
         }
         for shard_client in kind_shards.before() {
             let until = self.client.deadline();
@@ -252,7 +248,7 @@ impl<'a> BulkCall<'a> {
         }
         for shard_client in kind_shards.shard_clients() {
             let is_moving = kind_shards.is_moving();
-            let walk = Box::pin(self.walk(&shard_client.ledger, state, of_id, is_moving));
+            let walk = Box::pin(self.walk(shard_client, state, of_id, is_moving));
             match is_moving {
                 true => walk.await?,
                 false => view.see(&shard_client.ledger, walk).await.map(drop)?,
@@ -264,7 +260,7 @@ impl<'a> BulkCall<'a> {
     /// Scans one ledger in one state, and changes the jobs page by page.
     async fn walk(
         &mut self,
-        ledger: &Arc<Ledger>,
+        shard_client: &ShardClient,
         state: &'static str,
         of_id: &str,
         is_moving: bool,
@@ -276,6 +272,7 @@ impl<'a> BulkCall<'a> {
             records: matches!(self.deed, BulkAction::Requeue) && !self.dry_run,
             ..Sought::all_of(state, of_id)
         };
+        let ledger = &shard_client.ledger;
         let mut walk = JobScan::through(self.client, ledger, sought).await?;
         while let Some(slice) = walk.next().await? {
             let mut matched = self.matching(slice);
@@ -293,7 +290,7 @@ impl<'a> BulkCall<'a> {
             } else if !self.dry_run && is_moving {
                 self.carry_out_each(ledger.kind(), matched).await?;
             } else if !self.dry_run && !matched.is_empty() {
-                self.carry_out(&walk.ledger, matched).await?;
+                self.carry_out(shard_client, matched).await?;
             }
         }
         Ok(())
@@ -367,10 +364,11 @@ impl<'a> BulkCall<'a> {
     }
 
     /// Sends a page as one numbered call, and counts the answers.
-    async fn carry_out(&mut self, ledger: &Ledger, seen: Vec<Seen>) -> Result<()> {
+    async fn carry_out(&mut self, shard_client: &ShardClient, seen: Vec<Seen>) -> Result<()> {
         let count = seen.len() as u64;
         let until = self.client.deadline();
-        let lane = &mut self.lane;
+        let ledger = &shard_client.ledger;
+        let lane = &mut shard_client.lanes.take_in_time(until).await?;
         let kind = ledger.kind();
         let change = |when, step| {
             let keys = seen.iter().filter_map(|seen| kind.key(&seen.member).ok());

@@ -4,13 +4,10 @@
 //! that is being resharded travel one by one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::timeout_at;
 
 use crate::client::batcher::BatchOperation;
 use crate::client::durably::send_durably;
@@ -19,21 +16,7 @@ use crate::client::{Client, KindShards, NewJob, Scheduled, ShardClient};
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::settings::{BATCH, BATCH_BYTES, LANES};
-use crate::store::{Answered, Lane, Placement, Word};
-
-/// The lanes of one ledger for calls that bring batches of their own; at most [`LANES`].
-pub(crate) struct Lanes {
-    free: Mutex<Vec<Lane>>,
-    turns: Semaphore,
-}
-
-/// A lane that one caller holds alone. A caller that stops waiting returns it as it is: the next
-/// call of the lane overtakes the unfinished one.
-struct LaneGuard<'a> {
-    lane: Option<Lane>,
-    lanes: &'a Lanes,
-    _permit: SemaphorePermit<'a>,
-}
+use crate::store::{Answered, HeldLane, Placement, Word};
 
 /// Jobs of one ledger that travel in one call.
 #[derive(Default)]
@@ -258,13 +241,13 @@ impl Client {
             shard_client,
             batches,
         } = batches;
-        let mut turn = None;
+        let mut lane = None;
         let mut sent = Vec::with_capacity(batches.len());
         for batch in batches {
             let answered = match gave_up.get() {
                 Some(error) => Err(error.duplicate()),
                 None => {
-                    self.send_batch(&kind_shards, &shard_client, &mut turn, &batch)
+                    self.send_batch(&kind_shards, &shard_client, &mut lane, &batch)
                         .await
                 }
             };
@@ -287,11 +270,11 @@ impl Client {
 
     /// Sends one batch on the lane of its sequence, and lists its kind before and, if needed,
     /// afterwards.
-    async fn send_batch<'a>(
+    async fn send_batch(
         &self,
         kind_shards: &Arc<KindShards>,
-        shard_client: &'a Arc<ShardClient>,
-        turn: &mut Option<LaneGuard<'a>>,
+        shard_client: &ShardClient,
+        lane: &mut Option<HeldLane>,
         batch: &ScheduleBatch,
     ) -> Result<Vec<PlacedItem>> {
         let within = batch.durable.iter().flatten().map(|it| it.within).max();
@@ -306,11 +289,10 @@ impl Client {
                 .map(|it| (Answered::absent(), it.map(|_| Ok(Reached::NOTHING))));
             return Ok(absent.collect());
         }
-        let turn = match turn {
-            Some(turn) => turn,
-            None => turn.insert(shard_client.lanes.take(until).await?),
+        let lane = match lane {
+            Some(lane) => lane,
+            None => lane.insert(shard_client.lanes.take_in_time(until).await?),
         };
-        let lane = turn.lane.as_mut().expect("until it is dropped");
         let placed = send_durably(&shard_client.ledger, lane, &(), items, durable, until).await?;
         let answered: Vec<Answered> = placed.iter().map(|(answered, _)| *answered).collect();
         if answered.iter().any(|it| it.answer != Word::Absent) {
@@ -326,41 +308,6 @@ impl Client {
             );
         }
         Ok(placed)
-    }
-}
-
-impl Lanes {
-    pub(crate) fn new() -> Self {
-        Lanes {
-            free: Mutex::default(),
-            turns: Semaphore::new(LANES),
-        }
-    }
-
-    /// Takes a free lane, or waits for one.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unavailable`] if none is free in time.
-    async fn take(&self, until: Instant) -> Result<LaneGuard<'_>> {
-        let Ok(Ok(permit)) = timeout_at(until.into(), self.turns.acquire()).await else {
-            return Err(Error::new(
-                ErrorKind::Unavailable,
-                "too many calls are waiting for Redis; these jobs were not sent",
-            ));
-        };
-        let lane = self.free.lock().expect("no panic while held").pop();
-        Ok(LaneGuard {
-            lane: Some(lane.unwrap_or_else(Lane::new)),
-            lanes: self,
-            _permit: permit,
-        })
-    }
-}
-
-impl Drop for LaneGuard<'_> {
-    fn drop(&mut self) {
-        let mut free = self.lanes.free.lock().expect("no panic while held");
-        free.extend(self.lane.take());
     }
 }
 

@@ -8,7 +8,7 @@
 //! | file | contents |
 //! |---|---|
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
-//! | [`call`], [`lane`] | calls of scripts; numbered calls, which may be repeated |
+//! | [`call`], [`lane`] | calls of scripts; numbered calls, which may be repeated, and pools of lanes |
 //! | [`produce`], `work` | the operations of producers and of workers |
 //! | [`inspect`], [`list`], [`letters`] | reads of one job; lists of jobs, page by page; dead letters |
 //! | `history` | the history of jobs, for people |

@@ -22,7 +22,7 @@ use crate::key::JobKey;
 use crate::prefix::Prefix;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::source::Source;
-use crate::store::{Answered, ClaimReply, Lane, Sweep, Word};
+use crate::store::{Answered, ClaimReply, HeldLane, LanePool, Sweep, Word};
 use crate::worker::instances::PeerTable;
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
 use crate::worker::running::slots::{Slot, Slots};
@@ -62,12 +62,9 @@ pub(crate) struct Claimer {
 }
 
 /// The state of one ledger.
-#[derive(Default)]
 struct Counter {
-    /// Lanes without a call.
-    idle: Vec<Lane>,
-    /// Number of calls under way; at most [`CLAIMS`].
-    in_flight: usize,
+    /// One lane for each call under way; [`CLAIMS`] in all.
+    lanes: LanePool,
     /// The search through due jobs, for a kind with several routes.
     search: RouteSearch,
 }
@@ -88,8 +85,17 @@ enum ClaimResult {
     },
 }
 
-/// A call under way, with the ledger and the lane that it uses.
-type Flight = BoxFuture<'static, (Arc<ServedLedger>, Lane, ClaimResult)>;
+/// A call under way, with its ledger.
+type Flight = BoxFuture<'static, (Arc<ServedLedger>, ClaimResult)>;
+
+impl Default for Counter {
+    fn default() -> Self {
+        Counter {
+            lanes: LanePool::new(CLAIMS),
+            search: RouteSearch::default(),
+        }
+    }
+}
 
 impl Claimer {
     /// A claimer for these ledgers, which subscribes to news of leases. It does nothing until
@@ -133,16 +139,14 @@ impl Claimer {
                 () = self.slots.freed() => {}
                 () = self.slots.replenished() => {}
                 Some(news) = self.news.recv() => self.hear(&news),
-                Some((served, lane, landing)) = flights.next() => {
-                    self.land(&served, lane, landing);
-                }
+                Some((served, landing)) = flights.next() => self.land(&served, landing),
             }
         }
         // From now on other engines serve the clients that pull.
         self.news.close();
         self.slots.retire();
-        while let Some((served, lane, landing)) = flights.next().await {
-            self.land(&served, lane, landing);
+        while let Some((served, landing)) = flights.next().await {
+            self.land(&served, landing);
         }
     }
 
@@ -190,34 +194,30 @@ impl Claimer {
         for place in 0..ledgers.len() {
             let served = &ledgers[(place + self.turn) % ledgers.len()];
             let counter = self.counters.entry(served.index).or_default();
-            while counter.in_flight < CLAIMS && !counter.search.is_under_way() {
+            while !counter.search.is_under_way()
+                && let Some(lane) = counter.lanes.try_take()
+            {
                 let search = &mut counter.search;
                 let pick =
                     |ledger_inbox: &mut _| pick::next(ledger_inbox, search, served, means, waiting);
                 let Some(claim_call) = self.inbox.with(served, pick) else {
                     break;
                 };
-                counter.in_flight += 1;
-                let lane = counter.idle.pop().unwrap_or_else(Lane::new);
                 flights.push(send(served.clone(), lane, claim_call));
             }
         }
     }
 
-    /// Drops the state of ledgers that are not served any more, once their last call has landed.
+    /// Drops the state of ledgers that are not served any more. A call under way keeps its lane.
     fn forget_counters(&mut self, ledgers: &[Arc<ServedLedger>]) {
         if self.counters.len() > ledgers.len() {
             let served: HashSet<usize> = ledgers.iter().map(|served| served.index).collect();
-            self.counters
-                .retain(|index, counter| counter.in_flight > 0 || served.contains(index));
+            self.counters.retain(|index, _| served.contains(index));
         }
     }
 
     /// Takes in the answer to a call.
-    fn land(&mut self, served: &Arc<ServedLedger>, lane: Lane, landing: ClaimResult) {
-        let counter = self.counters.entry(served.index).or_default();
-        counter.in_flight -= 1;
-        counter.idle.push(lane);
+    fn land(&mut self, served: &Arc<ServedLedger>, landing: ClaimResult) {
         match landing {
             ClaimResult::Claim {
                 named,
@@ -236,23 +236,25 @@ impl Claimer {
                     heard.for_each(|wanted| adopter.expired(served, &wanted.id));
                 }
             },
-            ClaimResult::Look { found } => match found {
-                Ok(found) => self.inbox.with(served, |ledger_inbox| {
-                    let search = &mut counter.search;
-                    let means = ClaimContext {
-                        slots: &self.slots,
-                        routes: self.served_ledgers.routes(),
-                        instances: &self.instances,
-                        lease: self.lease,
-                    };
-                    search.found(ledger_inbox, found.overdue, served, means);
-                }),
-                Err(error) => {
-                    served.ledger.note::<()>("sweep", &Err(error));
-                    counter.search = RouteSearch::default();
-                    self.give_up(served);
+            ClaimResult::Look { found } => {
+                let search = &mut self.counters.entry(served.index).or_default().search;
+                match found {
+                    Ok(found) => self.inbox.with(served, |ledger_inbox| {
+                        let means = ClaimContext {
+                            slots: &self.slots,
+                            routes: self.served_ledgers.routes(),
+                            instances: &self.instances,
+                            lease: self.lease,
+                        };
+                        search.found(ledger_inbox, found.overdue, served, means);
+                    }),
+                    Err(error) => {
+                        served.ledger.note::<()>("sweep", &Err(error));
+                        *search = RouteSearch::default();
+                        self.give_up(served);
+                    }
                 }
-            },
+            }
         }
     }
 
@@ -343,7 +345,7 @@ impl Claimer {
 }
 
 /// Sends one call to a ledger.
-fn send(served: Arc<ServedLedger>, mut lane: Lane, claim_call: ClaimCall) -> Flight {
+fn send(served: Arc<ServedLedger>, mut lane: HeldLane, claim_call: ClaimCall) -> Flight {
     Box::pin(async move {
         let ledger = &served.ledger;
         // A claim that waits holds slots that other ledgers could use.
@@ -389,6 +391,6 @@ fn send(served: Arc<ServedLedger>, mut lane: Lane, claim_call: ClaimCall) -> Fli
                 ClaimResult::Look { found }
             }
         };
-        (served, lane, landing)
+        (served, landing)
     })
 }
