@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::settings::{BATCH, BATCH_BYTES, IDLE_LOOK, LANES, QUEUE};
+use crate::shards::Layout;
 use crate::store::{
     Answered, BackupItem, Change, Discard, HeldLane, Lane, LanePool, Ledger, Outdated, Placement,
     Revival, Update,
@@ -42,11 +43,6 @@ pub(crate) trait BatchOperation: Sized + Send + Sync + 'static {
         items: &[Self],
         until: std::time::Instant,
     ) -> impl Future<Output = Result<Vec<Self::Answer>>> + Send;
-
-    /// Whether the item can create a job of a kind that has none.
-    fn creates(&self) -> bool {
-        false
-    }
 
     /// About how many bytes the item adds to a call. A batch has at most [`BATCH_BYTES`], or one
     /// item.
@@ -295,10 +291,31 @@ async fn send_batch<Op: BatchOperation>(
     }
 }
 
+/// The id of a job in a shard that it no longer belongs to.
+#[derive(Clone)]
+pub(super) struct MisplacedJob(pub(super) String);
+
+impl BatchOperation for MisplacedJob {
+    type Terms = Layout;
+    type Answer = Answered;
+
+    async fn send(
+        ledger: &Ledger,
+        _: &mut Lane,
+        layout: &Layout,
+        items: &[Self],
+        until: std::time::Instant,
+    ) -> Result<Vec<Answered>> {
+        let names: Vec<String> = items.iter().map(|item| item.0.clone()).collect();
+        let answers = ledger.move_out(&names, *layout, until).await?;
+        Ok(answers.unwrap_or_else(|| vec![Answered::STALE; items.len()]))
+    }
+}
+
 /// Implements [`BatchOperation`] for the items of producers. Each line names the [`Ledger`] method
-/// that sends the item, whether the item can create a job, and how many bytes it adds.
+/// that sends the item, and how many bytes it adds.
 macro_rules! operations {
-    ($($item:ident by $method:ident, $creates:expr, $bytes:expr;)*) => {$(
+    ($($item:ident by $method:ident, $bytes:expr;)*) => {$(
         impl BatchOperation for $item {
             type Terms = ();
             type Answer = Answered;
@@ -313,11 +330,6 @@ macro_rules! operations {
                 ledger.$method(lane, items, until).await
             }
 
-            fn creates(&self) -> bool {
-                let creates: fn(&Self) -> bool = $creates;
-                creates(self)
-            }
-
             fn bytes(&self) -> usize {
                 let bytes: fn(&Self) -> usize = $bytes;
                 bytes(self)
@@ -327,12 +339,12 @@ macro_rules! operations {
 }
 
 operations! {
-    Placement by schedule, Placement::creates, |item| item.payload.len() + item.header.len();
-    Change by reschedule, |_| false, |_| 0;
-    Update by update, |_| false, |item| item.payload.len();
-    JobKey by cancel, |_| false, |_| 0;
-    Outdated by cancel_outdated, |_| false, |_| 0;
-    Revival by requeue, |_| false, |item| item.record_bytes + item.header.len();
-    Discard by discard, |_| false, |_| 0;
-    BackupItem by restore, |_| true, |item| item.payload.len() + item.header.len() + item.story.len();
+    Placement by schedule, |item| item.payload.len() + item.header.len();
+    Change by reschedule, |_| 0;
+    Update by update, |item| item.payload.len();
+    JobKey by cancel, |_| 0;
+    Outdated by cancel_outdated, |_| 0;
+    Revival by requeue, |item| item.record_bytes + item.header.len();
+    Discard by discard, |_| 0;
+    BackupItem by restore, |item| item.payload.len() + item.header.len() + item.story.len();
 }

@@ -5,8 +5,8 @@
 
 use std::time::Instant;
 
+use super::asking::JobVerdict;
 use super::batcher::BatchOperation;
-use super::registry::JobVerdict;
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Lane, Ledger, Word};
@@ -46,10 +46,6 @@ impl<Op: BatchOperation<Answer: JobVerdict> + Clone> BatchOperation for Durably<
             .collect())
     }
 
-    fn creates(&self) -> bool {
-        self.item.creates()
-    }
-
     fn bytes(&self) -> usize {
         self.item.bytes()
     }
@@ -71,7 +67,7 @@ pub(super) async fn send_durably<Op: BatchOperation<Answer: JobVerdict>>(
 ) -> Result<Vec<(Op::Answer, Option<Result<Reached>>)>> {
     loop {
         let answers = Op::send(ledger, lane, terms, items, until).await?;
-        if answers.iter().any(|it| it.says() == Word::Stale) {
+        if answers.iter().any(|it| it.answered().answer == Word::Stale) {
             // The ledger has another layout and did nothing: there is nothing to wait for.
             let nothing = wanted.iter().map(|it| it.map(|_| Err(was_refused())));
             return Ok(answers.into_iter().zip(nothing).collect());

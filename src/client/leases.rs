@@ -324,11 +324,10 @@ impl SettleLease<'_> {
     async fn settle(&self, durable: Option<Durable>) -> Result<(Settled, Option<Reached>)> {
         let (client, id, kind) = (self.client, self.lease.key().id(), self.lease.key().kind());
         let mut until = client.deadline_for(durable);
-        if !client.may_find(kind, until).await? {
+        let Some(mut kind_shards) = client.kind_shards_for(kind, false, until).await? else {
             return Ok((Settled::Gone, None));
-        }
+        };
         loop {
-            let kind_shards = client.kind_shards(kind)?;
             for shard_client in [
                 kind_shards.old_shard_client(id),
                 kind_shards.new_shard_client(id),
@@ -344,6 +343,7 @@ impl SettleLease<'_> {
             if !client.is_outdated(&kind_shards, until).await? {
                 return Ok((Settled::Gone, None));
             }
+            kind_shards = client.kind_shards(kind)?;
         }
     }
 

@@ -1,10 +1,12 @@
 //! The client: every call of producers and operators, and the calls of lease holders.
 //!
-//! [`Client`] owns the settings, the store and a registry of kinds. `producing` holds the calls
-//! that schedule and change jobs; `operating` holds the calls on many jobs and on whole kinds;
-//! `leases` extends and ends leases. The [`Batcher`]s of each shard send simultaneous calls as one
-//! script call. Workers use the same client.
+//! [`Client`] owns the settings, the store and a registry of kinds; `asking` sends a call on one job
+//! to the shard that has it. `producing` holds the calls that schedule and change jobs; `operating`
+//! holds the calls on many jobs and on whole kinds; `leases` extends and ends leases. The
+//! [`Batcher`]s of each shard send simultaneous calls as one script call. Workers use the same
+//! client.
 
+mod asking;
 mod batcher;
 mod builder;
 mod due;
@@ -25,15 +27,15 @@ mod view;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use serde::Serialize;
-use tokio::time::timeout_at;
 
+use asking::JobCall;
 pub(crate) use batcher::Batcher;
+use batcher::MisplacedJob;
 pub use builder::ClientBuilder;
 pub(crate) use durably::Durably;
 #[cfg(feature = "worker")]
@@ -73,7 +75,7 @@ pub use producing::ordered::Ordered;
 pub use producing::schedule::{
     IfAbsent, IfPresent, Placed, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
 };
-use registry::{CallTarget, KindRegistry, KindShards, MisplacedJob};
+use registry::{KindRegistry, KindShards};
 #[cfg(feature = "worker")]
 pub(crate) use settling::SettleTerms;
 pub use view::{JobState, JobView};
@@ -81,11 +83,11 @@ pub use view::{JobState, JobView};
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey, Kind};
-use crate::settings::{ClientSettings, KNOWN_FOR, LANES, TOLD_AGAIN};
+use crate::settings::{ClientSettings, LANES};
 use crate::shards::Layout;
 use crate::store::{
-    Answered, BackupItem, Change, Discard, LanePool, Ledger, Outdated, Placement, Revival, Store,
-    Unlisted, Update, Word,
+    BackupItem, Change, Discard, LanePool, Ledger, Outdated, Placement, Revival, Store, Update,
+    Word,
 };
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Server, Settlement};
@@ -375,157 +377,6 @@ impl Client {
     #[cfg(feature = "worker")]
     pub(crate) fn listeners(&self) -> &Listeners {
         &self.0.listeners
-    }
-
-    /// Puts the kind on the list of kinds, once for each connection. If one of several servers has
-    /// just come back, the call does not wait for the listing: the other servers know the kind.
-    async fn register(&self, kind: &str, until: Instant) -> Result<()> {
-        let kind_shards = &self.kind_shards(kind)?;
-        if self.is_registered(kind_shards) {
-            return Ok(());
-        }
-        if self.store().is_several() && kind_shards.registered.load(Ordering::Acquire) != 0 {
-            self.register_aside(kind_shards);
-            return Ok(());
-        }
-        // Rare; boxed, so that it does not enlarge the future of every call.
-        let registering: BoxFuture<'_, _> = Box::pin(self.register_in_turn(kind_shards, until));
-        registering.await
-    }
-
-    /// Lists the kind under a lock: one call does it for all calls that wait meanwhile.
-    async fn register_in_turn(&self, kind_shards: &KindShards, until: Instant) -> Result<()> {
-        let turn = timeout_at(until.into(), kind_shards.registering.lock()).await;
-        // If the lock is not free in time, the listing below reports the reason.
-        let _turn = turn.ok();
-        if self.is_registered(kind_shards) {
-            return Ok(());
-        }
-        self.admit(&kind_shards.kind, until).await?;
-        self.make_known(kind_shards, until).await.map(drop)
-    }
-
-    /// Refuses a new kind if the check of [`admitting`](Self::admitting) refuses it.
-    async fn admit(&self, kind: &Kind, until: Instant) -> Result<()> {
-        let Some(may_begin) = &self.1 else {
-            return Ok(());
-        };
-        if self.store().knows(kind, until).await? || may_begin(kind) {
-            return Ok(());
-        }
-        self.0.registry.remove(kind.as_str());
-        Err(Error::new(
-            ErrorKind::TooManyKinds,
-            format!(
-                "{kind} was never used, and no more kinds may begin for now: use a kind that was \
-                 used before, or try again later"
-            ),
-        ))
-    }
-
-    /// Lists the kind in a background task. A failure is logged.
-    fn register_aside(&self, kind_shards: &Arc<KindShards>) {
-        let (client, kind_shards) = (self.clone(), kind_shards.clone());
-        tokio::spawn(async move {
-            let Ok(_turn) = kind_shards.registering.try_lock() else {
-                return;
-            };
-            if let Err(error) = client.make_known(&kind_shards, client.deadline()).await {
-                tracing::warn!(kind = %kind_shards.kind, %error, "a kind could not be made known");
-            }
-        });
-    }
-
-    /// Lists the kind again after jobs were stored, if their answers or the age of the last listing
-    /// call for it: the server may have forgotten the kind, by a restart or because somebody
-    /// emptied it. This happens in the background, unless the ledger reports that its kind was
-    /// never listed since the ledger began; then the call waits, because workers with wildcards
-    /// would not find its jobs.
-    async fn register_again(
-        &self,
-        kind: &str,
-        answered: &[Answered],
-        until: Instant,
-    ) -> Result<()> {
-        let kind_shards = &self.kind_shards(kind)?;
-        if let Some(unlisted) = answered.iter().find_map(|it| it.unlisted) {
-            let again: BoxFuture<'_, _> = Box::pin(self.list_again(kind_shards, unlisted, until));
-            again.await.map_err(|error| {
-                let why = format!(
-                    "it is stored, but its kind could not be made known, and workers with \
-                     wildcards may not find it; repeat the call: {error}"
-                );
-                Error::new(ErrorKind::OutcomeUnknown, why)
-            })?;
-        }
-        if self.is_registered(kind_shards) {
-            let mut made_known = kind_shards.made_known.lock().expect("no panic while held");
-            if made_known.elapsed() < KNOWN_FOR {
-                return Ok(());
-            }
-            *made_known = Instant::now();
-        }
-        self.register_aside(kind_shards);
-        Ok(())
-    }
-
-    /// Lists the kind after a ledger reported that its kind is not listed, or that it was not told
-    /// of the listing. One call does it for all calls that get the same report.
-    async fn list_again(
-        &self,
-        kind_shards: &KindShards,
-        unlisted: Unlisted,
-        until: Instant,
-    ) -> Result<()> {
-        let turn = timeout_at(until.into(), kind_shards.registering.lock()).await;
-        let mut turn = turn.ok();
-        let done = turn.as_ref().and_then(|done| done.get(&unlisted.shard));
-        if done.is_some_and(|(ledger, at)| *ledger == unlisted && at.elapsed() < TOLD_AGAIN) {
-            return Ok(());
-        }
-        // Reset first: if this call breaks off, a repeat of it lists the kind.
-        kind_shards.registered.store(0, Ordering::Release);
-        let is_listed = self.make_known(kind_shards, until).await?;
-        if let Some(done) = turn.as_mut() {
-            done.insert(unlisted.shard, (unlisted, Instant::now()));
-        }
-        drop(turn);
-        // If this fails, or the server of the list was away, the next call with such a report lists
-        // the kind again.
-        if is_listed {
-            let until = until.min(Instant::now() + TOLD_AGAIN);
-            let told = self
-                .store()
-                .is_listed(&kind_shards.kind, unlisted, until)
-                .await;
-            if let Err(error) = told {
-                let kind = &kind_shards.kind;
-                tracing::debug!(%kind, %error, "a ledger could not be told that its kind is known");
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the kind was listed on the present connection.
-    fn is_registered(&self, kind_shards: &KindShards) -> bool {
-        kind_shards.registered.load(Ordering::Acquire) == self.0.store.connections_opened()
-    }
-
-    /// Puts the kind on the list of kinds. Returns whether the list has it now: the server of the
-    /// list may be away.
-    async fn make_known(&self, kind_shards: &KindShards, until: Instant) -> Result<bool> {
-        let connection = self.0.store.connections_opened();
-        let shards = self.0.settings.default_shards;
-        let is_listed = self
-            .0
-            .store
-            .register(&kind_shards.kind, shards, until)
-            .await?;
-        let before = kind_shards.registered.swap(connection, Ordering::AcqRel);
-        if before != connection {
-            self.0.store.warn_of_rights(&kind_shards.kind, until).await;
-        }
-        Ok(is_listed)
     }
 }
 

@@ -1,8 +1,8 @@
-//! The registry of kinds: the shards of each kind as producers use them, and the lookup of the
-//! shard that has a job.
+//! The registry of kinds: the shards of each kind as producers use them, and the registration of a
+//! kind on the list of kinds.
 //!
-//! While a kind is being resharded, a job can be in its old or its new shard. [`Client::ask`] finds
-//! the right one, and repeats a call that a ledger refused because of its layout.
+//! A call looks its kind up once, and once more if the kind got another layout meanwhile. It holds
+//! the entry until it is answered.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,15 +10,14 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use tokio::time::timeout_at;
 
-use super::batcher::{BatchOperation, Batcher};
 use super::{Client, ClientInner, ShardClient};
-use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
-use crate::key::{JobKey, Kind};
-use crate::settings::{FOUND_FOR, IDLE, IDLE_LOOK};
-use crate::shards::{Layout, ShardRef};
-use crate::store::{Answered, Found, Lane, Ledger, Letter, Unlisted, Word, is_of_absence};
+use crate::key::Kind;
+use crate::settings::{FOUND_FOR, IDLE, IDLE_LOOK, KNOWN_FOR, TOLD_AGAIN};
+use crate::shards::{Layout, ShardRef, shard_of};
+use crate::store::Unlisted;
 
 /// The shards of one kind under one layout. Another layout gets another registry entry.
 pub(super) struct KindShards {
@@ -26,12 +25,12 @@ pub(super) struct KindShards {
     pub(super) layout: Layout,
     /// The number of the connection on which the kind was last put on the list of kinds; 0 for
     /// none. A server that was restarted may have lost the list.
-    pub(super) registered: AtomicU64,
+    registered: AtomicU64,
     /// The time of that listing.
-    pub(super) made_known: Mutex<Instant>,
+    made_known: Mutex<Instant>,
     /// Locked during the listing. For each shard, the ledger whose report led to a listing, and the
     /// time of it.
-    pub(super) registering: tokio::sync::Mutex<HashMap<u16, (Unlisted, Instant)>>,
+    registering: tokio::sync::Mutex<HashMap<u16, (Unlisted, Instant)>>,
     /// When a job of the kind was last seen.
     found: Mutex<Option<Instant>>,
     /// The shards of this layout, by number.
@@ -39,7 +38,7 @@ pub(super) struct KindShards {
     /// The shards of the previous layout, while jobs are moved out of them.
     old: Vec<Arc<ShardClient>>,
     /// When the layout was last confirmed by the servers.
-    agreed: tokio::sync::Mutex<Option<Instant>>,
+    pub(super) agreed: tokio::sync::Mutex<Option<Instant>>,
 }
 
 /// The registry of a client, by kind. Entries without use for [`IDLE`] are removed.
@@ -52,16 +51,6 @@ struct RegistryState {
     by_kind: HashMap<Kind, (Arc<KindShards>, Instant)>,
     /// Whether a background task removes idle entries.
     is_tended: bool,
-}
-
-/// The target of a call: the live job, or its dead letters. It decides where to look while a kind
-/// is being resharded.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum CallTarget {
-    /// The job that is pending or runs. A running job stays in its old shard until the run ends.
-    Job,
-    /// Its dead letters. They are moved to the new shard at once.
-    Letters,
 }
 
 impl KindShards {
@@ -99,9 +88,14 @@ impl KindShards {
         *self.found.lock().expect("no panic while held") = Some(Instant::now());
     }
 
+    /// From now on the kind counts as not listed: the next call that creates a job lists it.
+    pub(super) fn unregister(&self) {
+        self.registered.store(0, Ordering::Release);
+    }
+
     /// The shard that this id belongs to under this layout.
     pub(super) fn shard_client(&self, id: &str) -> &Arc<ShardClient> {
-        &self.shard_clients[usize::from(self.layout.place_of(id).shard)]
+        &self.shard_clients[usize::from(shard_of(id, self.layout.shards))]
     }
 
     /// The same, in the form of [`old_shard_client`](Self::old_shard_client).
@@ -136,16 +130,6 @@ impl KindShards {
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ShardClient>> {
         let emptied = self.old.iter().skip(self.shard_clients.len());
         self.shard_clients.iter().chain(emptied)
-    }
-}
-
-impl RegistryState {
-    /// Returns the entry of a kind, and notes its use.
-    fn used(&mut self, kind: &str) -> Option<&Arc<KindShards>> {
-        // The lookup by text spares the allocation of a kind for every call.
-        let (kind_shards, used) = self.by_kind.get_mut(kind)?;
-        *used = Instant::now();
-        Some(kind_shards)
     }
 }
 
@@ -186,19 +170,65 @@ async fn clear_away(shared: Weak<ClientInner>) {
 }
 
 impl Client {
+    /// The shards of the kind of a call. A call that can create a job registers the kind first. Any
+    /// other call gets `None` for a kind that has no job to be found: it must not be sent, since
+    /// the ledger would have to remember it, because the original can arrive after its repeat, and
+    /// unused names would fill Redis.
+    pub(super) async fn kind_shards_for(
+        &self,
+        kind: &str,
+        creates: bool,
+        until: Instant,
+    ) -> Result<Option<Arc<KindShards>>> {
+        if creates {
+            let kind_shards = self.kind_shards(kind)?;
+            if self.is_registered(&kind_shards) {
+                return Ok(Some(kind_shards));
+            }
+            self.register(&kind_shards, until).await?;
+            // The layout may have become known.
+            return self.kind_shards(kind).map(Some);
+        }
+        let layout = self.store().layout_of(kind);
+        if let Some(known) = self.kind_shards_in_use(kind, layout)
+            && known.was_found()
+        {
+            return Ok(Some(known));
+        }
+        // A kind with another layout than the first is in use, and its ledgers tell clients with an
+        // old layout.
+        if layout == Layout::FIRST {
+            let of = Kind::parse(kind)?;
+            // Rare; boxed, so that it does not enlarge the future of every call.
+            let looking: BoxFuture<'_, _> = Box::pin(self.store().has_any_of(&of, until));
+            if !looking.await? {
+                // The kind was dropped: the next call that schedules has to read the pause rules
+                // again.
+                self.0.registry.remove(kind);
+                return Ok(None);
+            }
+        }
+        let kind_shards = self.kind_shards(kind)?;
+        kind_shards.is_found();
+        Ok(Some(kind_shards))
+    }
+
     /// The entry of a kind, by its layout as far as this process knows it. A new entry is kept.
     pub(super) fn kind_shards(&self, kind: &str) -> Result<Arc<KindShards>> {
         let layout = self.store().layout_of(kind);
         let mut registry = self.0.registry.0.lock().expect("no panic while held");
-        let known = match registry.used(kind) {
-            Some(kind_shards) if kind_shards.layout == layout => return Ok(kind_shards.clone()),
-            known => known.map(|before| before.registered.load(Ordering::Acquire)),
-        };
+        let mut registered = 0;
+        // The lookup by text spares the allocation of a kind for every call.
+        if let Some((known, used)) = registry.by_kind.get_mut(kind) {
+            *used = Instant::now();
+            if known.layout == layout {
+                return Ok(known.clone());
+            }
+            // The kind stays listed when its layout changes.
+            registered = known.registered.load(Ordering::Acquire);
+        }
         let kind_shards = self.new_kind_shards(kind, layout)?;
-        // The kind stays listed when its layout changes.
-        kind_shards
-            .registered
-            .store(known.unwrap_or(0), Ordering::Release);
+        kind_shards.registered.store(registered, Ordering::Release);
         let kept = (kind_shards.clone(), Instant::now());
         registry.by_kind.insert(kind_shards.kind.clone(), kept);
         self.tend(&mut registry);
@@ -209,16 +239,18 @@ impl Client {
     /// do not fill the memory.
     pub(super) fn kind_shards_to_look(&self, kind: &str) -> Result<Arc<KindShards>> {
         let layout = self.store().layout_of(kind);
-        match self.kind_shards_in_use(kind) {
-            Some(kind_shards) if kind_shards.layout == layout => Ok(kind_shards),
-            _ => self.new_kind_shards(kind, layout),
+        match self.kind_shards_in_use(kind, layout) {
+            Some(kind_shards) => Ok(kind_shards),
+            None => self.new_kind_shards(kind, layout),
         }
     }
 
-    /// The entry of a kind, if there is one; notes its use.
-    fn kind_shards_in_use(&self, kind: &str) -> Option<Arc<KindShards>> {
+    /// The entry of a kind under this layout, if it is kept; notes its use.
+    fn kind_shards_in_use(&self, kind: &str, layout: Layout) -> Option<Arc<KindShards>> {
         let mut registry = self.0.registry.0.lock().expect("no panic while held");
-        registry.used(kind).cloned()
+        let (known, used) = registry.by_kind.get_mut(kind)?;
+        *used = Instant::now();
+        (known.layout == layout).then(|| known.clone())
     }
 
     /// A fresh entry, outside of the registry.
@@ -250,275 +282,160 @@ impl Client {
         }
     }
 
-    /// Whether the kind may have a job for a call to find. If not, the call must not be sent: the
-    /// ledger would have to remember it, since the original can arrive after its repeat, and unused
-    /// names would fill Redis.
-    pub(super) async fn may_find(&self, kind: &str, until: Instant) -> Result<bool> {
-        // A kind with another layout than the first is in use, and its ledgers tell clients with an
-        // old layout.
-        if self.store().layout_of(kind) != Layout::FIRST {
-            return Ok(true);
+    /// Puts the kind on the list of kinds, once for each connection; under a lock, so that one call
+    /// does it for all calls that wait meanwhile. If one of several servers has just come back, the
+    /// call does not wait for the listing: the other servers know the kind.
+    async fn register(&self, kind_shards: &Arc<KindShards>, until: Instant) -> Result<()> {
+        if self.store().is_several() && kind_shards.registered.load(Ordering::Acquire) != 0 {
+            self.register_aside(kind_shards);
+            return Ok(());
         }
-        let kind_shards = self.kind_shards_in_use(kind);
-        if kind_shards
-            .as_ref()
-            .is_some_and(|kind_shards| kind_shards.was_found())
-        {
-            return Ok(true);
-        }
-        let of = Kind::parse(kind)?;
         // Rare; boxed, so that it does not enlarge the future of every call.
-        let looking: BoxFuture<'_, _> = Box::pin(self.store().has_any_of(&of, until));
-        let has_any = looking.await?;
-        if has_any {
-            self.kind_shards(kind)?.is_found();
-        } else if let Some(kind_shards) = kind_shards {
-            // The kind was dropped: the next call that schedules has to read the pause rules again.
-            kind_shards.registered.store(0, Ordering::Release);
-        }
-        Ok(has_any)
-    }
-
-    /// Sends an item to the shard that has its job, and returns the answer. A call that the ledger
-    /// refused because of its layout is repeated until the deadline.
-    pub(super) async fn ask<Op>(
-        &self,
-        key: &JobKey,
-        of: CallTarget,
-        item: Op,
-        until: Instant,
-        outbox: impl Fn(&ShardClient) -> &Batcher<Op>,
-    ) -> Result<Op::Answer>
-    where
-        Op: BatchOperation<Answer: JobVerdict> + Clone,
-    {
-        if !item.creates() && !self.may_find(key.kind(), until).await? {
-            return Ok(Op::Answer::absent());
-        }
-        loop {
-            let kind_shards = self.kind_shards(key.kind())?;
-            if let Some(shard_client) = self.place(&kind_shards, key, of, until).await? {
-                let answered = outbox(shard_client).send(item.clone(), until).await;
-                let answered = answered.inspect_err(|error| self.suspect(&kind_shards, error))?;
-                match answered.says() {
-                    Word::Stale => {
-                        self.catch_up(&kind_shards, until).await?;
-                        if item.creates() && self.is_gone(&kind_shards) {
-                            self.make_known(&kind_shards, until).await?;
-                        }
-                    }
-                    // The run ended between the two calls.
-                    Word::Elsewhere => {}
-                    Word::Absent => return Ok(answered),
-                    _ => {
-                        kind_shards.is_found();
-                        return Ok(answered);
-                    }
-                }
+        let registering: BoxFuture<'_, _> = Box::pin(async {
+            let turn = timeout_at(until.into(), kind_shards.registering.lock()).await;
+            // If the lock is not free in time, the listing below reports the reason.
+            let _turn = turn.ok();
+            if self.is_registered(kind_shards) {
+                return Ok(());
             }
-            in_time(key, until)?;
-        }
+            self.admit(&kind_shards.kind, until).await?;
+            self.make_known(kind_shards, until).await.map(drop)
+        });
+        registering.await
     }
 
-    /// Reads a job from the shard that has it.
-    pub(super) async fn find(&self, key: &JobKey, until: Instant) -> Result<Found> {
-        loop {
-            let kind_shards = self.kind_shards_to_look(key.kind())?;
-            if let Some(shard_client) = self
-                .place(&kind_shards, key, CallTarget::Job, until)
-                .await?
-            {
-                let found = shard_client.ledger.get(key.id(), until).await;
-                match found.inspect_err(|error| self.suspect(&kind_shards, error))? {
-                    Found::Elsewhere => self.catch_up(&kind_shards, until).await?,
-                    found => return Ok(found),
-                }
-            }
-            in_time(key, until)?;
-        }
-    }
-
-    /// Reads up to `limit` dead letters of a job, the newest first, or only the one with this
-    /// number.
-    pub(super) async fn letters(
-        &self,
-        key: &JobKey,
-        number: Option<u64>,
-        limit: usize,
-        until: Instant,
-    ) -> Result<Vec<Letter>> {
-        loop {
-            let kind_shards = self.kind_shards_to_look(key.kind())?;
-            if let Some(shard_client) = self
-                .place(&kind_shards, key, CallTarget::Letters, until)
-                .await?
-            {
-                let letters = shard_client.ledger.letters(key.id(), number, limit, until);
-                match letters.await? {
-                    Some(letters) => return Ok(letters),
-                    None => self.catch_up(&kind_shards, until).await?,
-                }
-            }
-            in_time(key, until)?;
-        }
-    }
-
-    /// The shard that has the job. A job in an old shard is moved to its new one first, unless it
-    /// runs. `None` if the kind has another layout by now; the caller then starts again with the
-    /// new one.
-    pub(super) async fn place<'a>(
-        &self,
-        kind_shards: &'a KindShards,
-        key: &JobKey,
-        of: CallTarget,
-        until: Instant,
-    ) -> Result<Option<&'a Arc<ShardClient>>> {
-        let shard_client = kind_shards.shard_client(key.id());
-        let Some(old) = kind_shards.old_shard_client(key.id()) else {
-            return Ok(Some(shard_client));
+    /// Refuses a new kind if the check of [`admitting`](Self::admitting) refuses it.
+    async fn admit(&self, kind: &Kind, until: Instant) -> Result<()> {
+        let Some(may_begin) = &self.1 else {
+            return Ok(());
         };
-        let moving: BoxFuture<'_, _> =
-            Box::pin(old.moves.send(MisplacedJob(key.id().to_owned()), until));
-        let moved = moving.await?;
-        Ok(match moved.answer {
-            Word::Leased if of == CallTarget::Job => Some(old),
-            Word::Leased | Word::Taken | Word::Absent => Some(shard_client),
-            Word::NotYet => None,
-            _ => {
-                self.catch_up(kind_shards, until).await?;
-                None
-            }
-        })
+        if self.store().knows(kind, until).await? || may_begin(kind) {
+            return Ok(());
+        }
+        self.0.registry.remove(kind.as_str());
+        Err(Error::new(
+            ErrorKind::TooManyKinds,
+            format!(
+                "{kind} was never used, and no more kinds may begin for now: use a kind that was \
+                 used before, or try again later"
+            ),
+        ))
     }
 
-    /// Reads the layout again in the background, after one of several servers did not answer: the
-    /// job may be on another server by now. This call has failed; the next one knows the layout.
-    fn suspect(&self, kind_shards: &KindShards, error: &Error) {
-        if !self.store().is_several() || !is_of_absence(error) {
-            return;
-        }
-        let (client, kind) = (self.clone(), kind_shards.kind.clone());
+    /// Lists the kind in a background task. A failure is logged.
+    fn register_aside(&self, kind_shards: &Arc<KindShards>) {
+        let (client, kind_shards) = (self.clone(), kind_shards.clone());
         tokio::spawn(async move {
-            if let Err(error) = client.store().look_up(&kind, client.deadline()).await {
-                tracing::debug!(%kind, %error, "its layout could not be looked up");
+            let Ok(_turn) = kind_shards.registering.try_lock() else {
+                return;
+            };
+            if let Err(error) = client.make_known(&kind_shards, client.deadline()).await {
+                tracing::warn!(kind = %kind_shards.kind, %error, "a kind could not be made known");
             }
         });
     }
 
-    /// Learns the present layout of a kind, after a ledger refused this one. One call does it for
-    /// all calls that were refused meanwhile.
-    ///
-    /// Rare; boxed, so that it does not enlarge the future of every call.
-    pub(super) fn catch_up<'a>(
-        &'a self,
-        kind_shards: &'a KindShards,
+    /// Lists the kind again after jobs were stored, if their ledger or the age of the last listing
+    /// call for it: the server may have forgotten the kind, by a restart or because somebody
+    /// emptied it. This happens in the background, unless the ledger reports that its kind was
+    /// never listed since the ledger began; then the call waits, because workers with wildcards
+    /// would not find its jobs.
+    pub(super) async fn register_again(
+        &self,
+        kind_shards: &Arc<KindShards>,
+        unlisted: Option<Unlisted>,
         until: Instant,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.look_again(kind_shards, until))
+    ) -> Result<()> {
+        if let Some(unlisted) = unlisted {
+            let again: BoxFuture<'_, _> = Box::pin(self.list_again(kind_shards, unlisted, until));
+            again.await.map_err(|error| {
+                let why = format!(
+                    "it is stored, but its kind could not be made known, and workers with \
+                     wildcards may not find it; repeat the call: {error}"
+                );
+                Error::new(ErrorKind::OutcomeUnknown, why)
+            })?;
+        }
+        if self.is_registered(kind_shards) {
+            let mut made_known = kind_shards.made_known.lock().expect("no panic while held");
+            if made_known.elapsed() < KNOWN_FOR {
+                return Ok(());
+            }
+            *made_known = Instant::now();
+        }
+        self.register_aside(kind_shards);
+        Ok(())
     }
 
-    /// The body of [`catch_up`](Self::catch_up).
-    async fn look_again(&self, kind_shards: &KindShards, until: Instant) -> Result<()> {
-        let store = self.store();
-        if store.is_several() && store.layout_of(kind_shards.kind.as_str()) != kind_shards.layout {
-            // The ledger has reported its layout. One of the servers may be away: that must not
-            // delay a call that does not need it.
-            let (store, kind) = (store.clone(), kind_shards.kind.clone());
-            tokio::spawn(async move {
-                if let Err(error) = store.agree(&kind, until).await {
-                    tracing::debug!(%kind, %error, "not all know the layout");
-                }
-            });
+    /// Lists the kind after a ledger reported that its kind is not listed, or that it was not told
+    /// of the listing. One call does it for all calls that get the same report.
+    async fn list_again(
+        &self,
+        kind_shards: &KindShards,
+        unlisted: Unlisted,
+        until: Instant,
+    ) -> Result<()> {
+        let turn = timeout_at(until.into(), kind_shards.registering.lock()).await;
+        let mut turn = turn.ok();
+        let done = turn.as_ref().and_then(|done| done.get(&unlisted.shard));
+        if done.is_some_and(|(ledger, at)| *ledger == unlisted && at.elapsed() < TOLD_AGAIN) {
             return Ok(());
         }
-        let refused = Instant::now();
-        let mut agreed = kind_shards.agreed.lock().await;
-        if agreed.is_none_or(|at| at < refused) {
-            let began = Instant::now();
-            self.store().agree(&kind_shards.kind, until).await?;
-            if self.is_gone(kind_shards) {
-                kind_shards.registered.store(0, Ordering::Release);
+        // Reset first: if this call breaks off, a repeat of it lists the kind.
+        kind_shards.unregister();
+        let is_listed = self.make_known(kind_shards, until).await?;
+        if let Some(done) = turn.as_mut() {
+            done.insert(unlisted.shard, (unlisted, Instant::now()));
+        }
+        drop(turn);
+        // If this fails, or the server of the list was away, the next call with such a report lists
+        // the kind again.
+        if is_listed {
+            let until = until.min(Instant::now() + TOLD_AGAIN);
+            let told = self
+                .store()
+                .is_listed(&kind_shards.kind, unlisted, until)
+                .await;
+            if let Err(error) = told {
+                let kind = &kind_shards.kind;
+                tracing::debug!(%kind, %error, "a ledger could not be told that its kind is known");
             }
-            *agreed = Some(began);
         }
         Ok(())
     }
 
+    /// Whether the kind was listed on the present connection.
+    fn is_registered(&self, kind_shards: &KindShards) -> bool {
+        kind_shards.registered.load(Ordering::Acquire) == self.0.store.connections_opened()
+    }
+
+    /// Puts the kind on the list of kinds. Returns whether the list has it now: the server of the
+    /// list may be away.
+    pub(super) async fn make_known(
+        &self,
+        kind_shards: &KindShards,
+        until: Instant,
+    ) -> Result<bool> {
+        let connection = self.0.store.connections_opened();
+        let shards = self.0.settings.default_shards;
+        let is_listed = self
+            .0
+            .store
+            .register(&kind_shards.kind, shards, until)
+            .await?;
+        let before = kind_shards.registered.swap(connection, Ordering::AcqRel);
+        if before != connection {
+            self.0.store.warn_of_rights(&kind_shards.kind, until).await;
+        }
+        Ok(is_listed)
+    }
+
     /// Whether the kind was dropped, or the database emptied. Only a call that stores a job lists
     /// the kind again.
-    fn is_gone(&self, kind_shards: &KindShards) -> bool {
+    pub(super) fn is_gone(&self, kind_shards: &KindShards) -> bool {
         kind_shards.layout != Layout::FIRST
             && self.store().layout_of(kind_shards.kind.as_str()) == Layout::FIRST
     }
-}
-
-/// An answer that tells the result for a job.
-pub(super) trait JobVerdict {
-    /// The word that the script answered.
-    fn says(&self) -> Word;
-
-    /// The answer for a kind that has no jobs: there is no such job.
-    fn absent() -> Self;
-}
-
-impl JobVerdict for Answered {
-    fn says(&self) -> Word {
-        self.answer
-    }
-
-    fn absent() -> Self {
-        Answered::of(Word::Absent)
-    }
-}
-
-/// The answer of a durable call, with its durability.
-impl JobVerdict for (Answered, Result<Reached>) {
-    fn says(&self) -> Word {
-        self.0.answer
-    }
-
-    /// Nothing was written, so no replica has to have it.
-    fn absent() -> Self {
-        (Answered::absent(), Ok(Reached::NOTHING))
-    }
-}
-
-/// The id of a job in a shard that it no longer belongs to.
-#[derive(Clone)]
-pub(super) struct MisplacedJob(pub(super) String);
-
-impl BatchOperation for MisplacedJob {
-    type Terms = Layout;
-    type Answer = Answered;
-
-    async fn send(
-        ledger: &Ledger,
-        _: &mut Lane,
-        layout: &Layout,
-        items: &[Self],
-        until: Instant,
-    ) -> Result<Vec<Answered>> {
-        let names: Vec<String> = items.iter().map(|item| item.0.clone()).collect();
-        let answers = ledger.move_out(&names, *layout, until).await?;
-        Ok(answers.unwrap_or_else(|| vec![Answered::STALE; items.len()]))
-    }
-}
-
-/// Ends the repeats of a call at its deadline.
-///
-/// # Errors
-/// [`ErrorKind::Unavailable`] after `until`.
-fn in_time(key: &JobKey, until: Instant) -> Result<()> {
-    if Instant::now() < until {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Unavailable,
-        format!(
-            "{} is being resharded, and {key} was not found in time: try again",
-            key.kind()
-        ),
-    ))
 }
 
 #[cfg(all(test, feature = "embedded", feature = "worker", unix))]

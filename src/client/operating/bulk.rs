@@ -13,7 +13,7 @@ use super::partial::PartialView;
 use super::scan::JobScan;
 use crate::client::due::{NOW, after, at};
 use crate::client::{
-    CallTarget, Client, KindShards, Pending, Selection, ShardClient, Unseen, out_of_place,
+    Client, JobCall, KindShards, Pending, Selection, ShardClient, Unseen, out_of_place,
 };
 use crate::error::{Error, Result};
 use crate::key::{JobKey, Kind};
@@ -272,8 +272,7 @@ impl<'a> BulkCall<'a> {
             records: matches!(self.deed, BulkAction::Requeue) && !self.dry_run,
             ..Sought::all_of(state, of_id)
         };
-        let ledger = &shard_client.ledger;
-        let mut walk = JobScan::through(self.client, ledger, sought).await?;
+        let mut walk = JobScan::through(self.client, &shard_client.ledger, sought).await?;
         while let Some(slice) = walk.next().await? {
             let mut matched = self.matching(slice);
             if matches!(self.deed, BulkAction::Requeue) {
@@ -287,10 +286,13 @@ impl<'a> BulkCall<'a> {
             if self.dry_run && state == "leased" {
                 self.told
                     .extend(matched.into_iter().map(|seen| seen.member));
-            } else if !self.dry_run && is_moving {
-                self.carry_out_each(ledger.kind(), matched).await?;
-            } else if !self.dry_run && !matched.is_empty() {
-                self.carry_out(shard_client, matched).await?;
+            } else if !self.dry_run {
+                let page = Sender {
+                    client: self.client,
+                    shard_client,
+                    is_moving,
+                };
+                self.carry_out(page, matched).await?;
             }
         }
         Ok(())
@@ -309,146 +311,84 @@ impl<'a> BulkCall<'a> {
         slice.items.into_iter().filter(fits).collect()
     }
 
-    /// Sends a page job by job, each to its present shard, and counts the answers.
-    async fn carry_out_each(&mut self, kind: &Kind, seen: Vec<Seen>) -> Result<()> {
-        let (client, deed, until) = (self.client, self.deed, self.client.deadline());
-        let change = async |id: &str, when, step| {
-            let key = kind.key(id).ok()?;
-            let change = Change {
-                key: key.clone(),
-                when,
-                step,
-            };
-            let asked = client.ask(&key, CallTarget::Job, change, until, |shard_client| {
-                &shard_client.changes
-            });
-            Some(asked.await)
-        };
-        let answers = seen.into_iter().map(async |seen| match deed {
-            BulkAction::Cancel => {
-                let key = kind.key(&seen.member).ok()?;
-                let asked = client.ask(&key, CallTarget::Job, key.clone(), until, |shard_client| {
-                    &shard_client.cancels
-                });
-                Some(asked.await)
-            }
-            BulkAction::FireNow => change(&seen.member, NOW, "fired").await,
-            BulkAction::PostponeTo(when) => change(&seen.member, when, "postponed").await,
-            BulkAction::PostponeBy(delay) => {
-                change(&seen.member, When::By(delay), "postponed").await
-            }
-            BulkAction::Requeue => {
-                let revival = revival(kind, seen)?;
-                let key = revival.key.clone();
-                let asked = client.ask(&key, CallTarget::Job, revival, until, |shard_client| {
-                    &shard_client.requeues
-                });
-                Some(asked.await)
-            }
-            BulkAction::Discard => {
-                let discard = discard(kind, &seen)?;
-                let key = discard.key.clone();
-                let asked = client.ask(&key, CallTarget::Letters, discard, until, |shard_client| {
-                    &shard_client.discards
-                });
-                Some(asked.await)
-            }
-        });
-        for answered in join_all(answers).await {
-            match answered.transpose()? {
-                Some(answered) => self.report.count(self.deed, answered.answer)?,
-                None => self.report.skipped += 1,
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends a page as one numbered call, and counts the answers.
-    async fn carry_out(&mut self, shard_client: &ShardClient, seen: Vec<Seen>) -> Result<()> {
-        let count = seen.len() as u64;
-        let until = self.client.deadline();
-        let ledger = &shard_client.ledger;
-        let lane = &mut shard_client.lanes.take_in_time(until).await?;
-        let kind = ledger.kind();
+    /// Carries out the call on a page, and counts the answers.
+    async fn carry_out(&mut self, page: Sender<'_>, seen: Vec<Seen>) -> Result<()> {
+        let count = seen.len();
+        let kind = page.shard_client.ledger.kind();
         let change = |when, step| {
             let keys = seen.iter().filter_map(|seen| kind.key(&seen.member).ok());
-            keys.map(|key| Change { key, when, step })
-                .collect::<Vec<_>>()
+            keys.map(|key| Change { key, when, step }).collect()
         };
         let answers = match self.deed {
             BulkAction::Cancel => {
                 let keys = seen.iter().filter_map(|seen| kind.key(&seen.member).ok());
                 let keys: Vec<JobKey> = keys.collect();
-                let answers = send(&keys, async |keys| ledger.cancel(lane, keys, until).await);
-                let answers = answers.await?;
+                let answers = page.send(keys.clone()).await?;
                 for (key, answered) in keys.iter().zip(&answers) {
-                    if answered.answer == Word::Running {
+                    if matches!(answered, Ok(it) if it.answer == Word::Running) {
                         self.told.insert(key.id().to_owned());
                     }
                 }
                 answers
             }
-            BulkAction::FireNow => {
-                let items = change(NOW, "fired");
-                send(&items, async |items| {
-                    ledger.reschedule(lane, items, until).await
-                })
-                .await?
-            }
-            BulkAction::PostponeTo(when) => {
-                let items = change(when, "postponed");
-                send(&items, async |items| {
-                    ledger.reschedule(lane, items, until).await
-                })
-                .await?
-            }
+            BulkAction::FireNow => page.send::<Change>(change(NOW, "fired")).await?,
+            BulkAction::PostponeTo(when) => page.send::<Change>(change(when, "postponed")).await?,
             BulkAction::PostponeBy(delay) => {
-                let items = change(When::By(delay), "postponed");
-                send(&items, async |items| {
-                    ledger.reschedule(lane, items, until).await
-                })
-                .await?
+                let changes = change(When::By(delay), "postponed");
+                page.send::<Change>(changes).await?
             }
             BulkAction::Requeue => {
-                let items: Vec<_> = seen
-                    .into_iter()
-                    .filter_map(|seen| revival(kind, seen))
-                    .collect();
-                send(&items, async |items| {
-                    ledger.requeue(lane, items, until).await
-                })
-                .await?
+                let letters = seen.into_iter().filter_map(|seen| revival(kind, seen));
+                page.send::<Revival>(letters.collect()).await?
             }
             BulkAction::Discard => {
-                let items: Vec<_> = seen.iter().filter_map(|seen| discard(kind, seen)).collect();
-                send(&items, async |items| {
-                    ledger.discard(lane, items, until).await
-                })
-                .await?
+                let letters = seen.iter().filter_map(|seen| discard(kind, seen));
+                page.send::<Discard>(letters.collect()).await?
             }
         };
-        self.report.skipped += count - answers.len() as u64;
+        self.report.skipped += (count - answers.len()) as u64;
         for answered in answers {
-            self.report.count(self.deed, answered.answer)?;
+            self.report.count(self.deed, answered?.answer)?;
         }
         Ok(())
+    }
+}
+
+/// Sends the items of a page.
+struct Sender<'a> {
+    client: &'a Client,
+    /// The ledger of the page.
+    shard_client: &'a ShardClient,
+    /// Whether jobs are moved out of the ledger or into it.
+    is_moving: bool,
+}
+
+impl Sender<'_> {
+    /// Sends the items of a page as one numbered call; if jobs are being moved, one by one, each to
+    /// its present shard. Returns the answer to each item.
+    async fn send<Call>(&self, items: Vec<Call>) -> Result<Vec<Result<Answered>>>
+    where
+        Call: JobCall<Terms = (), Answer = Answered>,
+    {
+        let until = self.client.deadline();
+        if self.is_moving {
+            let asked = items.into_iter().map(|item| self.client.ask(item, until));
+            return Ok(join_all(asked).await);
+        }
+        // An empty page needs no call.
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ShardClient { ledger, lanes, .. } = self.shard_client;
+        let mut lane = lanes.take_in_time(until).await?;
+        let answers = Call::send(ledger, &mut lane, &(), &items, until).await?;
+        Ok(answers.into_iter().map(Ok).collect())
     }
 }
 
 /// The id in the name of a letter, `id:number`.
 fn id_of(letter: &str) -> &str {
     letter.rsplit_once(':').map_or(letter, |(id, _)| id)
-}
-
-/// Sends a page; an empty page needs no call.
-async fn send<T>(
-    items: &[T],
-    call: impl AsyncFnOnce(&[T]) -> Result<Vec<Answered>>,
-) -> Result<Vec<Answered>> {
-    if items.is_empty() {
-        return Ok(Vec::new());
-    }
-    call(items).await
 }
 
 /// The item that requeues a letter, due now; `None` if its name or record is damaged.

@@ -1,11 +1,10 @@
 //! Calls on the dead letters of one job: list, requeue, delete.
 
 use std::future::IntoFuture;
-use std::slice;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::client::due::{NOW, after, at};
-use crate::client::{CallTarget, Client, JobView, Pending, out_of_place};
+use crate::client::{Client, JobView, Pending, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey};
 use crate::store::{Discard, Found, Letter, Revival, When, Word};
@@ -149,19 +148,7 @@ impl<'a> IntoFuture for Requeue<'a> {
             };
             let revival = Revival::of(key.clone(), &letter, when)
                 .map_err(|fault| Error::new(ErrorKind::Damaged, format!("{key}: {fault}")))?;
-            let answered = self
-                .client
-                .ask(&key, CallTarget::Job, revival, until, |shard_client| {
-                    &shard_client.requeues
-                })
-                .await?;
-            if let Word::Requeued(_) = answered.answer {
-                let answered = slice::from_ref(&answered);
-                self.client
-                    .register_again(key.kind(), answered, until)
-                    .await?;
-            }
-            match answered.answer {
+            match self.client.ask(revival, until).await?.answer {
                 Word::Requeued(due) => Ok(Requeued::Requeued(due.to_system())),
                 Word::Present => Ok(Requeued::Present),
                 // Another call took the letter. The letter before it was not meant.
@@ -187,17 +174,12 @@ impl<'a> IntoFuture for DeleteDeadLetter<'a> {
                     None => return Ok(false),
                 },
             };
-            let discard = Discard {
-                key: key.clone(),
-                letter,
-            };
-            let answered = self
+            match self
                 .client
-                .ask(&key, CallTarget::Letters, discard, until, |shard_client| {
-                    &shard_client.discards
-                })
-                .await?;
-            match answered.answer {
+                .ask(Discard { key, letter }, until)
+                .await?
+                .answer
+            {
                 Word::Deleted => Ok(true),
                 // Another call took the letter. The letter before it was not meant.
                 Word::Absent => Ok(false),

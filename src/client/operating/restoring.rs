@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::slice;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
 use crate::client::due::at;
 use crate::client::producing::new_job::check_payload;
-use crate::client::{CallTarget, Client, JobState, JobView, out_of_place};
+use crate::client::{Client, JobState, JobView, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
@@ -247,19 +246,7 @@ impl Client {
     /// time, or Redis is full.
     pub async fn restore(&self, job: KeptJob) -> Result<Restored> {
         let kept = job.into_kept(self.settings().payload_limit)?;
-        let key = kept.key.clone();
-        let of = match kept.what {
-            KeptAs::Pending { .. } => CallTarget::Job,
-            KeptAs::Dead => CallTarget::Letters,
-        };
-        let until = self.deadline();
-        self.register(key.kind(), until).await?;
-        let answered = self
-            .ask(&key, of, kept, until, |shard_client| &shard_client.restores)
-            .await?;
-        self.register_again(key.kind(), slice::from_ref(&answered), until)
-            .await?;
-        match answered.answer {
+        match self.ask(kept, self.deadline()).await?.answer {
             Word::Created(due) => Ok(Restored::Pending(due.to_system())),
             Word::Replaced(due) => Ok(Restored::Replaced(due.to_system())),
             Word::Buried(number) => Ok(Restored::Dead(number)),

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::new_job::{check_payload, to_json};
 use crate::client::due::{NOW, after, at};
-use crate::client::{CallTarget, Client, Durably, Pending, out_of_place};
+use crate::client::{Client, Durably, Pending, out_of_place};
 use crate::durable::{Durable, Reached};
 use crate::error::Result;
 use crate::key::{IntoJobKey, JobKey};
@@ -143,16 +143,8 @@ impl Client {
 
     /// Moves the due time of a job; `step` is the word for its story.
     async fn change(&self, key: JobKey, when: When, step: &'static str) -> Result<Rescheduled> {
-        let until = self.deadline();
-        let change = Change {
-            key: key.clone(),
-            when,
-            step,
-        };
         let answered = self
-            .ask(&key, CallTarget::Job, change, until, |shard_client| {
-                &shard_client.changes
-            })
+            .ask(Change { key, when, step }, self.deadline())
             .await?;
         Ok(match answered.answer {
             Word::Moved(due) => Rescheduled::Moved(due.to_system()),
@@ -166,16 +158,7 @@ impl Client {
     /// Replaces the payload of a job.
     async fn update(&self, key: JobKey, payload: Bytes) -> Result<Updated> {
         check_payload(&key, &payload, self.settings().payload_limit)?;
-        let until = self.deadline();
-        let update = Update {
-            key: key.clone(),
-            payload,
-        };
-        let answered = self
-            .ask(&key, CallTarget::Job, update, until, |shard_client| {
-                &shard_client.updates
-            })
-            .await?;
+        let answered = self.ask(Update { key, payload }, self.deadline()).await?;
         Ok(match answered.answer {
             Word::Updated(due) => Updated::Updated(due.to_system()),
             Word::SuccessorMoved(due) => Updated::SuccessorUpdated(due.to_system()),
@@ -228,13 +211,7 @@ impl<'a> IntoFuture for Cancel<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let (client, key) = (self.client, self.key?);
-            let until = client.deadline();
-            let answered = client
-                .ask(&key, CallTarget::Job, key.clone(), until, |shard_client| {
-                    &shard_client.cancels
-                })
-                .await?;
+            let answered = self.client.ask(self.key?, self.client.deadline()).await?;
             Cancelled::from_answer(answered)
         })
     }
@@ -248,15 +225,9 @@ impl<'a> IntoFuture for CancelDurably<'a> {
         Box::pin(async move {
             let (client, durable) = (self.call.client, self.durable);
             durable.check()?;
-            let key = self.call.key?;
+            let item = self.call.key?;
             let until = client.deadline_for(Some(durable));
-            let item = key.clone();
-            let durably = Durably { item, durable };
-            let (answered, reached) = client
-                .ask(&key, CallTarget::Job, durably, until, |shard_client| {
-                    &shard_client.durable_cancels
-                })
-                .await?;
+            let (answered, reached) = client.ask(Durably { item, durable }, until).await?;
             Ok((Cancelled::from_answer(answered)?, reached?))
         })
     }

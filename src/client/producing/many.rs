@@ -3,15 +3,15 @@
 //! Jobs are sorted by ledger into batches, and several batches travel at a time. Jobs of a kind
 //! that is being resharded travel one by one.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 use futures_util::StreamExt;
 use futures_util::stream;
 
+use crate::client::asking::JobVerdict;
 use crate::client::batcher::BatchOperation;
 use crate::client::durably::send_durably;
-use crate::client::registry::JobVerdict;
 use crate::client::{Client, KindShards, NewJob, Scheduled, ShardClient};
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
@@ -32,7 +32,6 @@ struct ScheduleBatch {
 /// Batches of one ledger that are sent one after the other. Each holds at most [`BATCH`] items and
 /// [`BATCH_BYTES`], or one item.
 struct BatchSequence {
-    kind_shards: Arc<KindShards>,
     shard_client: Arc<ShardClient>,
     batches: Vec<ScheduleBatch>,
 }
@@ -104,58 +103,42 @@ impl Client {
         let limit = self.settings().payload_limit;
         let jobs = jobs.into_iter();
         let mut answers: ScheduleReplies = Vec::with_capacity(jobs.size_hint().0);
-        let mut ledgers: Vec<BatchSequence> = Vec::new();
-        let mut by_ledger: HashMap<(String, u16), usize> = HashMap::new();
-        let mut singles = Vec::new();
-        for job in jobs {
+        let mut by_kind: BTreeMap<String, Vec<Single>> = BTreeMap::new();
+        for (place, job) in jobs.enumerate() {
             let durable = job.durable;
-            let placed = job.into_placement(limit);
-            let placed = placed.and_then(|item| {
-                let kind = item.key.kind();
-                let kind_shards = match item.creates() {
-                    true => self.kind_shards(kind),
-                    false => self.kind_shards_to_look(kind),
-                };
-                Ok((kind_shards?, item))
-            });
-            let (kind_shards, item) = match placed {
-                Ok(valid) => valid,
-                Err(error) => {
-                    answers.push(Err(error));
-                    continue;
-                }
-            };
-            if kind_shards.is_moving() {
-                singles.push(Single {
-                    place: answers.len(),
-                    item,
-                    durable,
-                });
-                answers.push(Ok(None));
-                continue;
-            }
-            let shard_client = kind_shards.shard_client(item.key.id());
-            let ledger = (
-                item.key.kind().to_owned(),
-                shard_client.ledger.place().shard,
-            );
-            let at = *by_ledger.entry(ledger).or_insert_with(|| {
-                ledgers.push(BatchSequence {
-                    shard_client: shard_client.clone(),
-                    kind_shards: kind_shards.clone(),
-                    batches: Vec::new(),
-                });
-                ledgers.len() - 1
-            });
-            add(&mut ledgers[at].batches, item, durable, answers.len());
             // Until the batch is answered.
-            answers.push(Ok(None));
+            let mut answer = Ok(None);
+            match job.into_placement(limit) {
+                Ok(item) => {
+                    let kind = item.key.kind().to_owned();
+                    let single = Single {
+                        place,
+                        item,
+                        durable,
+                    };
+                    by_kind.entry(kind).or_default().push(single);
+                }
+                Err(error) => answer = Err(error),
+            }
+            answers.push(answer);
         }
-        Sorted {
-            convoys: ledgers.into_iter().flat_map(BatchSequence::split).collect(),
+        let mut sorted = Sorted {
             answers,
-            singles,
+            convoys: Vec::new(),
+            singles: Vec::new(),
+        };
+        for (kind, singles) in by_kind {
+            let creates = singles.iter().any(|single| single.item.creates());
+            let kind_shards = match creates {
+                true => self.kind_shards(&kind),
+                false => self.kind_shards_to_look(&kind),
+            };
+            match kind_shards.expect("the kind of a job key") {
+                moving if moving.is_moving() => sorted.singles.extend(singles),
+                kind_shards => sorted.convoys.extend(convoys(&kind_shards, singles)),
+            }
         }
+        sorted
     }
 
     /// Sends the batches, then the single jobs, among them the jobs of batches that were refused
@@ -237,7 +220,6 @@ impl Client {
         gave_up: &OnceLock<Error>,
     ) -> Vec<(ScheduleBatch, Result<Vec<PlacedItem>>)> {
         let BatchSequence {
-            kind_shards,
             shard_client,
             batches,
         } = batches;
@@ -246,10 +228,7 @@ impl Client {
         for batch in batches {
             let answered = match gave_up.get() {
                 Some(error) => Err(error.duplicate()),
-                None => {
-                    self.send_batch(&kind_shards, &shard_client, &mut lane, &batch)
-                        .await
-                }
+                None => self.send_batch(&shard_client, &mut lane, &batch).await,
             };
             if let Err(error) = &answered
                 && matches!(
@@ -268,11 +247,9 @@ impl Client {
         sent
     }
 
-    /// Sends one batch on the lane of its sequence, and lists its kind before and, if needed,
-    /// afterwards.
+    /// Sends one batch on the lane of its sequence.
     async fn send_batch(
         &self,
-        kind_shards: &Arc<KindShards>,
         shard_client: &ShardClient,
         lane: &mut Option<HeldLane>,
         batch: &ScheduleBatch,
@@ -280,28 +257,28 @@ impl Client {
         let within = batch.durable.iter().flatten().map(|it| it.within).max();
         let until = self.deadline() + within.unwrap_or_default();
         let ScheduleBatch { items, durable, .. } = batch;
-        let kind = kind_shards.kind.as_str();
-        if items.iter().any(Placement::creates) {
-            self.register(kind, until).await?;
-        } else if !self.may_find(kind, until).await? {
+        let kind = shard_client.ledger.kind();
+        let creates = items.iter().any(Placement::creates);
+        let found = self.kind_shards_for(kind.as_str(), creates, until).await?;
+        let Some(kind_shards) = &found else {
             let absent = durable
                 .iter()
                 .map(|it| (Answered::absent(), it.map(|_| Ok(Reached::NOTHING))));
             return Ok(absent.collect());
-        }
+        };
         let lane = match lane {
             Some(lane) => lane,
             None => lane.insert(shard_client.lanes.take_in_time(until).await?),
         };
         let placed = send_durably(&shard_client.ledger, lane, &(), items, durable, until).await?;
-        let answered: Vec<Answered> = placed.iter().map(|(answered, _)| *answered).collect();
-        if answered.iter().any(|it| it.answer != Word::Absent) {
-            self.register_again(kind, &answered, until).await?;
+        if placed.iter().any(|(it, _)| it.answer != Word::Absent) {
+            let unlisted = placed.iter().find_map(|(it, _)| it.unlisted);
+            self.register_again(kind_shards, unlisted, until).await?;
         }
-        let unarmed = answered.iter().filter(|answer| answer.unarmed).count();
+        let unarmed = placed.iter().filter(|(it, _)| it.unarmed).count();
         if unarmed > 0 {
             tracing::warn!(
-                kind = %shard_client.ledger.kind(),
+                %kind,
                 unarmed,
                 "jobs run without triggers: their names hold foreign values, which are left \
                  alone, or this user may not write them"
@@ -318,7 +295,6 @@ impl BatchSequence {
             return vec![self];
         }
         let alone = |batch| BatchSequence {
-            kind_shards: self.kind_shards.clone(),
             shard_client: self.shard_client.clone(),
             batches: vec![batch],
         };
@@ -326,9 +302,25 @@ impl BatchSequence {
     }
 }
 
-/// Adds an item to the last batch, or to a new one if that is full.
-fn add(batches: &mut Vec<ScheduleBatch>, item: Placement, durable: Option<Durable>, place: usize) {
-    let bytes = item.bytes();
+/// The batches of the jobs of one kind, ledger by ledger.
+fn convoys(kind_shards: &KindShards, singles: Vec<Single>) -> Vec<BatchSequence> {
+    let mut by_shard: BTreeMap<u16, BatchSequence> = BTreeMap::new();
+    for single in singles {
+        let shard_client = kind_shards.shard_client(single.item.key.id());
+        let shard = shard_client.ledger.place().shard;
+        let sequence = by_shard.entry(shard).or_insert_with(|| BatchSequence {
+            shard_client: shard_client.clone(),
+            batches: Vec::new(),
+        });
+        add(&mut sequence.batches, single);
+    }
+    let sequences = by_shard.into_values();
+    sequences.flat_map(BatchSequence::split).collect()
+}
+
+/// Adds a job to the last batch, or to a new one if that is full.
+fn add(batches: &mut Vec<ScheduleBatch>, single: Single) {
+    let bytes = single.item.bytes();
     let full =
         |batch: &ScheduleBatch| batch.items.len() == BATCH || batch.bytes + bytes > BATCH_BYTES;
     if batches.last().is_none_or(full) {
@@ -336,9 +328,9 @@ fn add(batches: &mut Vec<ScheduleBatch>, item: Placement, durable: Option<Durabl
     }
     let batch = batches.last_mut().expect("just made");
     batch.bytes += bytes;
-    batch.items.push(item);
-    batch.places.push(place);
-    batch.durable.push(durable);
+    batch.items.push(single.item);
+    batch.places.push(single.place);
+    batch.durable.push(single.durable);
 }
 
 /// Whether two items have the same key.
@@ -365,7 +357,13 @@ mod tests {
         for (place, (id, bytes)) in jobs.enumerate() {
             let job = NewJob::from_bytes(format!("a:b:c:{id}"), vec![0; bytes]);
             let item = job.into_placement(usize::MAX).unwrap();
-            add(&mut batches, item, None, place);
+            let durable = None;
+            let single = Single {
+                place,
+                item,
+                durable,
+            };
+            add(&mut batches, single);
         }
         batches
     }

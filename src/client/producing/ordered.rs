@@ -5,7 +5,7 @@
 
 use super::change::Cancelled;
 use super::schedule::{Schedule, Scheduled};
-use crate::client::{CallTarget, Client, JobView};
+use crate::client::{Client, JobView};
 use crate::error::Result;
 use crate::key::IntoJobKey;
 use crate::store::{Mode, Outdated, Word};
@@ -46,15 +46,8 @@ impl Client {
         key: impl IntoJobKey,
         below: u64,
     ) -> Result<Ordered<Cancelled>> {
-        let (key, until) = (key.into_job_key()?, self.deadline());
-        let item = Outdated {
-            key: key.clone(),
-            below,
-        };
-        let asked = self.ask(&key, CallTarget::Job, item, until, |shard_client| {
-            &shard_client.outdated
-        });
-        let answered = asked.await?;
+        let key = key.into_job_key()?;
+        let answered = self.ask(Outdated { key, below }, self.deadline()).await?;
         match answered.answer {
             Word::Overtaken(number) => Ok(Ordered::Overtaken(number)),
             _ => Cancelled::from_answer(answered).map(Ordered::Done),

@@ -1,13 +1,10 @@
 //! Scheduling one job: a builder that is sent when it is awaited, and its answers.
 
 use std::future::IntoFuture;
-use std::slice;
 use std::time::{Instant, SystemTime};
 
 use super::new_job::job_options;
-use crate::client::{
-    CallTarget, Client, Durably, JobState, JobView, NewJob, Pending, out_of_place,
-};
+use crate::client::{Client, Durably, JobState, JobView, NewJob, Pending, out_of_place};
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Answered, Mode, Placement, Word};
@@ -108,8 +105,7 @@ impl<'a> Schedule<'a> {
 }
 
 impl Client {
-    /// Sends one job to its ledger, and lists its kind before and, if needed, afterwards. Logs a
-    /// warning if the job has no trigger.
+    /// Sends one job to its ledger. Logs a warning if the job has no trigger.
     pub(super) async fn place_job(
         &self,
         placement: Placement,
@@ -117,31 +113,14 @@ impl Client {
         until: Instant,
     ) -> Result<(Answered, Option<Reached>)> {
         let key = placement.key.clone();
-        if placement.creates() {
-            self.register(key.kind(), until).await?;
-        }
         let (answered, reached) = match durable {
-            None => {
-                let asked = self.ask(&key, CallTarget::Job, placement, until, |shard_client| {
-                    &shard_client.schedules
-                });
-                (asked.await?, None)
-            }
+            None => (self.ask(placement, until).await?, None),
             Some(durable) => {
                 let item = placement;
-                let durably = Durably { item, durable };
-                let (answered, reached) = self
-                    .ask(&key, CallTarget::Job, durably, until, |shard_client| {
-                        &shard_client.durable_schedules
-                    })
-                    .await?;
+                let (answered, reached) = self.ask(Durably { item, durable }, until).await?;
                 (answered, Some(reached?))
             }
         };
-        if answered.answer != Word::Absent {
-            self.register_again(key.kind(), slice::from_ref(&answered), until)
-                .await?;
-        }
         if answered.unarmed {
             tracing::warn!(
                 %key,
