@@ -243,7 +243,7 @@ impl Store {
 
     /// The number of connections opened so far, on all servers. If it has grown, there was a gap.
     pub(crate) fn connections_opened(&self) -> u64 {
-        self.servers.iter().map(|it| it.connections_opened()).sum()
+        self.servers.iter().map(|it| it.link.opened()).sum()
     }
 
     /// The kinds that were ever used, in no order. Servers that are away are left out. Their

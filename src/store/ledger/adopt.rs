@@ -121,7 +121,7 @@ impl Ledger {
             cmd.arg(key.id()).arg(u8::from(is_old));
             cmd.arg(most(key)).arg(why.to_arg());
         }
-        let answers = self.eval_storing(&ADOPT, &cmd, items.len(), until).await?;
+        let answers = self.eval_items(&ADOPT, &cmd, items.len(), until).await?;
         self.meter().adopted(counted::adopted(&answers));
         Ok(answers)
     }

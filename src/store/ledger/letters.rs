@@ -128,9 +128,7 @@ impl Ledger {
                 .arg(item.when.to_arg())
                 .arg(&*item.header);
         }
-        let mut answers = self
-            .eval_storing(&REQUEUE, &cmd, items.len(), until)
-            .await?;
+        let mut answers = self.eval_items(&REQUEUE, &cmd, items.len(), until).await?;
         self.arm(items.iter().map(|item| &item.key), &mut answers)
             .await;
         Ok(answers)
@@ -178,9 +176,7 @@ impl Ledger {
                 .arg(&item.story)
                 .arg(&item.payload[..]);
         }
-        let mut answers = self
-            .eval_storing(&RESTORE, &cmd, items.len(), until)
-            .await?;
+        let mut answers = self.eval_items(&RESTORE, &cmd, items.len(), until).await?;
         self.arm(items.iter().map(|item| &item.key), &mut answers)
             .await;
         Ok(answers)

@@ -252,7 +252,8 @@ impl Ledger {
     }
 
     /// As [`eval`](Self::eval), for a script with one answer for each of `items`. If the ledger has
-    /// another layout, each answer is [`Stale`](super::Word::Stale), and the layout is noted.
+    /// another layout, each answer is [`Stale`](super::Word::Stale), and the layout is noted. If the
+    /// script has stored jobs and the kind has to be registered, each answer says so.
     pub(super) async fn eval_items(
         &self,
         script: &'static Script,
@@ -260,28 +261,12 @@ impl Ledger {
         items: usize,
         until: Instant,
     ) -> Result<Vec<Answered>> {
-        let mut called = self.eval(script, cmd, until).await?;
-        if self.is_stale(&mut called.reply)? {
+        let mut reply = self.eval(script, cmd, until).await?.reply;
+        if self.is_stale(&mut reply)? {
             return Ok(vec![Answered::STALE; items]);
         }
-        called.reply.item_answers(items)
-    }
-
-    /// As [`eval_items`](Self::eval_items), for a script that stores jobs: if the kind has to be
-    /// registered, each answer says so.
-    pub(super) async fn eval_storing(
-        &self,
-        script: &'static Script,
-        cmd: &Cmd,
-        items: usize,
-        until: Instant,
-    ) -> Result<Vec<Answered>> {
-        let mut called = self.eval(script, cmd, until).await?;
-        if self.is_stale(&mut called.reply)? {
-            return Ok(vec![Answered::STALE; items]);
-        }
-        let mut answers = called.reply.item_answers(items)?;
-        if let Some(since) = called.reply.mark()? {
+        let mut answers = reply.item_answers(items)?;
+        if let Some(since) = reply.mark()? {
             let shard = self.place.shard;
             let unlisted = Some(Unlisted { shard, since });
             answers.iter_mut().for_each(|it| it.unlisted = unlisted);

@@ -155,9 +155,7 @@ impl Ledger {
                     .arg(&item.payload[..]);
             }
         }
-        let mut answers = self
-            .eval_storing(&SCHEDULE, &cmd, items.len(), until)
-            .await?;
+        let mut answers = self.eval_items(&SCHEDULE, &cmd, items.len(), until).await?;
         self.arm(items.iter().map(|item| &item.key), &mut answers)
             .await;
         self.meter().scheduled(counted::scheduled(&answers));

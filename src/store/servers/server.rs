@@ -183,6 +183,7 @@ impl Server {
     }
 
     /// The number of connections opened so far. If it has grown, there was a gap.
+    #[cfg(feature = "worker")]
     pub(crate) fn connections_opened(&self) -> u64 {
         self.link.opened()
     }
