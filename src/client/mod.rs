@@ -9,10 +9,7 @@
 mod asking;
 mod batcher;
 mod builder;
-mod due;
 mod durably;
-#[cfg(feature = "worker")]
-mod lease_events;
 #[cfg(feature = "worker")]
 mod leases;
 #[cfg(feature = "worker")]
@@ -39,11 +36,11 @@ use batcher::MisplacedJob;
 pub use builder::ClientBuilder;
 pub(crate) use durably::Durably;
 #[cfg(feature = "worker")]
-pub(crate) use lease_events::{LeaseEvent, LeaseSubscribers, WantedKinds};
-#[cfg(feature = "worker")]
 pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
 #[cfg(feature = "worker")]
-pub(crate) use listeners::{DyingJob, Listeners, TellDead};
+pub(crate) use listeners::{
+    DyingJob, LeaseEvent, LeaseSubscribers, Listeners, TellDead, WantedKinds,
+};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use super::listing::letter_name;
 use super::partial::PartialView;
 use super::scan::JobScan;
-use crate::client::due::{NOW, after, at};
+use crate::client::producing::new_job::{NOW, after, at};
 use crate::client::{
     Client, JobCall, KindShards, Pending, Selection, ShardClient, Unseen, out_of_place,
 };

@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::client::due::{NOW, after, at};
+use crate::client::producing::new_job::{NOW, after, at};
 use crate::client::{Client, JobView, Pending, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey};

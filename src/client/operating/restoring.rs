@@ -6,8 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::client::due::at;
-use crate::client::producing::new_job::check_payload;
+use crate::client::producing::new_job::{at, check_payload};
 use crate::client::{Client, JobState, JobView, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;

@@ -6,8 +6,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::new_job::{check_payload, to_json};
-use crate::client::due::{NOW, after, at};
+use super::new_job::{NOW, after, at, check_payload, to_json};
 use crate::client::{Client, Durably, Pending, out_of_place};
 use crate::durable::{Durable, Reached};
 use crate::error::Result;

@@ -4,19 +4,20 @@
 //! when the job is scheduled.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::client::due::NOW;
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::record::{Header, Terms};
 use crate::retry::RetryPolicy;
+use crate::settings::MAX_DELAY;
 use crate::store::{Mode, Placement, When};
+use crate::time::UnixMs;
 use crate::traces;
 
 /// A job for [`Client::schedule_many`](crate::client::Client::schedule_many). Invalid values are
@@ -55,7 +56,7 @@ macro_rules! job_options {
         /// the limit: beyond it, the job is refused with
         /// [`ErrorKind::InvalidTime`](crate::ErrorKind::InvalidTime).
         pub fn after(mut self, delay: std::time::Duration) -> Self {
-            self $($at)* .when = $crate::client::due::after(delay);
+            self $($at)* .when = $crate::client::producing::new_job::after(delay);
             self
         }
 
@@ -63,7 +64,7 @@ macro_rules! job_options {
         /// the limit: beyond it, or before 1970, the job is refused with
         /// [`ErrorKind::InvalidTime`](crate::ErrorKind::InvalidTime).
         pub fn at(mut self, due: std::time::SystemTime) -> Self {
-            self $($at)* .when = $crate::client::due::at(due);
+            self $($at)* .when = $crate::client::producing::new_job::at(due);
             self
         }
 
@@ -207,6 +208,45 @@ pub(crate) fn check_payload(key: &JobKey, payload: &Bytes, limit: usize) -> Resu
             payload.len()
         ),
     ))
+}
+
+/// The default due time: a delay of zero.
+pub(crate) const NOW: When = When::After(Duration::ZERO);
+
+/// A delay from the moment at which Redis receives the call.
+///
+/// # Errors
+/// [`ErrorKind::InvalidTime`] if the delay is above 10 years.
+pub(crate) fn after(delay: Duration) -> Result<When> {
+    if delay > MAX_DELAY {
+        return Err(too_far(format!("the delay {delay:?} is")));
+    }
+    Ok(When::After(delay))
+}
+
+/// A time by the clock of Redis.
+///
+/// # Errors
+/// [`ErrorKind::InvalidTime`] before 1970, or more than 10 years ahead by this machine's clock.
+pub(crate) fn at(due: SystemTime) -> Result<When> {
+    // The clock of this machine may be wrong; it is good enough to catch a mistaken unit.
+    let now = SystemTime::now();
+    if due.duration_since(now).is_ok_and(|ahead| ahead > MAX_DELAY) {
+        return Err(too_far("the due time is".into()));
+    }
+    UnixMs::from_system(due).map(When::At).ok_or_else(|| {
+        Error::new(
+            ErrorKind::InvalidTime,
+            "the due time lies before 1970: give a time since the Unix epoch",
+        )
+    })
+}
+
+fn too_far(what: String) -> Error {
+    Error::new(
+        ErrorKind::InvalidTime,
+        format!("{what} more than 10 years ahead, which is the limit: is the unit right?"),
+    )
 }
 
 impl fmt::Debug for NewJob {
