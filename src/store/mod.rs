@@ -48,7 +48,7 @@ pub(crate) use ledger::Ledger;
 pub(crate) use ledger::adopt::Why;
 pub(crate) use ledger::audit::{Judged, PARTS, Suspect};
 #[cfg(feature = "worker")]
-pub(crate) use ledger::history::{Added, HistoryStream, Line};
+pub(crate) use ledger::history::{Added, Entry, HistoryStream, Line};
 pub(crate) use ledger::inspect::{Found, Tally};
 #[cfg(feature = "worker")]
 pub(crate) use ledger::keyspace::{PlainKey, Progress};

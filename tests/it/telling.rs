@@ -97,6 +97,69 @@ async fn a_tail_begins_with_the_last_and_keeps_to_its_prefixes() {
     site.assert_balanced().await;
 }
 
+/// Writes entries about jobs of this kind, all of them at one instant.
+async fn write(site: &Site, kind: &str, count: usize) {
+    let write = "for n = 1, ARGV[1] do redis.call('XADD', KEYS[1], '*', 'what', 'cancelled', \
+                 'by', 'web-1:42', 'jobs', '- - w' .. n, 'note', '') end";
+    let (history, count) = (format!("keyfall:{{{kind}/0}}:history"), count.to_string());
+    let _: () = site.command(&["EVAL", write, "1", &history, &count]).await;
+}
+
+#[tokio::test]
+async fn a_tail_finds_the_last_of_a_job_among_many_others_and_follows_some_changes_only() {
+    let site = Site::new("taillast").await;
+    let key = site.key("few");
+    site.client.schedule(&*key, "").after(HOUR).await.unwrap();
+    site.client.fire_now(&*key).await.unwrap();
+    write(&site, &site.kind(), 900).await;
+    let tail = || site.client.tail().prefix(&key).unwrap();
+    let told = until(&mut tail().last(2), What::Fired).await;
+    assert_eq!(words(&told), ["scheduled", "fired"]);
+    let told = until(&mut tail().last(1), What::Fired).await;
+    assert_eq!(words(&told), ["fired"]);
+    // Of the last two, one is selected; of what follows as well.
+    let mut some = tail().last(2).only([What::Scheduled, What::Cancelled]);
+    assert_eq!(
+        words(&until(&mut some, What::Scheduled).await),
+        ["scheduled"]
+    );
+    site.client.reschedule(&*key).after(HOUR).await.unwrap();
+    site.client.cancel(&*key).await.unwrap();
+    assert_eq!(
+        words(&until(&mut some, What::Cancelled).await),
+        ["cancelled"]
+    );
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_busy_kind_among_many_is_told_whole_and_holds_up_no_other() {
+    let site = Site::new("tailbusy").await;
+    let kind = |number: usize| format!("tailbusy:it:k{number}");
+    for number in 0..40 {
+        let key = format!("{}:1", kind(number));
+        site.client.schedule(key, "").after(HOUR).await.unwrap();
+    }
+    let mut tail = site.client.tail().prefix("tailbusy:").unwrap().last(1);
+    until(&mut tail, What::Scheduled).await;
+    write(&site, &kind(7), 900).await;
+    let other = format!("{}:1", kind(8));
+    site.client.fire_now(&*other).await.unwrap();
+    let (mut ids, mut before) = (Vec::new(), None);
+    while ids.len() < 900 || before.is_none() {
+        let next = tokio::time::timeout(PATIENCE, tail.next());
+        match next.await.expect("it is told").unwrap() {
+            Tidings::Happened(it) if it.what == What::Fired => before = Some(ids.len()),
+            Tidings::Happened(it) => ids.extend(it.id),
+            other => panic!("{other:?}"),
+        }
+    }
+    let expected: Vec<String> = (1..=900).map(|number| format!("w{number}")).collect();
+    assert_eq!(ids, expected);
+    assert!(before.unwrap() < 900, "it came with the first of them");
+    site.assert_balanced().await;
+}
+
 #[tokio::test]
 async fn a_tail_says_what_it_could_not_read() {
     let site = Site::new("tailmissed").await;

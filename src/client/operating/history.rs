@@ -154,8 +154,7 @@ impl What {
     /// # Errors
     /// [`ErrorKind::InvalidSetting`], with the list of words, if it is none of them.
     pub fn parse(word: &str) -> Result<Self> {
-        let found = What::ALL.iter().find(|what| what.as_str() == word);
-        found.copied().ok_or_else(|| {
+        What::known(word).ok_or_else(|| {
             let words: Vec<&str> = What::ALL.iter().map(|what| what.as_str()).collect();
             Error::new(
                 ErrorKind::InvalidSetting,
@@ -165,6 +164,16 @@ impl What {
                 ),
             )
         })
+    }
+
+    /// The change that a history calls so.
+    fn of(word: &str) -> Self {
+        What::known(word).unwrap_or(What::Unknown)
+    }
+
+    fn known(word: &str) -> Option<Self> {
+        let mut all = What::ALL.iter().copied();
+        all.find(|what| what.as_str() == word)
     }
 }
 
@@ -177,7 +186,7 @@ impl fmt::Display for What {
 impl Happening {
     /// Reads one line of a history.
     pub(super) fn of(kind: &Kind, line: Line) -> Self {
-        let what = What::parse(&line.what).unwrap_or(What::Unknown);
+        let what = What::of(&line.what);
         let number: Option<u64> = line.number.parse().ok();
         let more: Option<u64> = line.more.parse().ok();
         let is_letter = matches!(what, What::Buried | What::Deleted);

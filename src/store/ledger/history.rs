@@ -71,15 +71,23 @@ impl HistoryStream {
 /// The interval at which histories on a cluster, or on several servers, are read.
 const POLL: Duration = Duration::from_millis(250);
 
+/// One entry of a history, as Redis stores it. It is about a kibibyte at the most. Its lines can take
+/// a hundred times as much memory, so they are made when they are needed.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// The id of the entry, `ms-number`, by the clock of Redis.
+    pub(crate) id: String,
+    /// The names and values in turn.
+    fields: Vec<Vec<u8>>,
+}
+
 /// New entries of one history, as `XREAD` answers them.
 #[derive(Debug)]
 pub(crate) struct Added {
     /// The index of the history in the request.
     pub(crate) place: usize,
-    /// The id of the last entry that was read.
-    pub(crate) last: String,
-    /// The lines of the new entries, the oldest first.
-    pub(crate) lines: Vec<Line>,
+    /// The entries, the oldest first; never empty.
+    pub(crate) entries: Vec<Entry>,
 }
 
 impl Ledger {
@@ -142,19 +150,70 @@ impl Ledger {
     }
 }
 
-impl Added {
-    /// Reads new entries; `None` if there are none.
-    fn new(place: usize, entries: RawEntries) -> Option<Self> {
-        Some(Added {
-            place,
-            last: entries.last()?.0.clone(),
-            lines: entries.iter().flat_map(lines_of).collect(),
-        })
+impl Entry {
+    /// The transition; empty if another program wrote the entry.
+    pub(crate) fn what(&self) -> &str {
+        let what = self.values().map_or(&[][..], |[what, ..]| what);
+        std::str::from_utf8(what).unwrap_or_default()
+    }
+
+    /// The lines of the jobs with these ids, job by job; an entry about the kind has the id `""`. An
+    /// entry that another program wrote has none.
+    pub(crate) fn lines(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<Line> {
+        let Some([what, by, jobs, note]) = self.values() else {
+            return Vec::new();
+        };
+        let text = String::from_utf8_lossy;
+        let line = |id: &str, number: &str, more: &str| Line {
+            entry: self.id.clone(),
+            what: text(what).into_owned(),
+            by: text(by).into_owned(),
+            id: id.into(),
+            number: number.into(),
+            more: more.into(),
+            note: text(note).into_owned(),
+        };
+        let jobs = text(jobs);
+        if jobs.is_empty() {
+            let of_kind = is_wanted("").then(|| line("", "-", "-"));
+            return of_kind.into_iter().collect();
+        }
+        // A colon separates groups, because no id is a colon.
+        let alike = jobs.split(" : ").filter_map(|alike| {
+            let mut words = alike.split(' ');
+            let (number, more) = (words.next()?, words.next()?);
+            Some(words.map(move |id| (id, number, more)))
+        });
+        let wanted = alike.flatten().filter(|(id, ..)| is_wanted(id));
+        wanted
+            .map(|(id, number, more)| line(id, number, more))
+            .collect()
+    }
+
+    /// The values of `what`, `by`, `jobs` and `note`.
+    fn values(&self) -> Option<[&[u8]; 4]> {
+        let [_, what, _, by, _, jobs, _, note] = &self.fields[..] else {
+            return None;
+        };
+        Some([what, by, jobs, note])
     }
 }
 
-/// Entries in the form of Redis: the id, and fields and values in turn.
+/// Entries in the form of Redis.
 type RawEntries = Vec<(String, Vec<Vec<u8>>)>;
+
+fn entries_of(raw: RawEntries) -> Vec<Entry> {
+    let entry = |(id, fields)| Entry { id, fields };
+    raw.into_iter().map(entry).collect()
+}
+
+impl Added {
+    /// New entries; `None` if there are none.
+    fn new(place: usize, entries: RawEntries) -> Option<Self> {
+        let entries = entries_of(entries);
+        (!entries.is_empty()).then_some(Added { place, entries })
+    }
+}
 
 impl Store {
     /// New entries of several histories. Each is given with the id of the last known entry, and
@@ -224,22 +283,21 @@ impl Store {
         }
     }
 
-    /// The lines of the last `entries` entries of a history, the oldest first, and the id of its
-    /// last entry; `0-0` if the history is empty. With 0 entries only the id is returned.
+    /// The last `entries` entries of a history that come before the end `before`, such as `+` or
+    /// `(ms-number`; the newest first.
     pub(crate) async fn last_of_history(
         &self,
         stream: &HistoryStream,
+        before: &str,
         entries: usize,
         until: Instant,
-    ) -> Result<(String, Vec<Line>)> {
+    ) -> Result<Vec<Entry>> {
         let mut read = redis::cmd("XREVRANGE");
         read.arg(stream.key(&self.names));
-        read.arg("+").arg("-").arg("COUNT").arg(entries.max(1));
+        read.arg(before).arg("-").arg("COUNT").arg(entries);
         let home = self.home_of(&stream.kind, stream.shard);
         let found: RawEntries = from_value(home.command(&read, until).await?)?;
-        let last = found.first().map_or("0-0".to_owned(), |it| it.0.clone());
-        let wanted = found.iter().take(entries).rev();
-        Ok((last, wanted.flat_map(lines_of).collect()))
+        Ok(entries_of(found))
     }
 
     /// The id of the oldest entry of a history; `None` if the history is empty.
@@ -280,35 +338,4 @@ impl Server {
         let added = found.filter_map(|((place, ..), found)| Added::new(place, found?.pop()?.1));
         Ok(added.collect())
     }
-}
-
-/// The lines of one entry, job by job. An entry that another program wrote has none.
-fn lines_of((entry, fields): &(String, Vec<Vec<u8>>)) -> Vec<Line> {
-    let [_, what, _, by, _, jobs, _, note] = &fields[..] else {
-        return Vec::new();
-    };
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let line = |id: &str, number: &str, more: &str| Line {
-        entry: entry.clone(),
-        what: text(what),
-        by: text(by),
-        id: id.into(),
-        number: number.into(),
-        more: more.into(),
-        note: text(note),
-    };
-    let jobs = text(jobs);
-    if jobs.is_empty() {
-        return vec![line("", "-", "-")];
-    }
-    // A colon separates groups, because no id is a colon.
-    let alike = jobs.split(" : ").filter_map(|alike| {
-        let mut words = alike.split(' ');
-        let (number, more) = (words.next()?, words.next()?);
-        Some(words.map(move |id| (id, number, more)))
-    });
-    alike
-        .flatten()
-        .map(|(id, number, more)| line(id, number, more))
-        .collect()
 }

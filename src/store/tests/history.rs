@@ -16,8 +16,10 @@ impl Bench {
     /// All entries of the history.
     async fn told(&self) -> Vec<Line> {
         let stream = self.ledger.stream();
-        let read = self.ledger.store.last_of_history(&stream, 100_000, soon());
-        read.await.unwrap().1
+        let store = &self.ledger.store;
+        let read = store.last_of_history(&stream, "+", 100_000, soon());
+        let entries = read.await.unwrap().into_iter().rev();
+        entries.flat_map(|entry| entry.lines(|_| true)).collect()
     }
 
     /// The entries that a call adds: `what id more`, and the note.

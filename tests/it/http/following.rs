@@ -324,3 +324,38 @@ async fn a_job_that_nobody_runs_is_scheduled_with_a_warning() {
     }
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn a_tail_that_is_read_slowly_takes_little_memory_however_much_happens() {
+    const TAILS: u64 = 4;
+    // One read of entries is a mebibyte; what they tell of, job by job, is a hundred.
+    const MOST: u64 = TAILS * 8 * 1024 * 1024;
+    let site = Site::new("http-tail-crowds").await;
+    let daemon = Daemon::start(&site);
+    let first = site.key("first");
+    schedule(&site, &first).await;
+    let mut tails = Vec::new();
+    for _ in 0..TAILS {
+        let mut tail = Lines::open(&daemon, "prefix=http-tail-crowds:&last=1").await;
+        assert_eq!(tail.happened().await.1, first);
+        tails.push(tail);
+    }
+    let before = daemon.process.memory("VmHWM:");
+    let ids: Vec<String> = (100..350).map(|id| id.to_string()).collect();
+    let crowd = format!("- - {}", ids.join(" "));
+    let write = "for _ = 1, 600 do redis.call('XADD', KEYS[1], '*', 'what', 'cancelled', \
+                 'by', 'web-1:42', 'jobs', ARGV[1], 'note', '') end";
+    let history = format!("keyfall:{{{}/0}}:history", site.kind());
+    let _: () = site.command(&["EVAL", write, "1", &history, &crowd]).await;
+    for tail in &mut tails {
+        assert_eq!(tail.happened().await.1, site.key(100));
+    }
+    let grown = daemon.process.memory("VmHWM:") - before;
+    assert!(grown < MOST, "{grown} bytes");
+    // Job by job, in order, to those who go on reading.
+    for number in 1..1000 {
+        let key = site.key(100 + number % 250);
+        assert_eq!(tails[0].happened().await.1, key);
+    }
+    site.assert_balanced().await;
+}

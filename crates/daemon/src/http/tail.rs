@@ -32,8 +32,9 @@ const BEAT: Duration = Duration::from_secs(15);
 /// How long to wait until a Redis is asked again that did not answer.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How many changes travel together at the most.
-const TOGETHER: usize = 256;
+/// How many changes travel together at the most. Three times as many are in memory: some are written,
+/// some wait for that, and some wait for a place among these.
+const TOGETHER: usize = 64;
 
 /// How many changes a tail begins with at the most.
 const MOST_LAST: usize = 1000;
@@ -117,7 +118,8 @@ pub(super) async fn tail(caller: Caller, pairs: Pairs) -> Result<Response, Probl
     let api = caller.may_with_each(Scope::Read, &wanted.reach)?;
     let place = api.tails.clone().try_acquire_owned();
     let place = place.map_err(|_| Problem::too_many_tails(MOST))?;
-    let mut tail = api.client.tail().last(wanted.last);
+    let what = wanted.what.iter().copied();
+    let mut tail = api.client.tail().last(wanted.last).only(what);
     for prefix in &wanted.reach {
         tail = tail.prefix(prefix).map_err(Problem::of_prefix)?;
     }
@@ -163,7 +165,7 @@ struct Wanted {
     /// What the keys of all jobs begin with that it can tell of; all jobs, if it is empty.
     reach: Vec<String>,
     keys: HashSet<JobKey>,
-    what: HashSet<What>,
+    what: Vec<What>,
     last: usize,
     zone: TimeZone,
 }
@@ -225,9 +227,8 @@ impl Wanted {
     fn line(&self, news: Tidings) -> Option<TailOut> {
         Some(match news {
             Tidings::Happened(it) => {
-                let is_wanted = (self.what.is_empty() || self.what.contains(&it.what))
-                    && (self.keys.is_empty()
-                        || it.key().is_some_and(|key| self.keys.contains(&key)));
+                let is_wanted =
+                    self.keys.is_empty() || it.key().is_some_and(|key| self.keys.contains(&key));
                 let out = is_wanted.then(|| HappeningOut::new(&it, &self.zone))?;
                 TailOut::Happened(out.into())
             }

@@ -1,37 +1,44 @@
 //! [`Tail`]: follows histories as they grow, over a connection of its own.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Happening, ms_of};
+use super::{Happening, What, ms_of};
 use crate::client::Unseen;
 use crate::client::operating::partial::PartialView;
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
 use crate::settings::ClientSettings;
-use crate::store::{Added, HistoryStream, Store, is_of_absence};
+use crate::store::{Added, Entry, HistoryStream, Store, is_of_absence};
 
 /// The wait of one read for new entries, and the age at which the list of kinds is read again.
 const WAIT: Duration = Duration::from_millis(1000);
 
-/// The most entries of each history in one read, and of all histories together; about a kibibyte
+/// The most entries of all histories in one read, and so the most that a tail holds: about a kibibyte
 /// each.
-const PAGE: usize = 1000;
-const READ: usize = 16_384;
+const READ: usize = 512;
 
-/// The number of histories in one read.
-const STREAMS: usize = 512;
+/// The number of histories in one read, each with one entry at least.
+const STREAMS: usize = READ;
+
+/// The most entries that a tail begins with, and the most that are searched for them.
+const MOST_LAST: usize = 1000;
 
 /// Follows the histories of kinds; from [`Client::tail`](crate::Client::tail).
 ///
 /// A kind that is used for the first time is followed from its beginning.
+///
+/// A tail holds no more than 512 entries, each with about a kibibyte of jobs at the most, and the
+/// changes of one of them. It reads on when they have been taken.
 pub struct Tail {
     store: Arc<Store>,
     call_timeout: Duration,
     wait: Duration,
     wanted: Vec<Prefix>,
+    /// The changes that are followed; all of them, if it is empty.
+    only: HashSet<What>,
     last: usize,
     /// The last entry that was read from each history; `None` before the first read.
     behind: Option<BTreeMap<HistoryStream, String>>,
@@ -39,9 +46,14 @@ pub struct Tail {
     looked: Instant,
     /// The number of the next read; reads take turns on groups of histories.
     turn: usize,
+    /// The histories of which the last read brought as much as it could: they have more.
+    full: BTreeSet<HistoryStream>,
     /// The servers that are away and were reported.
     away: BTreeSet<String>,
+    /// The items that come before `entries`.
     news: VecDeque<Tidings>,
+    /// The entries that were read, in the order of their times.
+    entries: VecDeque<(Kind, Entry)>,
 }
 
 /// The items of a [`Tail`].
@@ -67,12 +79,15 @@ impl Tail {
             // A longer wait for an answer would count as a hung connection.
             wait: WAIT.min(settings.link.response_timeout / 2),
             wanted: Vec::new(),
+            only: HashSet::new(),
             last: 0,
             behind: None,
             looked: Instant::now(),
             turn: 0,
+            full: BTreeSet::new(),
             away: BTreeSet::new(),
             news: VecDeque::new(),
+            entries: VecDeque::new(),
         }
     }
 
@@ -86,10 +101,17 @@ impl Tail {
         Ok(self)
     }
 
-    /// Begins with the last `count` entries, at most 1,000. With a prefix that extends into the id,
-    /// only the last 1,000 entries of each history are searched. Defaults to 0.
+    /// Follows only these changes. Several calls add up. Defaults to all changes.
+    pub fn only(mut self, changes: impl IntoIterator<Item = What>) -> Self {
+        self.only.extend(changes);
+        self
+    }
+
+    /// Begins with the last `count` changes, at most 1,000; [`only`](Self::only) selects from these.
+    /// With a prefix that extends into the id, only the last 1,000 entries of each history are
+    /// searched. Defaults to 0.
     pub fn last(mut self, count: usize) -> Self {
-        self.last = count.min(PAGE);
+        self.last = count.min(MOST_LAST);
         self
     }
 
@@ -101,7 +123,7 @@ impl Tail {
     /// If Redis does not answer in time, or this user may not read the histories.
     pub async fn next(&mut self) -> Result<Tidings> {
         loop {
-            if let Some(one) = self.news.pop_front() {
+            if let Some(one) = self.ready() {
                 return Ok(one);
             }
             self.read().await?;
@@ -110,10 +132,18 @@ impl Tail {
 
     /// The next item that was already read; `None` if [`next`](Self::next) would have to wait.
     pub fn ready(&mut self) -> Option<Tidings> {
-        self.news.pop_front()
+        loop {
+            if let Some(one) = self.news.pop_front() {
+                return Some(one);
+            }
+            let (kind, entry) = self.entries.pop_front()?;
+            let told = self.told_by(&kind, &entry);
+            self.news.extend(told.into_iter().map(Tidings::Happened));
+        }
     }
 
-    /// Reads one group of histories, or the list of kinds if that is too old.
+    /// Reads one group of histories, or those that have more, or the list of kinds if that is too
+    /// old.
     async fn read(&mut self) -> Result<()> {
         let Some(behind) = &self.behind else {
             return self.begin().await;
@@ -127,8 +157,13 @@ impl Tail {
             self.looked = Instant::now();
             return Ok(());
         }
+        // One busy history among many has a small share of each read. Those that have more are read
+        // every other time, so that they hold up no other.
+        let full = std::mem::take(&mut self.full);
+        let is_turn = full.is_empty();
         let all: Vec<(&HistoryStream, &str)> = behind
             .iter()
+            .filter(|(stream, _)| is_turn || full.contains(stream))
             .map(|(stream, entry)| (stream, entry.as_str()))
             .collect();
         let parts = all.len().div_ceil(STREAMS).max(1);
@@ -136,11 +171,13 @@ impl Tail {
             tokio::time::sleep(WAIT.saturating_sub(self.looked.elapsed())).await;
             return Ok(());
         };
-        let wait = self.wait / u32::try_from(parts).unwrap_or(u32::MAX);
+        let wait = match is_turn {
+            true => self.wait / u32::try_from(parts).unwrap_or(u32::MAX),
+            false => Duration::ZERO,
+        };
         let wait = u64::try_from(wait.as_millis()).unwrap_or(1).max(1);
-        let read = self
-            .store
-            .read_histories(part, page_of(part.len()), wait, self.deadline());
+        let page = page_of(part.len());
+        let read = self.store.read_histories(part, page, wait, self.deadline());
         let added = read.await?;
         let mut missed = Vec::new();
         for one in &added {
@@ -152,7 +189,11 @@ impl Tail {
         }
         let streams: Vec<HistoryStream> =
             part.iter().map(|(stream, _)| (*stream).clone()).collect();
-        self.turn = self.turn.wrapping_add(1);
+        if is_turn {
+            self.turn = self.turn.wrapping_add(1);
+            let full = added.iter().filter(|one| one.entries.len() == page);
+            self.full = full.map(|one| streams[one.place].clone()).collect();
+        }
         self.news.extend(missed);
         self.take(&streams, added);
         Ok(())
@@ -163,18 +204,7 @@ impl Tail {
         let mut behind = BTreeMap::new();
         let mut before = Vec::new();
         for stream in self.streams().await? {
-            let kind = &stream.kind;
-            // Most entries may be about other ids.
-            let has_others = |prefix: &Prefix| prefix.covers(kind) && !prefix.of_id().is_empty();
-            let entries = match self.last {
-                0 => 0,
-                _ if self.wanted.iter().any(has_others) => PAGE,
-                last => last,
-            };
-            let read = self
-                .store
-                .last_of_history(&stream, entries, self.deadline());
-            let (last, lines) = match read.await {
+            let (last, told) = match self.last_of(&stream).await {
                 // Its entries follow when the server is back.
                 Err(error) if self.store.is_several() && is_of_absence(&error) => {
                     let now = self.store.time(self.deadline()).await?;
@@ -182,36 +212,82 @@ impl Tail {
                 }
                 read => read?,
             };
-            let told = lines.into_iter().map(|line| Happening::of(kind, line));
-            before.extend(told.filter(|one| self.is_wanted(one)));
+            before.extend(told);
             behind.insert(stream, last);
-            // An entry that is not among the last of these is not among the last of all.
+            // A change that is not among the last of these is not among the last of all.
             before.sort_by_key(|one| one.at);
             let over = before.len().saturating_sub(self.last);
             before.drain(..over);
         }
+        before.retain(|one| self.is_followed(one.what));
         self.news.extend(before.into_iter().map(Tidings::Happened));
         self.behind = Some(behind);
         self.looked = Instant::now();
         Ok(())
     }
 
+    /// The last wanted changes of one history, the oldest first, and the id of its last entry; `0-0`
+    /// if it is empty.
+    async fn last_of(&self, stream: &HistoryStream) -> Result<(String, Vec<Happening>)> {
+        // Most entries may be about other ids.
+        let has_others =
+            |prefix: &Prefix| prefix.covers(&stream.kind) && !prefix.of_id().is_empty();
+        let mut entries = match self.last {
+            0 => 0,
+            _ if self.wanted.iter().any(has_others) => MOST_LAST,
+            last => last,
+        };
+        let mut last = None;
+        let (mut before, mut told) = ("+".to_owned(), Vec::new());
+        loop {
+            let limit = entries.clamp(1, READ);
+            let read = self
+                .store
+                .last_of_history(stream, &before, limit, self.deadline());
+            let page = read.await?;
+            let newest = page.first().map_or("0-0", |entry| &entry.id);
+            last.get_or_insert_with(|| newest.to_owned());
+            for entry in page.iter().take(entries) {
+                told.extend(self.told_by(&stream.kind, entry).into_iter().rev());
+                if told.len() >= self.last {
+                    break;
+                }
+            }
+            entries = entries.saturating_sub(limit);
+            match page.last() {
+                Some(oldest) if page.len() == limit && entries > 0 && told.len() < self.last => {
+                    before = format!("({}", oldest.id);
+                }
+                _ => break,
+            }
+        }
+        told.truncate(self.last);
+        told.reverse();
+        Ok((last.unwrap_or_default(), told))
+    }
+
     /// Queues new entries in the order of their times.
     fn take(&mut self, streams: &[HistoryStream], added: Vec<Added>) {
-        let mut told = Vec::new();
-        for Added {
-            place, last, lines, ..
-        } in added
-        {
+        let mut read = Vec::new();
+        for Added { place, entries } in added {
             let stream = &streams[place];
-            let lines = lines.into_iter();
-            let lines = lines.map(|line| Happening::of(&stream.kind, line));
-            told.extend(lines.filter(|one| self.is_wanted(one)));
-            let behind = self.behind.get_or_insert_default();
-            behind.insert(stream.clone(), last);
+            if let Some(last) = entries.last() {
+                let behind = self.behind.get_or_insert_default();
+                behind.insert(stream.clone(), last.id.clone());
+            }
+            let followed = entries
+                .into_iter()
+                .filter(|entry| self.is_followed(What::of(entry.what())));
+            read.extend(followed.map(|entry| (stream.kind.clone(), entry)));
         }
-        told.sort_by_key(|one| one.at);
-        self.news.extend(told.into_iter().map(Tidings::Happened));
+        read.sort_by_key(|(_, entry)| ms_of(&entry.id).0);
+        self.entries.extend(read);
+    }
+
+    /// The changes of the wanted jobs that an entry tells of.
+    fn told_by(&self, kind: &Kind, entry: &Entry) -> Vec<Happening> {
+        let lines = entry.lines(|id| self.is_wanted(kind, id)).into_iter();
+        lines.map(|line| Happening::of(kind, line)).collect()
     }
 
     /// The histories of all shards of the followed kinds. Reports each server that is away once.
@@ -242,16 +318,20 @@ impl Tail {
         Instant::now() + self.call_timeout
     }
 
-    fn is_wanted(&self, one: &Happening) -> bool {
-        let id = one.id.as_deref().unwrap_or("");
-        let covers = |prefix: &Prefix| prefix.covers(&one.kind) && id.starts_with(prefix.of_id());
+    /// Whether a job is followed; an empty id means the kind.
+    fn is_wanted(&self, kind: &Kind, id: &str) -> bool {
+        let covers = |prefix: &Prefix| prefix.covers(kind) && id.starts_with(prefix.of_id());
         self.wanted.is_empty() || self.wanted.iter().any(covers)
+    }
+
+    fn is_followed(&self, what: What) -> bool {
+        self.only.is_empty() || self.only.contains(&what)
     }
 }
 
 /// The number of entries of each history in one read of so many.
 fn page_of(streams: usize) -> usize {
-    (READ / streams).min(PAGE)
+    READ / streams
 }
 
 #[cfg(test)]
@@ -260,10 +340,9 @@ mod tests {
 
     #[test]
     fn a_read_returns_no_more_entries_for_many_histories() {
-        assert_eq!(page_of(1), PAGE);
         for streams in 1..=STREAMS {
             let page = page_of(streams);
-            assert!(page >= 32 && page * streams <= READ, "{streams}");
+            assert!(page >= 1 && page * streams <= READ, "{streams}");
         }
     }
 }
