@@ -219,18 +219,34 @@ async fn a_tail_ends_with_the_token_and_with_the_daemon() {
 #[tokio::test]
 async fn a_daemon_serves_so_many_tails_and_a_place_is_free_when_one_is_closed() {
     const MOST: usize = 64;
+    const SHARE: usize = 16;
     let site = Site::new("http-tails").await;
-    let daemon = Daemon::start(&site);
+    let token = Token::make("http-tails", "read", &[]);
+    let bearers: Vec<String> = (0..=MOST / SHARE).map(|_| token.another("read")).collect();
+    let daemon = token.daemon_with(&site, &[]);
+    let get = |bearer: &str| daemon.request("GET", "/v1/tail").bearer_auth(bearer).send();
+    let refused = async |bearer: &str, hint: &str| {
+        let answer = get(bearer).await.unwrap();
+        assert_eq!(answer.headers()["retry-after"], "30");
+        let answer = read(answer).await;
+        assert_problem(&answer, 429, "too_many_tails", Value::Null);
+        let detail = answer.1["detail"].as_str().unwrap();
+        assert!(detail.contains(hint), "{detail}");
+    };
     let mut open = Vec::new();
-    for _ in 0..MOST {
-        open.push(Lines::open(&daemon, "prefix=http-tails:").await);
+    for bearer in &bearers[..MOST / SHARE] {
+        for _ in 0..SHARE {
+            open.push(Lines::of(get(bearer).await.unwrap()));
+        }
+        refused(bearer, "16 tails of this token").await;
     }
-    let answer = daemon.call("GET", "/v1/tail").await;
-    assert_problem(&answer, 429, "too_many_tails", Value::Null);
+    let [.., other] = &bearers[..] else {
+        unreachable!()
+    };
+    refused(other, "serves 64 tails already").await;
     open.pop();
     eventually("there is a place", async || {
-        let answer = daemon.request("GET", "/v1/tail").send().await.ok()?;
-        (answer.status() == 200).then_some(())
+        (get(other).await.ok()?.status() == 200).then_some(())
     })
     .await;
     site.assert_balanced().await;

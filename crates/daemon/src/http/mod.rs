@@ -17,7 +17,7 @@
 //! | [`kinds`] | kinds, their counts, and pausing them |
 //! | [`overview`] | one screen with the state of everything |
 //! | [`history`] | the story of a job, and the length of histories |
-//! | [`tail`] | changes of jobs as they happen |
+//! | [`tail`] | changes of jobs as they happen; [`tails`] limits their number |
 //! | [`audit`] | whether every job is accounted for |
 //! | [`instances`] | the live instances and their routes |
 //! | [`doctor`] | the findings of the doctor |
@@ -64,6 +64,7 @@ mod routes;
 mod server;
 mod settings;
 mod tail;
+mod tails;
 #[cfg(test)]
 mod tests;
 mod warnings;
@@ -79,7 +80,6 @@ use axum::{Extension, Router};
 use keyfall::target::Pull;
 use keyfall::{Client, Readiness};
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -101,6 +101,7 @@ pub(crate) use settings::Settings;
 use super::new_kinds::NewKinds;
 use problem::Problem;
 use rate::Rate;
+use tails::Tails;
 use warnings::LiveRoutes;
 
 /// The JSON of requests and answers, for programs that make these calls.
@@ -145,8 +146,7 @@ pub(crate) struct Api {
     /// Without them, every client that reaches the daemon may do everything.
     tokens: Option<Box<dyn Tokens>>,
     rate: Option<Rate>,
-    /// Limits the number of tails.
-    tails: Arc<Semaphore>,
+    tails: Tails,
     /// Limits the number of new kinds; `None` for no limit.
     new_kinds: Option<Arc<NewKinds>>,
     /// The metrics of this process, if it records any.
@@ -178,7 +178,7 @@ impl Api {
             rate: settings.requests_per_second.map(Rate::new),
             settings,
             tokens,
-            tails: Arc::new(Semaphore::new(tail::MOST)),
+            tails: Tails::default(),
             new_kinds: None,
             recorder: None,
             document: OnceLock::new(),

@@ -233,12 +233,8 @@ impl Problem {
         self.into_response()
     }
 
-    /// There are as many tails as one daemon serves.
-    pub(super) fn too_many_tails(most: usize) -> Self {
-        let detail = format!(
-            "this daemon serves {most} tails already, and each has a connection to Redis: end one, or \
-             ask another daemon"
-        );
+    /// There are as many tails as one daemon serves, or serves one caller.
+    pub(super) fn too_many_tails(detail: String) -> Self {
         let title = "Too many tails";
         let status = StatusCode::TOO_MANY_REQUESTS;
         let mut problem = Problem::new(status, "too_many_tails", title, detail);

@@ -11,7 +11,7 @@ use futures_util::stream;
 use jiff::tz::TimeZone;
 use keyfall::{JobKey, Tidings, What};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -21,10 +21,8 @@ use super::auth::{Caller, LOOK, Scope};
 use super::body::Pairs;
 use super::history::HappeningOut;
 use super::problem::Problem;
+use super::tails::Place;
 use super::wire::{Time, UnseenOut};
-
-/// How many tails a daemon serves at a time: each has a connection to Redis of its own.
-pub(super) const MOST: usize = 64;
 
 /// How long a tail is silent at the most. Proxies close what is silent for a minute.
 const BEAT: Duration = Duration::from_secs(15);
@@ -116,8 +114,7 @@ pub struct AliveOut {
 pub(super) async fn tail(caller: Caller, pairs: Pairs) -> Result<Response, Problem> {
     let wanted = Wanted::of(TailIn::of(pairs)?)?;
     let api = caller.may_with_each(Scope::Read, &wanted.reach)?;
-    let place = api.tails.clone().try_acquire_owned();
-    let place = place.map_err(|_| Problem::too_many_tails(MOST))?;
+    let place = api.tails.take(caller.who())?;
     let what = wanted.what.iter().copied();
     let mut tail = api.client.tail().last(wanted.last).only(what);
     for prefix in &wanted.reach {
@@ -290,7 +287,7 @@ struct Open<M> {
     /// When the next line is due, whatever happens.
     beats: Instant,
     _reader: Option<AbortOnDropHandle<()>>,
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Option<Place>,
 }
 
 impl<M: Fn() -> Result<(), Problem>> Open<M> {
