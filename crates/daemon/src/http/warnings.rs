@@ -3,13 +3,14 @@
 //! The routes of live instances are read beside the schedule and kept for a moment. A failure to
 //! read them changes nothing for the job.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use keyfall::target::Pull;
 use keyfall::{Client, Instances, JobKey, Router};
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
+use tokio::sync::{Mutex, watch};
+use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
 /// How long a route that was seen counts as present.
@@ -37,9 +38,9 @@ pub(super) struct LiveRoutes(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    seen: Mutex<Option<Seen>>,
-    /// Held by the call that reads the routes.
-    turn: tokio::sync::Mutex<()>,
+    seen: watch::Sender<Option<Seen>>,
+    /// Held by the task that reads the routes: one reads at a time, and all calls wait for it.
+    turn: Arc<Mutex<()>>,
 }
 
 #[derive(Clone)]
@@ -58,47 +59,68 @@ struct Live {
 }
 
 impl LiveRoutes {
-    /// The oddity of this job. The routes are read if they are not known, or if none of the routes
-    /// of a moment ago matches the job; else the call does not wait.
+    /// The oddity of this job. The call reads the routes, and waits for them until [`PATIENCE`] ends,
+    /// if they are not known or if none of the routes of a moment ago matches the job.
     pub(super) async fn warning(&self, client: &Client, key: &JobKey) -> Option<WarningOut> {
-        if let Some(seen) = self.seen()
-            && seen.live.is_some_and(|live| live.takes(key))
-        {
-            if seen.at.elapsed() > LASTING {
-                let (own, client) = (self.clone(), client.clone());
-                tokio::spawn(async move { own.look(&client, LASTING).await });
-            }
-            return None;
-        }
-        self.look(client, BRIEF).await;
-        let live = self.seen()?.live?;
+        let read = || {
+            let client = client.clone();
+            async move { Live::of(&client.instances().await.ok()?) }
+        };
+        let live = self.live(key, read).await?;
         (!live.takes(key)).then(|| live.warning(key))
     }
 
-    /// Reads the routes, unless they were read in this time.
-    async fn look(&self, client: &Client, time: Duration) {
-        let _turn = self.0.turn.lock().await;
-        let is_fresh = |seen: Seen| {
-            let time = if seen.live.is_some() { time } else { LASTING };
-            seen.at.elapsed() < time
-        };
-        if self.seen().is_some_and(is_fresh) {
-            return;
+    /// The routes of live instances, if they are known: older ones if one of them matches the job,
+    /// else those of the last second.
+    async fn live<R>(&self, key: &JobKey, read: impl FnOnce() -> R) -> Option<Arc<Live>>
+    where
+        R: Future<Output = Option<Live>> + Send + 'static,
+    {
+        let mut looks = self.0.seen.subscribe();
+        let seen = looks.borrow_and_update().clone();
+        if let Some(Seen {
+            at,
+            live: Some(live),
+        }) = &seen
+            && live.takes(key)
+        {
+            if at.elapsed() > LASTING {
+                self.look(read);
+            }
+            return Some(live.clone());
         }
-        let read = timeout(PATIENCE, client.instances()).await;
-        let live = read.ok().and_then(Result::ok);
-        *self.lock() = Some(Seen {
-            at: Instant::now(),
-            live: live.and_then(|live| Live::of(&live)).map(Arc::new),
+        if !seen.is_some_and(|seen| seen.is_fresh()) {
+            self.look(read);
+            timeout(PATIENCE, looks.changed()).await.ok()?.ok()?;
+        }
+        looks.borrow().as_ref()?.live.clone()
+    }
+
+    /// Begins to read the routes, unless that is under way.
+    fn look<R>(&self, read: impl FnOnce() -> R)
+    where
+        R: Future<Output = Option<Live>> + Send + 'static,
+    {
+        let Ok(turn) = self.0.turn.clone().try_lock_owned() else {
+            return;
+        };
+        let (inner, read) = (self.0.clone(), read());
+        tokio::spawn(async move {
+            let live = timeout(PATIENCE, read).await.ok().flatten();
+            inner.seen.send_replace(Some(Seen {
+                at: Instant::now(),
+                live: live.map(Arc::new),
+            }));
+            drop(turn);
         });
     }
+}
 
-    fn seen(&self) -> Option<Seen> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Seen>> {
-        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+impl Seen {
+    /// Whether the routes, or the failure to read them, still count.
+    fn is_fresh(&self) -> bool {
+        let time = if self.live.is_some() { BRIEF } else { LASTING };
+        self.at.elapsed() < time
     }
 }
 
@@ -140,5 +162,93 @@ impl Live {
             code: "unrouted".to_owned(),
             detail,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
+    use tokio::runtime::Handle;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn key() -> JobKey {
+        JobKey::parse("a:b:c:1").unwrap()
+    }
+
+    fn live(has_fallback: bool) -> Live {
+        Live {
+            instances: 1,
+            patterns: Vec::new(),
+            has_fallback,
+        }
+    }
+
+    /// Reads after a while, and counts how often.
+    fn reads<'a>(
+        count: &'a Arc<AtomicUsize>,
+        has_fallback: bool,
+    ) -> impl Fn() -> futures_util::future::BoxFuture<'static, Option<Live>> + 'a {
+        move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move {
+                sleep(PATIENCE / 2).await;
+                Some(live(has_fallback))
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_who_ask_share_one_look() {
+        let (routes, count) = (LiveRoutes::default(), Arc::default());
+        let (key, read) = (key(), reads(&count, true));
+        let seen = join_all((0..100).map(|_| routes.live(&key, &read))).await;
+        assert!(seen.into_iter().all(|live| live.is_some()));
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        // What took the job is believed for a while longer, while one look is under way.
+        sleep(LASTING * 2).await;
+        let asked = Instant::now();
+        for _ in 0..100 {
+            assert!(routes.live(&key, &read).await.is_some());
+        }
+        assert_eq!(asked.elapsed(), Duration::ZERO);
+        assert_eq!(Handle::current().metrics().num_alive_tasks(), 1);
+        sleep(PATIENCE).await;
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_longer_than_the_bound() {
+        let (routes, key) = (LiveRoutes::default(), key());
+        let never = || std::future::pending::<Option<Live>>();
+        let wait = async |after: Duration| {
+            sleep(after).await;
+            let asked = Instant::now();
+            assert!(routes.live(&key, never).await.is_none());
+            asked.elapsed()
+        };
+        let late = (0..10).map(|tenth| wait(PATIENCE * tenth / 10));
+        for waited in join_all(late).await {
+            assert!(waited <= PATIENCE, "{waited:?}");
+        }
+        // That nothing is known holds for a while.
+        assert_eq!(wait(LASTING / 2).await, Duration::ZERO);
+        assert_eq!(wait(LASTING).await, PATIENCE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_older_than_a_second_leads_to_no_warning() {
+        let (routes, count) = (LiveRoutes::default(), Arc::default());
+        let key = key();
+        let takes = async |read| routes.live(&key, read).await.unwrap().takes(&key);
+        let (without, with) = (reads(&count, false), reads(&count, true));
+        assert!(!takes(&without).await);
+        assert!(!takes(&with).await);
+        sleep(BRIEF).await;
+        assert!(takes(&with).await);
+        assert_eq!(count.load(Ordering::Relaxed), 2);
     }
 }
