@@ -161,7 +161,14 @@ async fn what_a_tail_or_an_overview_cannot_be_asked_names_the_parameter() {
             "overview?limit=257",
             "invalid_request",
             "limit",
-            "from 0 to 256",
+            "from 1 to 256",
+        ),
+        // Such a page would have no next one, however many kinds there are.
+        (
+            "overview?limit=0",
+            "invalid_request",
+            "limit",
+            "from 1 to 256",
         ),
         (
             "overview?last=1",

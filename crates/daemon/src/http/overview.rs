@@ -34,7 +34,7 @@ pub struct OverviewIn {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kind: Vec<String>,
     /// How many kinds the page has at the most. Defaults to 256.
-    #[param(maximum = 256)]
+    #[param(minimum = 1, maximum = 256)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// Where the page begins: `next` of the page before.
@@ -115,10 +115,13 @@ impl OverviewIn {
                 // An empty one is what a script begins with.
                 "cursor" => wanted.cursor = Some(value).filter(|text| !text.is_empty()),
                 "limit" => {
-                    let limit = value.parse().ok().filter(|limit| *limit <= PAGE);
+                    let limit = value
+                        .parse()
+                        .ok()
+                        .filter(|limit| (1..=PAGE).contains(limit));
                     wanted.limit = Some(limit.ok_or_else(|| {
                         let rule = format!(
-                            "{value:?} is no number from 0 to {PAGE}: write how many kinds the \
+                            "{value:?} is no number from 1 to {PAGE}: write how many kinds the \
                              page has"
                         );
                         Problem::invalid("limit", rule)
