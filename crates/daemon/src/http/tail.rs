@@ -124,10 +124,12 @@ pub(super) async fn tail(caller: Caller, pairs: Pairs) -> Result<Response, Probl
     let (tell, told) = mpsc::channel(1);
     let reach = wanted.reach.clone();
     let reader = AbortOnDropHandle::new(tokio::spawn(read(tail, wanted, tell)));
+    let has_token = caller.token().is_some();
+    let may = move || caller.may_with_each(Scope::Read, &reach).map(drop);
     let open = Open {
         told,
         stopping,
-        may: move || caller.may_with_each(Scope::Read, &reach).map(drop),
+        may: has_token.then_some(may),
         looks: Instant::now() + LOOK,
         beats: Instant::now(),
         _reader: Some(reader),
@@ -280,9 +282,10 @@ async fn read(mut tail: keyfall::Tail, wanted: Wanted, tell: mpsc::Sender<Vec<Ta
 struct Open<M> {
     told: mpsc::Receiver<Vec<TailOut>>,
     stopping: CancellationToken,
-    /// Whether the caller still may.
-    may: M,
-    /// When that is looked at again.
+    /// Whether the caller still may; nothing where no token can be revoked.
+    may: Option<M>,
+    /// When that is looked at again. A token ends by the clock as well as by its file, which is read
+    /// when somebody looks: there is no event to wait for.
     looks: Instant,
     /// When the next line is due, whatever happens.
     beats: Instant,
@@ -297,9 +300,9 @@ impl<M: Fn() -> Result<(), Problem>> Open<M> {
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => return vec![TailOut::Ended(Problem::stopping())],
-                () = sleep_until(self.looks) => {
+                () = sleep_until(self.looks), if self.may.is_some() => {
                     self.looks = Instant::now() + LOOK;
-                    if let Err(problem) = (self.may)() {
+                    if let Some(Err(problem)) = self.may.as_ref().map(|may| may()) {
                         return vec![TailOut::Ended(problem.broken_off())];
                     }
                 }
@@ -322,7 +325,7 @@ mod tests {
     use super::*;
 
     fn open<M: Fn() -> Result<(), Problem>>(
-        may: M,
+        may: Option<M>,
     ) -> (mpsc::Sender<Vec<TailOut>>, CancellationToken, Open<M>) {
         let (tell, told) = mpsc::channel(1);
         let stopping = CancellationToken::new();
@@ -340,7 +343,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_tail_is_never_silent_for_long_and_ends_when_it_is_to_stop() {
-        let (tell, stopping, mut open) = open(|| Ok(()));
+        let (tell, stopping, mut open) = open(Some(|| Ok(())));
         let begun = Instant::now();
         assert!(matches!(open.next().await[..], [TailOut::Alive(_)]));
         assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -359,11 +362,32 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_tail_ends_within_a_second_when_the_caller_may_no_more() {
-        let (_tell, _stopping, mut open) = open(|| Err(Problem::unauthorized("revoked")));
+        let (_tell, _stopping, mut open) = open(Some(|| Err(Problem::unauthorized("revoked"))));
         let begun = Instant::now();
         assert!(matches!(open.next().await[..], [TailOut::Alive(_)]));
         let ended = open.next().await;
         assert!(matches!(&ended[..], [TailOut::Ended(why)] if why.code == "unauthorized"));
         assert!(begun.elapsed() < Duration::from_secs(1));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_tail_without_a_token_sleeps_until_something_comes() {
+        let (tell, _stopping, mut open) = open(None::<fn() -> Result<(), Problem>>);
+        assert!(matches!(open.next().await[..], [TailOut::Alive(_)]));
+        let wakings = std::cell::Cell::new(0);
+        let mut next = std::pin::pin!(open.next());
+        let counted = std::future::poll_fn(|context| {
+            wakings.set(wakings.get() + 1);
+            next.as_mut().poll(context)
+        });
+        let (lines, ()) = tokio::join!(counted, async {
+            sleep(BEAT / 2).await;
+            let error = "it does not answer".to_owned();
+            tell.send(vec![TailOut::Away(AwayOut { error })])
+                .await
+                .unwrap();
+        });
+        assert!(matches!(lines[..], [TailOut::Away(_)]));
+        // It falls asleep, and wakes when the sender does.
+        assert!(wakings.get() <= 4, "{}", wakings.get());
     }
 }
