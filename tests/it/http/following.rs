@@ -124,6 +124,22 @@ async fn a_tail_tells_of_what_was_asked_for_from_the_last_on() {
 }
 
 #[tokio::test]
+async fn what_is_done_after_the_first_line_is_told() {
+    let site = Site::new("http-tail-first").await;
+    let daemon = Daemon::start(&site);
+    let key = site.key(1);
+    schedule(&site, &key).await;
+    for _ in 0..5 {
+        let mut tail = Lines::open(&daemon, "prefix=http-tail-first:").await;
+        assert!(tail.any().await.unwrap().get("alive").is_some());
+        let call = site.client.reschedule(&*key).after(2 * HOUR);
+        call.await.unwrap();
+        assert_eq!(tail.happened().await, ("postponed".to_owned(), key.clone()));
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn what_a_tail_or_an_overview_cannot_be_asked_names_the_parameter() {
     let site = Site::new("http-tail-wrong").await;
     let daemon = Daemon::start(&site);

@@ -115,6 +115,18 @@ impl Tail {
         self
     }
 
+    /// Notes where the histories end: what happens after this call is told.
+    /// [`next`](Self::next) does so at first, if nobody has.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time, or this user may not read the histories.
+    pub async fn begin(&mut self) -> Result<()> {
+        if self.behind.is_none() {
+            self.note_ends().await?;
+        }
+        Ok(())
+    }
+
     /// Waits for the next item. Entries of one kind are in order.
     ///
     /// The call may be dropped and made again, and continues, also after an error.
@@ -146,7 +158,7 @@ impl Tail {
     /// old.
     async fn read(&mut self) -> Result<()> {
         let Some(behind) = &self.behind else {
-            return self.begin().await;
+            return self.note_ends().await;
         };
         if self.looked.elapsed() >= WAIT {
             let streams = self.streams().await?;
@@ -200,7 +212,7 @@ impl Tail {
     }
 
     /// Starts the tail: reads the last entries, and notes the end of each history.
-    async fn begin(&mut self) -> Result<()> {
+    async fn note_ends(&mut self) -> Result<()> {
         let mut behind = BTreeMap::new();
         let mut before = Vec::new();
         for stream in self.streams().await? {
