@@ -7,7 +7,7 @@ use keyfall_testing::files::Folder;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::runs::eventually;
-use crate::site::{Site, fails_slowly};
+use crate::site::{HOUR, Site, fails_slowly};
 
 /// A terminal multiplexer of one's own, with a shell in a window.
 struct Window {
@@ -139,6 +139,37 @@ async fn shows_what_goes_on(site: Site) {
     window.presses("q");
     window.is_restored("ended 0").await;
     worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_shows_the_rest_where_a_daemon_has_no_tail_left() {
+    let site = Site::new("top-full").await.through_a_daemon();
+    site.client
+        .schedule(site.key(1), &1)
+        .after(HOUR)
+        .await
+        .unwrap();
+    let url = &site.daemon.as_ref().unwrap().url;
+    let mut tails = Vec::new();
+    for _ in 0..16 {
+        let tail = reqwest::get(format!("{url}/v1/tail")).await.unwrap();
+        assert_eq!(tail.status(), 200);
+        tails.push(tail);
+    }
+    let window = Window::open(&site.app);
+    window.types(&format!(
+        "KEYFALL_API='{url}' {} top {}: --interval 100ms; echo ended $?",
+        env!("CARGO_BIN_EXE_keyfall"),
+        site.app
+    ));
+    let stands_still = "these and the lag stand still: 16 tails of this token";
+    window
+        .shows(&[&site.kind(), "next due in ", stands_still])
+        .await;
+    window.presses("q");
+    window.shows(&["ended 0"]).await;
+    drop(tails);
     site.assert_balanced().await;
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use keyfall::ErrorKind;
 
@@ -20,6 +21,8 @@ const WARNED: u8 = 5;
 pub(crate) struct Stop {
     code: u8,
     message: String,
+    /// How long to wait until the same can succeed, if the daemon said so.
+    wait: Option<Duration>,
 }
 
 impl Stop {
@@ -49,12 +52,23 @@ impl Stop {
             "invalid_key" | "invalid_time" | "invalid_policy" | "invalid_payload"
             | "invalid_headers" | "invalid_request" => WRONG,
             code if code.ends_with("_absent") => ABSENT,
-            "unavailable" | "outcome_unknown" | "stopping" | "body_timeout" | "too_many_tails" => {
-                UNAVAILABLE
-            }
+            "unavailable" | "outcome_unknown" | "stopping" | "body_timeout" | "rate_limited"
+            | "too_many_tails" => UNAVAILABLE,
             _ => FAULT,
         };
         Stop::new(code, problem.detail)
+    }
+
+    /// The same, not to be tried again before this time is over.
+    pub(crate) fn after(mut self, wait: Option<Duration>) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long to wait until the same can succeed, if the daemon said so.
+    pub(crate) fn wait_of(error: &anyhow::Error) -> Option<Duration> {
+        let mut causes = error.chain();
+        causes.find_map(|cause| cause.downcast_ref::<Stop>()?.wait)
     }
 
     /// Whether the same can succeed later.
@@ -63,8 +77,11 @@ impl Stop {
     }
 
     fn new(code: u8, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Stop { code, message }
+        Stop {
+            code,
+            message: message.into(),
+            wait: None,
+        }
     }
 }
 

@@ -6,10 +6,11 @@ use jiff::tz::TimeZone;
 use keyfall::{JobKey, What};
 
 use super::connect::Server;
+use super::jobs::News;
 use super::out::{self, Form};
 use super::plain::aside;
 use super::when;
-use keyfall_daemon::shapes::{AwayOut, HappeningOut, MissedOut, TailIn, TailOut, Time};
+use keyfall_daemon::shapes::{HappeningOut, TailIn, Time};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -67,18 +68,23 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             next = following.next() => next?,
         };
         match next {
-            TailOut::Happened(it) => print(&it, &zone, options.form)?,
-            TailOut::Missed(MissedOut { kind }) => aside(format!(
+            News::Happened(it) => print(&it, &zone, options.form)?,
+            News::Missed(kind) => aside(format!(
                 "{kind}: more happened than its history keeps, and some of it could not be read"
             )),
-            TailOut::Unseen(one) => aside(format!(
+            News::Behind => aside(
+                "more may have happened while the daemon was away than it tells afterwards, its last \
+                 1000 changes: some of it is not shown; `keyfall why KEY` has the whole story of a job",
+            ),
+            News::Unseen(one) => aside(format!(
                 "not seen: {}: {}; what happens there is told when it is there again",
                 one.server, one.error
             )),
-            TailOut::Away(AwayOut { error }) => {
-                aside(format!("{error}; going on as soon as it answers"));
+            News::Away(error) => aside(format!("{error}; going on as soon as it answers")),
+            News::Closed(error) => {
+                aside(format!("{error}; asking again until it tells what happens"))
             }
-            TailOut::Alive(_) | TailOut::Ended(_) => {}
+            News::Open => aside("the daemon tells what happens again"),
         }
     }
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use futures_util::{StreamExt, TryStreamExt};
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, Method, RequestBuilder, Response, Url};
 
 use tokio::time::timeout;
 
-use super::{Answer, Call, Parts, refused};
+use super::{Answer, Call, Parts, refused, wait_of};
 use crate::stop::Stop;
 
 /// How long a connection may take.
@@ -87,13 +87,13 @@ impl Daemon {
         self.read(answer.await?).await
     }
 
-    /// Sends a call whose answer has no end.
+    /// Sends a call whose answer has no end. Who makes it says that it was one too many, and waits.
     pub(super) async fn open(&self, call: Call) -> anyhow::Result<Parts> {
-        let begun = timeout(FOR_ONE, self.admitted(|| self.request(&call).send())).await;
-        let answer = begun.map_err(|_| self.away("did not answer in time"))??;
+        let begun = timeout(FOR_ONE, self.request(&call).send()).await;
+        let begun = begun.map_err(|_| self.away("did not answer in time"))?;
+        let answer = begun.map_err(|error| self.told(&error))?;
         if answer.status().as_u16() >= 400 {
-            let Answer { status, body } = self.read(answer).await?;
-            refused(status, &body)?;
+            refused(&self.read(answer).await?)?;
             bail!("the daemon at {} refused, and did not say why", self.url);
         }
         self.check(&answer)?;
@@ -115,14 +115,11 @@ impl Daemon {
     {
         for _ in 0..TRIES {
             let answer = send().await.map_err(|error| self.told(&error))?;
-            let wait = answer.headers().get(RETRY_AFTER);
-            let wait = wait.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
-            let wait = Duration::from_secs(wait.unwrap_or(1));
-            if answer.status().as_u16() != 429 || wait > LONGEST_WAIT {
-                return Ok(answer);
+            match wait_of(answer.status(), answer.headers()) {
+                // Nothing was done.
+                Some(wait) if wait <= LONGEST_WAIT => tokio::time::sleep(wait).await,
+                _ => return Ok(answer),
             }
-            // Nothing was done.
-            tokio::time::sleep(wait).await;
         }
         bail!(Stop::unavailable(
             "the daemon takes no more requests of this token or address: try again later"
@@ -131,10 +128,12 @@ impl Daemon {
 
     async fn read(&self, answer: Response) -> anyhow::Result<Answer> {
         self.check(&answer)?;
+        let wait = wait_of(answer.status(), answer.headers());
         let status = answer.status().as_u16();
         let body = answer.bytes().await.map_err(|error| self.told(&error))?;
         Ok(Answer {
             status,
+            wait,
             body: body.into(),
         })
     }

@@ -12,10 +12,13 @@ use tokio::time::{sleep, timeout};
 
 use super::{Call, Jobs, Parts};
 use crate::stop::Stop;
-use keyfall_daemon::shapes::{AwayOut, HappeningOut, MissedOut, TailIn, TailOut};
+use keyfall_daemon::shapes::{AwayOut, HappeningOut, MissedOut, TailIn, TailOut, UnseenOut};
 
 /// How long to wait until a daemon is asked again that did not answer.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// How long to wait at the most, whatever the daemon says: there may be room sooner.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// How long it may be silent: a daemon says every 15 seconds that it lives.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -31,38 +34,70 @@ pub(crate) struct Following {
     jobs: Jobs,
     wanted: TailIn,
     open: Option<Lines>,
-    /// Whether it was said that nobody answers.
-    is_away: bool,
+    /// How long to wait until it is opened again.
+    wait: Duration,
+    /// Whether it was said that nothing can be followed now.
+    is_closed: bool,
+    /// What comes before all else.
+    news: VecDeque<News>,
     told: Remembered,
 }
 
+/// What comes of following.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// Something was done to a job, or to a kind.
+    Happened(Box<HappeningOut>),
+    /// Changes of this kind were trimmed from its history before they could be read.
+    Missed(String),
+    /// So much happened while the tail was away that some of it may be missing.
+    Behind,
+    /// One of several servers is away.
+    Unseen(UnseenOut),
+    /// The daemon cannot read the histories now, and why.
+    Away(String),
+    /// The daemon is away, or has no room for a tail, and why. It is asked again.
+    Closed(String),
+    /// It has answered again.
+    Open,
+}
+
 impl Following {
+    /// # Errors
+    /// If it was refused, and would be again, or nobody answers.
     pub(super) async fn new(jobs: Jobs, wanted: TailIn) -> anyhow::Result<Self> {
-        let open = Some(Lines::open(&jobs, &wanted).await?);
-        Ok(Following {
+        let mut following = Following {
             jobs,
             wanted,
-            open,
-            is_away: false,
+            open: None,
+            wait: Duration::ZERO,
+            is_closed: false,
+            news: VecDeque::new(),
             told: Remembered::default(),
-        })
+        };
+        match Lines::open(&following.jobs, &following.wanted).await {
+            Ok(lines) => following.open = Some(lines),
+            // The daemon is there, and has no room now.
+            Err(error) if Stop::wait_of(&error).is_some() => following.close(error)?,
+            Err(error) => return Err(error),
+        }
+        Ok(following)
     }
 
     /// What happened next, or what was missed, or is not seen for a while; waits for it.
     ///
     /// # Errors
     /// If it was refused, and would be again.
-    pub(crate) async fn next(&mut self) -> anyhow::Result<TailOut> {
+    pub(crate) async fn next(&mut self) -> anyhow::Result<News> {
         loop {
+            if let Some(news) = self.news.pop_front() {
+                return Ok(news);
+            }
             let Some(lines) = &mut self.open else {
-                sleep(AGAIN).await;
+                sleep(self.wait).await;
                 match Lines::open(&self.jobs, &self.wanted).await {
                     Ok(lines) => self.open = Some(lines),
-                    Err(error) => {
-                        if let Some(away) = self.away(error)? {
-                            return Ok(away);
-                        }
-                    }
+                    Err(error) => self.close(error)?,
                 }
                 continue;
             };
@@ -70,50 +105,52 @@ impl Following {
             let line =
                 line.unwrap_or_else(|_| Err(Stop::unavailable("nothing comes any more").into()));
             match line {
-                Ok(TailOut::Alive(alive)) => {
-                    self.is_away = false;
-                    self.told.begin(alive.at.0);
-                    // All that comes after this is to be told if it breaks.
-                    self.wanted.last = Some(AGAIN_LAST);
-                }
-                Ok(TailOut::Ended(problem)) => {
-                    if let Some(away) = self.away(Stop::of_problem(problem).into())? {
-                        return Ok(away);
-                    }
-                }
-                Ok(TailOut::Happened(it)) => {
-                    self.is_away = false;
-                    match self.told.take(&it) {
-                        Told::Before => {}
-                        Told::Now => return Ok(TailOut::Happened(it)),
-                        Told::Behind => {
-                            lines.first = Some(TailOut::Happened(it.clone()));
-                            return Ok(TailOut::Missed(MissedOut { kind: it.kind }));
-                        }
-                    }
-                }
-                Ok(other) => return Ok(other),
-                Err(error) => {
-                    if let Some(away) = self.away(error)? {
-                        return Ok(away);
-                    }
-                }
+                Ok(line) => self.take(line)?,
+                Err(error) => self.close(error)?,
             }
         }
     }
 
-    /// It has broken, and is opened again: what is said of that, once.
-    fn away(&mut self, error: anyhow::Error) -> anyhow::Result<Option<TailOut>> {
+    fn take(&mut self, line: TailOut) -> anyhow::Result<()> {
+        let news = match line {
+            TailOut::Alive(alive) => {
+                self.told.begin(alive.at.0);
+                // All that comes after this is to be told if it breaks.
+                self.wanted.last = Some(AGAIN_LAST);
+                Vec::new()
+            }
+            TailOut::Happened(it) => match self.told.take(&it) {
+                Told::Before => Vec::new(),
+                Told::Now => vec![News::Happened(it)],
+                Told::Behind => vec![News::Behind, News::Happened(it)],
+            },
+            TailOut::Missed(MissedOut { kind }) => vec![News::Missed(kind)],
+            TailOut::Unseen(one) => vec![News::Unseen(one)],
+            TailOut::Away(AwayOut { error }) => vec![News::Away(error)],
+            TailOut::Ended(problem) => return self.close(Stop::of_problem(problem).into()),
+        };
+        if std::mem::take(&mut self.is_closed) {
+            self.news.push_back(News::Open);
+        }
+        self.news.extend(news);
+        Ok(())
+    }
+
+    /// The tail has broken, or was refused for now. That is said once, and it is opened again.
+    fn close(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
+        if self.open.take().is_some() {
+            self.told.open_again();
+        }
+        let wait = Stop::wait_of(&error).unwrap_or(AGAIN);
+        self.wait = wait.clamp(AGAIN, LONGEST_WAIT);
+        let was_closed = std::mem::replace(&mut self.is_closed, true);
         if !Stop::is_passing(&error) {
             return Err(error);
         }
-        self.open = None;
-        self.told.open_again();
-        if std::mem::replace(&mut self.is_away, true) {
-            return Ok(None);
+        if !was_closed {
+            self.news.push_back(News::Closed(format!("{error:#}")));
         }
-        let error = format!("{error:#}");
-        Ok(Some(TailOut::Away(AwayOut { error })))
+        Ok(())
     }
 }
 
@@ -123,8 +160,6 @@ struct Lines {
     got: Vec<u8>,
     /// How much of that was taken.
     taken: usize,
-    /// What comes before all else.
-    first: Option<TailOut>,
 }
 
 impl Lines {
@@ -136,14 +171,10 @@ impl Lines {
             parts,
             got: Vec::new(),
             taken: 0,
-            first: None,
         })
     }
 
     async fn next(&mut self) -> anyhow::Result<TailOut> {
-        if let Some(first) = self.first.take() {
-            return Ok(first);
-        }
         loop {
             let rest = &self.got[self.taken..];
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -181,7 +212,8 @@ enum Told {
     Before,
     /// Now is the first time.
     Now,
-    /// The same, and what was told last lies further back than the tail reaches.
+    /// The same, and nothing of what was told before lies within the reach of the tail: some of what
+    /// happened since may be missing.
     Behind,
 }
 
@@ -200,9 +232,7 @@ impl Remembered {
             self.is_again = false;
             return Told::Before;
         }
-        if std::mem::take(&mut self.is_again) && !self.order.is_empty() {
-            return Told::Behind;
-        }
+        let is_behind = std::mem::take(&mut self.is_again) && !self.order.is_empty();
         self.order.push_back(name);
         self.known.insert(name);
         if self.order.len() > REMEMBERED
@@ -210,7 +240,7 @@ impl Remembered {
         {
             self.known.remove(&old);
         }
-        Told::Now
+        if is_behind { Told::Behind } else { Told::Now }
     }
 
     /// Whether it happened before the first tail began, which told what it wanted of that. How late
@@ -230,6 +260,15 @@ fn name(it: &HappeningOut) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::http::{Response, header};
+    use serde_json::{Value, json};
+    use tokio::time::Instant;
+
+    use super::super::redis::Redis;
     use super::*;
 
     fn at(ms: u64) -> HappeningOut {
@@ -262,10 +301,7 @@ mod tests {
         );
         // All that it begins with is new.
         told.open_again();
-        assert_eq!(
-            takes(&mut told, &[90, 90, 91]),
-            [Told::Behind, Told::Now, Told::Now]
-        );
+        assert_eq!(takes(&mut told, &[90, 91]), [Told::Behind, Told::Now]);
     }
 
     #[test]
@@ -286,5 +322,92 @@ mod tests {
         told.open_again();
         assert_eq!(told.take(&at(999)), Told::Before);
         assert_eq!(told.take(&at(1000)), Told::Now);
+    }
+    /// A daemon in this process, which gives these answers one after the other.
+    fn jobs(answers: impl Into<VecDeque<Response<Body>>>) -> Jobs {
+        let answers = Arc::new(Mutex::new(answers.into()));
+        let routes = Router::new().fallback(move || {
+            let answer = answers.lock().unwrap().pop_front();
+            async { answer.expect("nobody asks for more") }
+        });
+        Jobs::Redis(Redis { routes })
+    }
+
+    fn refused(status: u16, code: &str, wait: u64) -> Response<Body> {
+        let problem = json!({"status": status, "title": code, "detail": code, "code": code,
+            "retryable": true});
+        let answer = Response::builder().status(status);
+        let answer = answer.header(header::RETRY_AFTER, wait);
+        answer.body(Body::from(problem.to_string())).unwrap()
+    }
+
+    fn lines(lines: &[Value]) -> Response<Body> {
+        let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        Response::new(Body::from(lines))
+    }
+
+    fn alive() -> Value {
+        let at = serde_json::to_value(at(0)).unwrap()["at"].take();
+        json!({"alive": {"at": at}})
+    }
+
+    fn happened(ms: u64) -> Value {
+        json!({"happened": at(ms)})
+    }
+
+    /// What comes next, in a word, and when it happened.
+    async fn next(following: &mut Following) -> String {
+        match following.next().await.unwrap() {
+            News::Happened(it) => {
+                let since = it.at.0.duration_since(at(0).at.0);
+                format!("happened {}", since.unwrap().as_millis())
+            }
+            News::Closed(why) => format!("closed: {why}"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_without_room_is_asked_again_when_it_said() {
+        let begun = Instant::now();
+        let jobs = jobs([
+            refused(429, "too_many_tails", 30),
+            refused(429, "rate_limited", 12),
+            refused(503, "stopping", 1),
+            lines(&[alive(), happened(5)]),
+        ]);
+        let mut following = jobs.follow(TailIn::default()).await.unwrap();
+        assert_eq!(next(&mut following).await, "closed: too_many_tails");
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        assert_eq!(next(&mut following).await, "Open");
+        assert_eq!(begun.elapsed().as_secs(), 30 + 12 + 1);
+        assert_eq!(next(&mut following).await, "happened 5");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_refused_for_good_or_finds_nobody_does_not_begin() {
+        for refused in [refused(403, "forbidden", 1), refused(503, "stopping", 1)] {
+            let refused = jobs([refused]).follow(TailIn::default()).await;
+            assert!(refused.is_err());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_be_missing_after_a_break_is_said() {
+        let jobs = jobs([
+            lines(&[alive(), happened(5)]),
+            // Nothing comes of it, and nothing is said of that.
+            lines(&[]),
+            lines(&[alive(), happened(5), happened(6)]),
+            lines(&[alive(), happened(90), happened(91)]),
+        ]);
+        let mut following = jobs.follow(TailIn::default()).await.unwrap();
+        let broken = "closed: what happens broke off";
+        for expected in ["happened 5", broken, "Open", "happened 6"] {
+            assert_eq!(next(&mut following).await, expected);
+        }
+        for expected in [broken, "Open", "Behind", "happened 90", "happened 91"] {
+            assert_eq!(next(&mut following).await, expected);
+        }
     }
 }

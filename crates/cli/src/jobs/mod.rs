@@ -11,8 +11,11 @@ mod daemon;
 mod following;
 mod redis;
 
+use std::time::Duration;
+
 use anyhow::Context;
 use axum::body::Bytes;
+use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::stream::BoxStream;
 use keyfall::JobKey;
 use serde::Serialize;
@@ -31,7 +34,7 @@ use keyfall_daemon::shapes::{
 };
 
 pub(crate) use self::daemon::Address;
-pub(crate) use self::following::Following;
+pub(crate) use self::following::{Following, News};
 
 /// The way to them. Clones share it.
 #[derive(Clone)]
@@ -58,6 +61,8 @@ type Parts = BoxStream<'static, anyhow::Result<Bytes>>;
 /// An answer that Keyfall gave.
 struct Answer {
     status: u16,
+    /// How long to wait until the same is asked again, if that was too much now.
+    wait: Option<Duration>,
     body: Vec<u8>,
 }
 
@@ -207,10 +212,11 @@ impl Jobs {
             .await
     }
 
-    /// What is done to jobs from now on, however often a daemon or its Redis goes away meanwhile.
+    /// What is done to jobs from now on, however often a daemon or its Redis goes away meanwhile. A
+    /// daemon that has too much to do now is asked again later.
     ///
     /// # Errors
-    /// If it cannot begin.
+    /// If it is refused, or nobody answers.
     pub(crate) async fn follow(&self, wanted: TailIn) -> anyhow::Result<Following> {
         Following::new(self.clone(), wanted).await
     }
@@ -281,7 +287,7 @@ impl Jobs {
             Jobs::Redis(redis) => redis.send(call).await?,
             Jobs::Daemon(daemon) => daemon.send(call).await?,
         };
-        refused(answer.status, &answer.body)?;
+        refused(&answer)?;
         Ok(answer)
     }
 
@@ -295,13 +301,22 @@ impl Jobs {
 }
 
 /// Fails if the answer is a problem.
-fn refused(status: u16, body: &[u8]) -> anyhow::Result<()> {
-    if status < 400 {
+fn refused(answer: &Answer) -> anyhow::Result<()> {
+    if answer.status < 400 {
         return Ok(());
     }
-    let problem: Problem = serde_json::from_slice(body)
+    let problem: Problem = serde_json::from_slice(&answer.body)
         .context("this is no problem of Keyfall, or of another version of it")?;
-    Err(Stop::of_problem(problem).into())
+    Err(Stop::of_problem(problem).after(answer.wait).into())
+}
+
+/// How long a daemon that was asked too much says to wait.
+fn wait_of(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    if status != StatusCode::TOO_MANY_REQUESTS {
+        return None;
+    }
+    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    seconds.parse().ok().map(Duration::from_secs)
 }
 
 /// Payloads to the byte.

@@ -9,12 +9,12 @@ use keyfall::Client;
 use reqwest::Url;
 use tower_service::Service;
 
-use super::{Answer, Call, Parts, refused};
+use super::{Answer, Call, Parts, refused, wait_of};
 use keyfall_daemon::in_process;
 
 #[derive(Clone)]
 pub(crate) struct Redis {
-    routes: Router,
+    pub(super) routes: Router,
 }
 
 impl Redis {
@@ -25,25 +25,18 @@ impl Redis {
     }
 
     pub(super) async fn send(&self, call: Call) -> anyhow::Result<Answer> {
-        let answer = self.answer(call).await?;
-        let status = answer.status().as_u16();
-        let body = to_bytes(answer.into_body(), usize::MAX).await?;
-        Ok(Answer {
-            status,
-            body: body.into(),
-        })
+        read(self.answer(call).await?).await
     }
 
     pub(super) async fn open(&self, call: Call) -> anyhow::Result<Parts> {
         let answer = self.answer(call).await?;
-        let status = answer.status().as_u16();
-        let body = answer.into_body();
-        if status < 400 {
-            let parts = body.into_data_stream();
+        if answer.status().as_u16() < 400 {
+            let parts = answer.into_body().into_data_stream();
             return Ok(parts.map_err(anyhow::Error::from).boxed());
         }
-        refused(status, &to_bytes(body, usize::MAX).await?)?;
-        anyhow::bail!("the call was refused, with status {status}")
+        let answer = read(answer).await?;
+        refused(&answer)?;
+        anyhow::bail!("the call was refused, with status {}", answer.status)
     }
 
     async fn answer(&self, call: Call) -> anyhow::Result<Response<Body>> {
@@ -56,6 +49,13 @@ impl Redis {
         let Ok(answer) = self.routes.clone().call(request).await;
         Ok(answer)
     }
+}
+
+async fn read(answer: Response<Body>) -> anyhow::Result<Answer> {
+    let wait = wait_of(answer.status(), answer.headers());
+    let status = answer.status().as_u16();
+    let body = to_bytes(answer.into_body(), usize::MAX).await?.into();
+    Ok(Answer { status, wait, body })
 }
 
 impl Call {

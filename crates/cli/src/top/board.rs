@@ -135,6 +135,8 @@ pub(super) struct Seen {
     pub(super) hides_instances: bool,
     pub(super) starts: Vec<(Kind, Duration)>,
     pub(super) failures: Vec<Failure>,
+    /// Why the histories, which tell of starts and failures, are not followed now.
+    pub(super) closed: Option<String>,
     /// What could not be read, and why.
     pub(super) trouble: Option<String>,
     /// What could not be seen of what else was.
@@ -220,6 +222,8 @@ pub(super) struct Board {
     pub(super) hides_instances: bool,
     /// The latest first.
     pub(super) failures: VecDeque<Failure>,
+    /// Why lag and failures stand still.
+    pub(super) closed: Option<String>,
     pub(super) trouble: Option<String>,
     pub(super) now: Option<SystemTime>,
 }
@@ -240,6 +244,7 @@ impl Board {
             instances: Vec::new(),
             hides_instances: false,
             failures: VecDeque::new(),
+            closed: None,
             trouble: None,
             now: None,
         }
@@ -259,6 +264,7 @@ impl Board {
         self.kinds = seen.kinds;
         self.instances = seen.instances;
         self.hides_instances = seen.hides_instances;
+        self.closed = seen.closed;
         for kind in &seen.gone {
             self.rows.remove(kind);
         }

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::board::Failure;
-use crate::jobs::Jobs;
-use keyfall_daemon::shapes::{HappeningOut, TailIn, TailOut};
+use crate::jobs::{Jobs, News};
+use keyfall_daemon::shapes::{HappeningOut, TailIn};
 
 /// How much is kept between two looks; what is more is not needed.
 const MOST: usize = 4096;
@@ -28,6 +28,8 @@ pub(super) struct Story {
 pub(super) struct Told {
     pub(super) starts: Vec<(Kind, Duration)>,
     pub(super) failures: Vec<Failure>,
+    /// Why nothing is told now.
+    pub(super) closed: Option<String>,
 }
 
 impl Story {
@@ -45,15 +47,13 @@ impl Story {
         let tell = told.clone();
         let task = tokio::spawn(async move {
             loop {
-                match following.next().await {
-                    Ok(TailOut::Happened(one)) => {
-                        tell.lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .add(*one);
-                    }
-                    Ok(_) => {}
-                    // Whatever is wrong is told by those who look at the kinds.
-                    Err(_) => sleep(Duration::from_secs(1)).await,
+                let next = following.next().await;
+                let is_refused = next.is_err();
+                tell.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .add(next);
+                if is_refused {
+                    sleep(Duration::from_secs(1)).await;
                 }
             }
         });
@@ -61,7 +61,15 @@ impl Story {
     }
 
     pub(super) fn told(&self) -> Told {
-        std::mem::take(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = told.closed.clone();
+        std::mem::replace(
+            &mut told,
+            Told {
+                closed,
+                ..Told::default()
+            },
+        )
     }
 }
 
@@ -72,7 +80,18 @@ impl Drop for Story {
 }
 
 impl Told {
-    fn add(&mut self, one: HappeningOut) {
+    fn add(&mut self, next: anyhow::Result<News>) {
+        match next {
+            Ok(News::Happened(one)) => self.happened(*one),
+            Ok(News::Closed(why)) => self.closed = Some(why),
+            Ok(News::Open) => self.closed = None,
+            // Whatever else is wrong is told by those who look at the kinds.
+            Ok(News::Missed(_) | News::Behind | News::Unseen(_) | News::Away(_)) => {}
+            Err(error) => self.closed = Some(format!("{error:#}")),
+        }
+    }
+
+    fn happened(&mut self, one: HappeningOut) {
         let Ok(what) = What::parse(&one.what) else {
             return;
         };

@@ -230,6 +230,30 @@ fn a_paused_view_stays_as_it_was_and_trouble_hides_nothing() {
 }
 
 #[test]
+fn what_is_not_followed_is_said_and_the_rest_is_shown() {
+    let mut board = board();
+    let looks = || {
+        seen(vec![looked("app1:trans:notice", now(), |it| {
+            it.pending = 1
+        })])
+    };
+    board.take(Seen {
+        closed: Some("this daemon serves 64 tails already".into()),
+        ..looks()
+    });
+    let lines = lines_of(&mut board, 120, 30);
+    assert_eq!(line_with(&lines, "app1:trans:notice")[1], "1");
+    let title = line_with(&lines, "latest failures").join(" ");
+    assert_eq!(
+        title,
+        "latest failures these and the lag stand still: this daemon serves 64 tails already"
+    );
+    board.take(looks());
+    let lines = lines_of(&mut board, 120, 30);
+    assert_eq!(line_with(&lines, "latest failures").len(), 2);
+}
+
+#[test]
 fn without_colours_there_are_none_and_any_size_is_drawn() {
     let mut board = board();
     let mut one = seen(vec![looked("app1:trans:notice", now(), |it| {

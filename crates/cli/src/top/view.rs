@@ -299,7 +299,12 @@ fn draw_instances(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint
 }
 
 fn draw_failures(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint) {
-    let mut lines = vec![Line::styled("latest failures", paint.title())];
+    let mut title = vec![Span::styled("latest failures", paint.title())];
+    if let Some(why) = &board.closed {
+        let why = format!("  these and the lag stand still: {}", plain(why));
+        title.push(Span::styled(why, paint.odd()));
+    }
+    let mut lines = vec![Line::from(title)];
     let room = usize::from(area.height.saturating_sub(2)).max(1);
     for one in board.failures.iter().take(room) {
         let what = match (one.is_dead, one.attempt) {

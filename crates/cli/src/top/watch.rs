@@ -94,6 +94,7 @@ impl Watch {
             hides_instances,
             starts: told.starts,
             failures: told.failures,
+            closed: told.closed,
             trouble: None,
             unseen: unseen.map(|it| format!("{} is not seen: {}", it.server, it.error)),
             now: Some(seen.at.0),
