@@ -497,7 +497,12 @@ impl Server {
 
     /// A call of a script on keys of a ledger, for scripts that do not go through
     /// [`Ledger::call`](crate::store::Ledger).
-    fn call_on(&self, script: &'static Script, keys: &[&str], ledger: &LedgerNames) -> Cmd {
+    pub(in crate::store) fn call_on(
+        &self,
+        script: &'static Script,
+        keys: &[&str],
+        ledger: &LedgerNames,
+    ) -> Cmd {
         if self.is_cluster() {
             return script.call_on_whole(keys, ledger);
         }

@@ -14,7 +14,7 @@ use crate::prefix::Prefix;
 use crate::store::kinds::switches::{self, Switches};
 use crate::store::ledger::number;
 use crate::store::ledger::reply::unexpected;
-use crate::store::ledger::script::{PAUSE, RESUME, Script};
+use crate::store::ledger::script::{CURE, PAUSE, RESUME, Script};
 use crate::store::servers::fan_out::is_of_absence;
 use crate::store::{Away, Lane, Ledger, Server, Store, Word, from_value, texts};
 use crate::time::UnixMs;
@@ -183,12 +183,14 @@ impl Server {
             .shards_at(self, kind)
             .into_iter()
             .map(|shard| async move {
-                let calls = self.names.ledger(kind, shard).calls;
+                let ledger = self.names.ledger(kind, shard);
                 let newest = self.is_member().then(|| ("turn", known.newest()));
                 for (field, at) in [("paused", since)].into_iter().chain(newest) {
-                    let mut mark = redis::cmd("HSETNX");
-                    mark.arg(&calls).arg(field).arg(at.0);
-                    self.command(&mark, until).await?;
+                    let mut mark = self.call_on(&CURE, &[&ledger.calls], &ledger);
+                    // The empty value stands for none: a field that is there stays.
+                    mark.arg(field).arg("").arg(at.0);
+                    self.eval(&CURE, &mark, &self.clock, &ledger.subject, until)
+                        .await?;
                 }
                 Ok(())
             });

@@ -186,6 +186,27 @@ async fn kinds_and_layouts_that_a_server_has_missed_are_known_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resume_counts_though_it_has_the_earlier_time() {
+    let pair = Pair::start("returned-clocks").await;
+    let (client, prefix) = (&pair.client, format!("{}:", pair.kind));
+    client.prefix(&prefix).pause().await.unwrap();
+    // As if the pause had been numbered by a clock that is an hour ahead.
+    for server in &pair.servers {
+        let mut redis = connect(&server.url()).await;
+        let ahead = redis_time(&mut redis).await / 1000 + HOUR.as_millis();
+        let (calls, ahead) = (calls_of(&mut redis, &pair.kind).await, ahead.to_string());
+        for (key, field) in [("keyfall:paused", &*prefix), (&calls, "turn")] {
+            let told: u64 = command(&mut redis, &["HSET", key, field, &ahead]).await;
+            assert_eq!(told, 0, "the pause has a number there");
+        }
+    }
+    client.prefix(&prefix).resume().await.unwrap();
+    assert!(!client.stats(&pair.kind).await.unwrap().paused);
+    assert_eq!(client.paused().await.unwrap().rules, []);
+    pair.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_that_is_told_a_layout_while_the_first_is_away_is_paused_as_its_kind_is() {
     for by_rule in [false, true] {
         let mut pair = Pair::start("returned-kept").await;

@@ -324,6 +324,26 @@ async fn a_ledger_that_is_elsewhere_as_a_whole_is_not_taken_for_a_new_one() {
     worker.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_that_pauses_a_kind_does_not_begin_its_ledger_anew() {
+    let mut torn = Torn::new("torn-paused", 5).await;
+    let prefix = format!("{}:", torn.kind);
+    torn.client.prefix(&prefix).pause().await.unwrap();
+    torn.tear(&PARTS).await;
+    // A client that uses the kind for the first time applies the rule to its ledger.
+    let (client, holder) = (torn.impatient().await, torn.address(1));
+    let schedule = async || client.schedule(torn.key("more"), "").await;
+    torn.refuses(&[&holder], schedule).await;
+    assert_eq!(torn.keys_on(3).await, 0, "nothing has begun anew");
+    torn.client.mend_slots().confirmed().await.unwrap();
+    torn.client.prefix(&prefix).resume().await.unwrap();
+    let (log, mut runs) = recorder();
+    let worker = torn.serve(&log);
+    runs.take(5).await;
+    torn.all_done(5).await;
+    worker.stop().await;
+}
+
 /// As versions did that took a part for the whole: the rest of the ledger begins anew, and changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_both_halves_have_is_joined_by_rule() {
