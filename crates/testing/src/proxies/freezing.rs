@@ -31,6 +31,8 @@ enum Frost {
     /// From the reply on to the first request that has this in it.
     After(&'static str),
     Now,
+    /// Nothing has to; but the first reply with this in it is lost, and its connection ends.
+    Losing(&'static str),
 }
 
 impl FreezingProxy {
@@ -99,6 +101,17 @@ impl FreezingProxy {
         self.frost.send_replace(Frost::Last(text));
     }
 
+    /// The first reply that contains this text does not arrive, and its connection ends. Everything else
+    /// passes.
+    pub fn lose(&self, text: &'static str) {
+        self.frost.send_replace(Frost::Losing(text));
+    }
+
+    /// Whether everything passes: nothing has to wait, and nothing is still to be lost.
+    pub fn is_clear(&self) -> bool {
+        *self.frost.borrow() == Frost::No
+    }
+
     /// Ends the freeze: data that waited goes on, in its order.
     pub fn thaw(&self) {
         self.frost.send_replace(Frost::No);
@@ -150,6 +163,7 @@ async fn forward(
             dead.store(usize::MAX, Ordering::SeqCst);
             Freezes::Nothing
         }
+        Frost::Losing(text) if has(part, text) => Freezes::Breaks,
         _ => Freezes::Nothing,
     };
     tokio::join!(
@@ -164,6 +178,8 @@ enum Freezes {
     Nothing,
     This,
     WhatFollows,
+    /// Nothing, and the connection ends without this.
+    Breaks,
 }
 
 fn has(part: &[u8], text: &str) -> bool {
@@ -188,6 +204,10 @@ async fn pump(
             Ok(count) if lives() => {
                 let at = *frost.borrow();
                 let freezes = freezes(at, &buffer[..count]);
+                if freezes == Freezes::Breaks {
+                    frost.send_replace(Frost::No);
+                    break;
+                }
                 if freezes != Freezes::Nothing {
                     frost.send_replace(Frost::Now);
                 }
