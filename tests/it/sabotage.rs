@@ -343,6 +343,53 @@ async fn nobody_takes_a_lost_list_of_kinds_for_no_jobs() {
 }
 
 #[tokio::test]
+async fn nobody_takes_lost_due_times_for_no_jobs() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "sabotage-due").await;
+    for n in 0..9 {
+        let call = site.client.schedule(site.key(n), "").after(HOUR);
+        call.await.unwrap();
+    }
+    let due = format!("keyfall:{{{}/0}}:due", site.kind());
+    let _: u64 = site.command(&["DEL", &due]).await;
+    let commands = [
+        "count",
+        "count sabotage-due:it:job:1",
+        "list",
+        "cancel --prefix sabotage-due: --yes",
+        "postpone --prefix sabotage-due:it:job: --by 1h --yes",
+    ];
+    for words in commands {
+        let ran = site.run(words).await;
+        ran.fails(1, "keyfall audit --repair");
+        assert!(
+            ran.err.contains(&due) && ran.err.contains("9 jobs"),
+            "{ran:?}"
+        );
+    }
+    let error = site.client.count("sabotage-due:").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+    // The same over HTTP.
+    let site = site.through_a_daemon();
+    for words in commands {
+        site.run(words).await.fails(1, "keyfall audit --repair");
+    }
+    assert_eq!(site.run("audit --repair").await.code, 0);
+    let counted = site.run("count --json").await.value();
+    assert_eq!(
+        (&counted["pending"], &counted["dead"]),
+        (&0.into(), &9.into())
+    );
+    let requeued = site.client.prefix("sabotage-due:").requeue().await.unwrap();
+    assert_eq!(requeued.done, 9);
+    assert_eq!(site.run("count --json").await.value()["pending"], 9);
+    // A kind without any job is sound.
+    site.client.everything().cancel().await.unwrap();
+    assert_eq!(site.run("count --json").await.value()["pending"], 0);
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn the_command_line_names_what_is_damaged_and_goes_on_with_the_other_kinds() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "sabotage-cli").await;

@@ -30,9 +30,10 @@ use crate::time::UnixMs;
 /// stay, and the call can be repeated.
 ///
 /// # Errors
-/// When it is awaited: if the prefix or the time is not valid, Redis does not answer in time, or it
-/// refuses the call because it is full. The message of an error on the way tells how many jobs were
-/// changed before it. Damaged jobs are no error: they count as `skipped`.
+/// When it is awaited: if the prefix or the time is not valid, Redis does not answer in time, it
+/// refuses the call because it is full, or the due times of a shard are lost. The message of an
+/// error on the way tells how many jobs were changed before it. Damaged jobs are no error: they
+/// count as `skipped`.
 #[must_use = "nothing is done until it is awaited"]
 pub struct Bulk<'a> {
     selection: Selection<'a>,

@@ -31,7 +31,8 @@ impl Client {
     /// [`prefix(text)`](Client::prefix)`.`[`count()`](Selection::count).
     ///
     /// # Errors
-    /// If the prefix is not valid, or Redis does not answer in time.
+    /// If the prefix is not valid, Redis does not answer in time, or the due times of a shard are
+    /// lost.
     pub async fn count(&self, prefix: &str) -> Result<Counts> {
         self.prefix(prefix).count().await
     }
@@ -45,7 +46,8 @@ impl Selection<'_> {
     /// into the id, every id of the kind is read, a thousand in each call.
     ///
     /// # Errors
-    /// If the prefix is not valid, or Redis does not answer in time.
+    /// If the prefix is not valid, Redis does not answer in time, or the due times of a shard are
+    /// lost.
     pub async fn count(self) -> Result<Counts> {
         let (client, prefix) = (self.client, self.prefix?);
         let mut counts = Counts::default();
@@ -77,7 +79,7 @@ impl Counts {
     async fn of_ledger(client: &Client, ledger: &Arc<Ledger>, of_id: &str) -> Result<Self> {
         let mut counts = Counts::default();
         if of_id.is_empty() {
-            let tally = ledger.tally(client.deadline()).await?;
+            let tally = ledger.tally_due(client.deadline()).await?;
             counts.pending = tally.pending;
             counts.overdue = tally.overdue;
             counts.dead = tally.dead;

@@ -107,8 +107,8 @@ impl<'a> Selection<'a> {
     ///
     /// # Errors
     /// When it is awaited: if the prefix, the [limit](ListJobs::limit) or the
-    /// [cursor](ListJobs::after) is not valid, or Redis does not answer in time. A job that cannot
-    /// be read is no error: it is in [`Page::damaged`].
+    /// [cursor](ListJobs::after) is not valid, Redis does not answer in time, or the due times of a
+    /// shard are lost. A job that cannot be read is no error: it is in [`Page::damaged`].
     pub fn list(self, state: JobState) -> ListJobs<'a> {
         ListJobs {
             selection: self,

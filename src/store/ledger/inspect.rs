@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::Ledger;
 use crate::store::ledger::call::Called;
 use crate::store::ledger::reply::unexpected;
@@ -86,6 +86,16 @@ impl Tally {
             || self.counters.contains_key(accepted)
             || self.broken.contains_key(accepted)
     }
+
+    /// The number of jobs that have a record and neither due time nor lease, if nothing else is
+    /// pending; else 0. In a sound ledger each record belongs to a pending or leased job.
+    fn without_due_time(&self) -> u64 {
+        match self.pending {
+            0 => self.records.saturating_sub(self.leased.max(self.leases)),
+            // Single flaws are left to an audit.
+            _ => 0,
+        }
+    }
 }
 
 impl Ledger {
@@ -119,6 +129,27 @@ impl Ledger {
             },
             other => return Err(unexpected(format!("the state {other:?}"))),
         })
+    }
+
+    /// As [`tally`](Self::tally), for callers that tell how many jobs are pending.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Damaged`] if the due times are lost and there are jobs: 0 would hide them.
+    pub(crate) async fn tally_due(&self, until: Instant) -> Result<Tally> {
+        let tally = self.tally(until).await?;
+        match tally.without_due_time() {
+            0 => Ok(tally),
+            jobs => Err(Error::new(
+                ErrorKind::Damaged,
+                format!(
+                    "`{}` is empty, and there are records of {jobs} jobs: their due times are lost. \
+                     `keyfall audit --repair` makes dead letters of these jobs, which can be \
+                     requeued",
+                    self.names.due
+                ),
+            )),
+        }
     }
 
     /// The number of jobs in each state, and the counters; `lua/stats.lua`.

@@ -82,6 +82,10 @@ impl Sought {
 impl Ledger {
     /// The number of jobs in this state, and their latest time; 0 if there is none. For `running`
     /// and `lapsed` it counts all leased jobs.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Damaged`](crate::ErrorKind::Damaged) if the due times are lost.
     pub(crate) async fn extent(
         &self,
         state: &'static str,
@@ -101,6 +105,9 @@ impl Ledger {
         let last: Vec<(String, f64)> = from_value(self.server.command(&last, until).await?)?;
         let last = last.iter().find(|(_, score)| score.is_finite());
         let last = last.map_or(0, |(_, score)| *score as u64);
+        if state == "pending" && size == 0 {
+            self.tally_due(until).await?;
+        }
         Ok((size, UnixMs(last)))
     }
 
@@ -124,6 +131,9 @@ impl Ledger {
             .arg(member);
         let Called { mut reply, .. } = self.eval(&LIST, &cmd, until).await?;
         let looked = reply.number()?;
+        if sought.state == "pending" && sought.after.is_none() && looked == 0 {
+            self.tally_due(until).await?;
+        }
         let (score, member) = (reply.text()?, reply.text()?);
         let mut items = Vec::new();
         while !reply.is_exhausted() {
