@@ -64,7 +64,7 @@ fn evicted(live: &[Instance], info: &Info) -> Finding {
     let shown = format!("adopted: {}; maxmemory-policy {policy}", listed(&adopted));
     match (info.evicted(), info.is_limited()) {
         (Evicted::Nothing, _) => Finding::fine(&ADOPTED_KEYS, shown),
-        (_, false) => Finding::fine(&ADOPTED_KEYS, shown + ", and no maxmemory as yet"),
+        (_, false) => Finding::fine(&ADOPTED_KEYS, shown + ", without maxmemory"),
         (_, true) => Finding::warning(
             &ADOPTED_KEYS,
             shown,
@@ -83,7 +83,7 @@ fn alike(live: &[Instance]) -> Finding {
     let runs: BTreeSet<&String> = runs.collect();
     let both: BTreeSet<&String> = cancels.intersection(&runs).copied().collect();
     if both.is_empty() {
-        return Finding::fine(&ADOPTERS_ALIKE, "no two say otherwise of one route");
+        return Finding::fine(&ADOPTERS_ALIKE, "all workers agree on each route");
     }
     Finding::warning(
         &ADOPTERS_ALIKE,

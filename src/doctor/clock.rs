@@ -61,7 +61,7 @@ pub(super) fn look(clocks: &Observed<Vec<ServerClock>>, found: &mut Vec<Finding>
 /// [`TOO_SLOW`] on.
 fn round_trip(tick: &ClockReading) -> Finding {
     let shown = format!("{:.1} ms", tick.took.as_secs_f64() * 1000.0);
-    let remedy = "run the workers nearer to Redis, or look what holds it up with SLOWLOG GET";
+    let remedy = "run the workers nearer to Redis, or find slow commands with SLOWLOG GET";
     match tick.took {
         took if took >= TOO_SLOW => Finding::error(&ROUND_TRIP, shown, remedy),
         took if took >= SLOW => Finding::warning(&ROUND_TRIP, shown, remedy),
@@ -80,11 +80,11 @@ fn offset(tick: &ClockReading) -> Finding {
     };
     let apart = apart.saturating_sub(half);
     let shown = if apart < Duration::from_millis(2) {
-        "none that could be seen".to_owned()
+        "no measurable difference".to_owned()
     } else {
         format!("Redis is {} ms {way}", apart.as_millis())
     };
-    let remedy = "keep both machines on NTP: `timedatectl set-ntp true`";
+    let remedy = "synchronise both machines by NTP: `timedatectl set-ntp true`";
     match apart {
         apart if apart >= FAR_OFF => Finding::error(&CLOCK_OFFSET, shown, remedy),
         apart if apart >= OFF => Finding::warning(&CLOCK_OFFSET, shown, remedy),
@@ -139,7 +139,7 @@ mod tests {
         let found: Vec<_> = judge(vec![clock("a:1", none, quick)]).collect();
         assert_eq!(
             found[0],
-            (Severity::Ok, "none that could be seen".to_owned())
+            (Severity::Ok, "no measurable difference".to_owned())
         );
         assert_eq!(found[1], (Severity::Ok, "1.0 ms".to_owned()));
         assert_eq!(judge(Vec::new()).count(), 0);

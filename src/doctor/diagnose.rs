@@ -274,14 +274,17 @@ impl ServerFacts {
             return Ok(());
         }
         // Of several servers, the worst one is reported.
-        let mut worst = Finding::fine(&NOTIFY_FLAGS, "proved by a key that was heard to expire");
+        let mut worst = Finding::fine(
+            &NOTIFY_FLAGS,
+            "the server does not show the flags, but a test key proved them: its events arrived",
+        );
         for server in store.servers() {
             let until = Instant::now() + PATIENCE;
             let one = match server.prove(&adopted, until).await {
                 Ok(proof) => match proof.unheard() {
                     None => continue,
                     Some(unheard) => events::unannounced(format!(
-                        "of a key that expired went unheard: {unheard}"
+                        "a test key expired, and these events did not arrive: {unheard}"
                     )),
                 },
                 // Another check reports absent servers.
@@ -289,10 +292,11 @@ impl ServerFacts {
                 Err(error) => Finding::warning(
                     &NOTIFY_FLAGS,
                     format!(
-                        "not seen, {} adopted, and not proved: {error}",
+                        "the server does not show the flags, workers adopt {}, and a test key \
+                         could not prove the flags: {error}",
                         adopted.join(" ")
                     ),
-                    "ask as a user with the rules of keyfall-adopter in acl.conf",
+                    "run the doctor as a user with the rules of keyfall-adopter in acl.conf",
                 ),
             };
             if one.severity > worst.severity {
@@ -332,14 +336,18 @@ impl ServerFacts {
     /// The finding about servers that do not answer.
     fn are_there(&self) -> Finding {
         if self.away.is_empty() {
-            return Finding::fine(&SERVERS_THERE, "all that are asked answer");
+            return Finding::fine(&SERVERS_THERE, "all servers answer");
         }
         let told = self
             .away
             .iter()
             .map(|(address, error)| format!("{address}: {error}"));
         let told = told.collect::<Vec<_>>().join("; ");
-        Finding::error(&SERVERS_THERE, told, "start them, or mend the way to them")
+        Finding::error(
+            &SERVERS_THERE,
+            told,
+            "start these servers, or repair the network to them",
+        )
     }
 }
 

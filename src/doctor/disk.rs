@@ -22,12 +22,12 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
         ),
         Ok(points) => Finding::warning(
             &PERSISTENCE,
-            format!("snapshots alone, save \"{points}\""),
+            format!("no log, only snapshots: save \"{points}\""),
             "CONFIG SET appendonly yes",
         ),
         Err(_) => Finding::warning(
             &PERSISTENCE,
-            "no log; whether there are snapshots cannot be seen",
+            "no log; the server does not show whether it makes snapshots",
             "CONFIG SET appendonly yes",
         ),
     });
@@ -54,7 +54,7 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
         }
         Finding {
             remedy: Some("CONFIG SET save \"\"".to_owned()),
-            ..Finding::info(check, format!("{shown} beside the log"))
+            ..Finding::info(check, format!("{shown}, beside the log"))
         }
     }));
     // After a failed snapshot, Redis refuses writes only if it makes snapshots by itself.
@@ -69,7 +69,7 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
 /// are warnings.
 fn writes(info: &Info, snapshots: bool) -> Finding {
     let failed = |field| !matches!(info.text(field), "" | "ok");
-    let remedy = "make room on the disk, see the log of Redis, then BGREWRITEAOF or BGSAVE";
+    let remedy = "free disk space, read the server's log file, then call BGREWRITEAOF or BGSAVE";
     if failed("aof_last_write_status") {
         let shown = "the last write to the log failed";
         return Finding::error(&DISK_WRITES, shown, remedy);
@@ -83,8 +83,8 @@ fn writes(info: &Info, snapshots: bool) -> Finding {
         };
     }
     if failed("aof_last_bgrewrite_status") {
-        let shown = "the log could not be rewritten, and grows";
+        let shown = "the last rewrite of the log failed, and the log grows";
         return Finding::warning(&DISK_WRITES, shown, remedy);
     }
-    Finding::fine(&DISK_WRITES, "they went well")
+    Finding::fine(&DISK_WRITES, "the last writes succeeded")
 }

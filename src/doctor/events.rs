@@ -40,7 +40,7 @@ pub(super) fn look(vitals: &ServerReport, wanted: WantedEvents, found: &mut Vec<
     let limits = vitals.setting("client-output-buffer-limit");
     found.push(Finding::of(&PUBSUB_BUFFER, limits, |check, text| {
         let Some(limits) = OutputLimits::parse(text) else {
-            return Finding::unseen(check, format!("of {text:?} nothing is about pubsub"));
+            return Finding::unseen(check, format!("{text:?} has no limit for pubsub"));
         };
         let shown = format!("client-output-buffer-limit {limits}");
         match limits.raised() {
@@ -61,7 +61,7 @@ pub(super) fn unannounced(why: String) -> Finding {
     Finding::error(
         &NOTIFY_FLAGS,
         format!("{why}: {LOST}"),
-        format!("set `notify-keyspace-events {flags}`; docs/managed-redis.md says where"),
+        format!("set `notify-keyspace-events {flags}`; docs/managed-redis.md explains where"),
     )
 }
 

@@ -137,7 +137,10 @@ impl Finding {
     pub(super) fn unseen(check: &'static Check, why: impl fmt::Display) -> Self {
         let remedy = match check.settings {
             [] => None,
-            lines => Some(format!("see that redis.conf has `{}`", lines.join("`, `"))),
+            lines => Some(format!(
+                "make sure that redis.conf has `{}`",
+                lines.join("`, `")
+            )),
         };
         Finding {
             is_seen: false,
@@ -156,7 +159,7 @@ impl Finding {
             return;
         };
         *remedy = format!(
-            "`{setting}` in redis.conf, or among the settings of whoever runs this server: it \
+            "set `{setting}` in redis.conf, or in the settings of your Redis provider: this server \
              refuses CONFIG"
         );
     }

@@ -19,14 +19,14 @@ pub(super) async fn look(client: &Client, found: &mut Vec<Finding>) -> Result<()
     let Ok(server) = client.store().only() else {
         found.push(Finding::fine(
             check,
-            "there are none where several servers have the jobs",
+            "several servers have the jobs, and then functions are not supported",
         ));
         return Ok(());
     };
     let prepared = server.prepared(Instant::now() + PATIENCE).await;
     let state = match prepared {
         Ok(None) => {
-            found.push(Finding::fine(check, "none are used in this database"));
+            found.push(Finding::fine(check, "this database uses no functions"));
             return Ok(());
         }
         Ok(Some((name, _))) => match client.functions().named(&name) {

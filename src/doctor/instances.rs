@@ -18,23 +18,27 @@ pub(super) fn look(live: &[Instance], ledgers: Option<&Ledgers>, found: &mut Vec
     found.push(alive(live, ledgers));
     let deaf: Vec<&Instance> = live.iter().filter(|one| !one.hears_events).collect();
     found.push(if deaf.is_empty() {
-        Finding::fine(&WORKERS_HEAR, format!("{} do", live.len()))
+        Finding::fine(
+            &WORKERS_HEAR,
+            format!("{0} of {0} workers hear events", live.len()),
+        )
     } else {
         let names: Vec<String> = deaf.iter().take(NAMED).map(|one| name(one)).collect();
         let shown = format!(
-            "{} of {} do not: {}",
+            "{} of {} workers hear no events: {}",
             deaf.len(),
             live.len(),
             names.join(", ")
         );
-        let remedy = "see their logs for what they are refused, and rights-run for what they need";
+        let remedy = "find the refused commands in the logs of these workers, and the missing \
+                      rights by the check rights-run";
         Finding::warning(&WORKERS_HEAR, shown, remedy)
     });
     found.push(breakers(live));
     let versions: BTreeSet<&str> = live.iter().map(|one| one.version.as_str()).collect();
     let shown = Vec::from_iter(versions.iter().copied()).join(", ");
     found.push(match versions.len() {
-        0 => Finding::fine(&WORKERS_ALIKE, "there is none"),
+        0 => Finding::fine(&WORKERS_ALIKE, "no worker is alive"),
         1 => Finding::fine(&WORKERS_ALIKE, shown),
         _ => Finding::info(&WORKERS_ALIKE, shown),
     });
@@ -47,7 +51,7 @@ fn breakers(live: &[Instance]) -> Finding {
         .flat_map(|one| one.open_breakers.iter().map(String::as_str))
         .collect();
     if open.is_empty() {
-        return Finding::fine(&BREAKERS_CLOSED, "all are called");
+        return Finding::fine(&BREAKERS_CLOSED, "workers call all hosts");
     }
     let named: Vec<&str> = open.iter().take(NAMED).copied().collect();
     let more = match open.len().saturating_sub(NAMED) {
@@ -56,8 +60,8 @@ fn breakers(live: &[Instance]) -> Finding {
     };
     Finding::warning(
         &BREAKERS_CLOSED,
-        format!("left alone: {}{more}", named.join(" ")),
-        "bring it up; `keyfall breakers close HOST` has it called again at once",
+        format!("hosts that workers do not call: {}{more}", named.join(" ")),
+        "restart the host; after `keyfall breakers close HOST` workers call it again at once",
     )
 }
 
@@ -79,7 +83,7 @@ fn alive(live: &[Instance], ledgers: Option<&Ledgers>) -> Finding {
     let (waiting, overdue) = stats.fold((0, 0), |(waiting, overdue), one| {
         (waiting + one.pending, overdue + one.overdue)
     });
-    let shown = format!("none; jobs that wait: {waiting}, overdue: {overdue}");
+    let shown = format!("no worker is alive; waiting jobs: {waiting}, overdue: {overdue}");
     let remedy = "start a worker, or `keyfall serve` for consumers that pull";
     match (waiting, overdue) {
         (0, _) => Finding::info(&WORKERS_ALIVE, shown),
@@ -96,7 +100,7 @@ fn name(one: &Instance) -> String {
 /// A worker with its routes, and whether it has a fallback for all other jobs.
 fn name_and_routes(one: &Instance) -> String {
     let fallback = if one.has_fallback {
-        " and what is left"
+        " and a fallback"
     } else {
         ""
     };

@@ -159,7 +159,7 @@ pub(super) fn look(
     found.push(judge.by_stats(&BOOKS, |kind, stats| {
         (!stats.is_balanced()).then(|| {
             let shown = format!(
-                "{kind}: {} jobs and {} dead letters more came than are accounted for",
+                "{kind}: {} jobs and {} dead letters are not accounted for",
                 stats.difference(),
                 stats.letters_difference()
             );
@@ -181,12 +181,12 @@ pub(super) fn look(
             );
             let remedy = match live.iter().any(|it| !it.saturated.is_empty()) {
                 true => {
-                    "start more workers, or raise the concurrency of their routes; \
-                     `keyfall instances` shows who has no room"
+                    "start more workers, or raise the concurrency of their routes; `keyfall \
+                     instances` shows which routes are saturated"
                 }
                 false => {
-                    "workers have room: where the jobs are pulled, see that somebody pulls them; \
-                     `keyfall why` says of each what it waits for"
+                    "workers have free slots: if consumers pull these jobs, make sure that they \
+                     do; `keyfall why` shows the reason for which a job waits"
                 }
             };
             Finding::warning(&OVERDUE_JOBS, shown, remedy)
@@ -196,8 +196,10 @@ pub(super) fn look(
         &UNROUTED_JOBS,
         unrouted.as_ref().map_err(Clone::clone),
         |check, unrouted| match unrouted.first() {
-            _ if !is_served => Finding::fine(check, "no worker lives at all: see workers-alive"),
-            None => Finding::fine(check, "none without a route"),
+            _ if !is_served => {
+                Finding::fine(check, "no worker is alive: see the check workers-alive")
+            }
+            None => Finding::fine(check, "all jobs have a route"),
             Some(first) => {
                 let kind = &first.kind;
                 let mut shown: Vec<String> = unrouted.iter().take(NAMED).map(of_unrouted).collect();
@@ -215,10 +217,11 @@ pub(super) fn look(
             return None;
         }
         let shown = format!(
-            "{} of the next {NAMES} of {kind}, such as {kind}:{id}",
+            "{} of the next {NAMES} jobs of {kind}, such as {kind}:{id}",
             sample.foreign.len()
         );
-        let remedy = format!("DEL {kind}:{id}, and have its owner use another name");
+        let remedy =
+            format!("DEL {kind}:{id}, and change the program that writes this key to another name");
         Some(Finding::warning(&FOREIGN_VALUES, shown, remedy))
     }));
 }
@@ -241,7 +244,10 @@ pub(super) fn sizes(ledgers: &Ledgers, is_cluster: bool) -> Finding {
         let wanted = u64::from(has).saturating_mul(sample.jobs.div_ceil(LARGE));
         let remedy = match u16::try_from(wanted.next_power_of_two()) {
             Ok(shards) if shards <= MAX_SHARDS => format!("keyfall reshard {kind} --to {shards}"),
-            _ => format!("spread the jobs of {kind} over several kinds: {MAX_SHARDS} is the most"),
+            _ => format!(
+                "spread the jobs of {kind} over several kinds: a kind has at most {MAX_SHARDS} \
+                 shards"
+            ),
         };
         Some(Finding::warning(&SHARD_SIZE, shown, remedy))
     })
@@ -253,7 +259,10 @@ pub(super) fn sizes(ledgers: &Ledgers, is_cluster: bool) -> Finding {
 fn letters(judge: &Judge<'_>, now: UnixUs, found: &mut Vec<Finding>) {
     found.push(judge.by_sample(&DEAD_LETTERS_NEW, |looked, sample| {
         let (kind, died) = (&looked.kind, sample.died);
-        let shown = format!("{kind}: {died} within the last hour");
+        let shown = format!(
+            "{kind}: {} within the last hour",
+            things(died, "dead letter")
+        );
         let remedy = format!("keyfall dead ls --prefix {kind}:");
         match died {
             0 => None,
@@ -272,10 +281,14 @@ fn letters(judge: &Judge<'_>, now: UnixUs, found: &mut Vec<Finding>) {
             return None;
         }
         let days = age.as_secs() / 86_400;
-        let shown = format!("{kind}: {}, the oldest of {days} days", stats.dead);
+        let shown = format!(
+            "{kind}: {}, the oldest of {days} days",
+            things(stats.dead, "dead letter")
+        );
         let remedy = format!(
-            "requeue or delete some, `keyfall dead requeue --prefix {kind}:` or `keyfall dead rm \
-             --prefix {kind}:`, or keep more, by `worker.dead_letters` or Worker::dead_letters"
+            "requeue or delete dead letters with `keyfall dead requeue --prefix {kind}:` or \
+             `keyfall dead rm --prefix {kind}:`, or raise `worker.dead_letters` or \
+             Worker::dead_letters"
         );
         Some(Finding::warning(&DEAD_LETTERS_FULL, shown, remedy))
     }));
@@ -292,8 +305,12 @@ impl Judge<'_> {
         self.sum(
             &KIND_SHARDS,
             odd.map(|one| {
-                let shown = format!("{}: {:?} shards", one.kind, one.shards);
-                let remedy = "run the version of Keyfall that wrote it, or use another namespace";
+                let shown = format!(
+                    "{}: has an unknown number of shards, {:?}",
+                    one.kind, one.shards
+                );
+                let remedy = "run the version of Keyfall that wrote this data, or use another \
+                              namespace";
                 Finding::error(&KIND_SHARDS, shown, remedy)
             }),
         )
@@ -305,7 +322,7 @@ impl Judge<'_> {
             let for_so_long = now.since(one.used?);
             (for_so_long > EMPTY).then(|| {
                 let days = for_so_long.as_secs() / 86_400;
-                let shown = format!("{}: for {days} days", one.kind);
+                let shown = format!("{}: empty for {days} days", one.kind);
                 let remedy = format!("keyfall kinds drop {}", one.kind);
                 Finding {
                     remedy: Some(remedy),
@@ -351,8 +368,8 @@ impl Judge<'_> {
         let mut judged = judged.into_iter();
         let Some(mut worst) = judged.next() else {
             let looked = match (self.0.looked.len(), self.0.all) {
-                (looked, all) if looked < all => format!("none, in {looked} of {all} kinds"),
-                (all, _) => format!("none, in {all} kinds"),
+                (looked, all) if looked < all => format!("none in {looked} of {all} kinds"),
+                (all, _) => format!("none in {all} kinds"),
             };
             return Finding::fine(check, looked);
         };

@@ -17,10 +17,7 @@ pub(super) fn look(info: &Info, found: &mut Vec<Finding>) {
     let (limit, machine) = (number("maxmemory"), number("total_system_memory"));
     found.push(limit_of(limit, machine));
     if limit == 0 {
-        found.push(Finding::fine(
-            &MEMORY_HEADROOM,
-            "there is no limit to come near",
-        ));
+        found.push(Finding::fine(&MEMORY_HEADROOM, "no memory limit is set"));
         return;
     }
     // Redis, too, leaves these bytes out when it compares its use with the limit.
@@ -30,8 +27,8 @@ pub(super) fn look(info: &Info, found: &mut Vec<Finding>) {
     let twice = limit.saturating_mul(2);
     // A limit above the memory of the machine would get the process killed.
     let remedy = if machine > 0 && twice > machine {
-        "give the machine more memory, and Redis with maxmemory; `keyfall kinds` shows whose jobs \
-         are many"
+        "give the machine more memory, and raise maxmemory; `keyfall kinds` shows which kinds have \
+         many jobs"
             .to_owned()
     } else {
         format!("CONFIG SET maxmemory {twice}")
@@ -56,7 +53,7 @@ fn policy(info: &Info) -> Finding {
     let shown = if info.is_limited() {
         format!("maxmemory-policy {policy}")
     } else {
-        format!("maxmemory-policy {policy}, and no maxmemory as yet")
+        format!("maxmemory-policy {policy}, without maxmemory")
     };
     match (info.evicted(), info.is_limited()) {
         (Evicted::Nothing, _) => Finding::fine(&EVICTION_POLICY, shown),

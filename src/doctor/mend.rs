@@ -35,9 +35,9 @@ pub(super) async fn mend<'a>(
 /// Adds the missing notification flags, as each worker does when it starts.
 async fn flags(store: &Store, wanted: WantedEvents) -> Result<String, Error> {
     match store.announce(wanted, Instant::now() + PATIENCE).await {
-        Announced::Already => Ok("somebody else has just set them".to_owned()),
+        Announced::Already => Ok("another process has just set these flags".to_owned()),
         Announced::FromNow { was, set } => Ok(format!(
-            "merged \"{was}\" with {} to \"{set}\"; {}",
+            "merged {} into \"{was}\", which gives \"{set}\"; {}",
             wanted.flags(),
             lasting(&format!("notify-keyspace-events {set}"))
         )),

@@ -28,26 +28,26 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
     let near = info.text("min_slaves_good_slaves").parse::<u64>().ok();
     let shown = format!("{} attached", things(attached, "replica"));
     let watched = match vitals.is_watched {
-        true => "sentinels may make another primary, ",
+        true => "sentinels may promote another primary, ",
         false => "",
     };
     let set = "CONFIG SET min-replicas-to-write 1";
     found.push(match (least.clone(), near) {
         (Ok(least), Some(near)) if near < least => Finding::error(
             &MIN_REPLICAS,
-            format!("{near} replicas are near, and writes need {least}: they are refused"),
+            format!("{near} replicas are good, and writes need {least}: Redis refuses writes"),
             "attach replicas, or CONFIG SET min-replicas-to-write 0",
         ),
         (Ok(0), _) | (Err(_), None) if attached > 0 || vitals.is_watched => Finding::warning(
             &MIN_REPLICAS,
-            format!("{shown}, {watched}and no write needs one"),
+            format!("{shown}, {watched}and writes need no replica"),
             set,
         ),
-        (Ok(least), _) => Finding::fine(&MIN_REPLICAS, format!("{shown}, {least} needed")),
+        (Ok(least), _) => Finding::fine(&MIN_REPLICAS, format!("{shown}, writes need {least}")),
         (Err(_), _) => Finding::fine(&MIN_REPLICAS, shown),
     });
     found.push(match (least, lag) {
-        (Ok(0), _) => Finding::fine(&REPLICA_LAG, "no write needs a replica"),
+        (Ok(0), _) => Finding::fine(&REPLICA_LAG, "writes need no replica"),
         (_, Err(why)) => Finding::unseen(&REPLICA_LAG, why),
         (_, Ok(lag)) => {
             let shown = format!("min-replicas-max-lag {lag}");

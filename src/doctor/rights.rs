@@ -105,8 +105,8 @@ pub(super) async fn look(
         adopters: refused,
     } = all;
     let tried = match kinds.len() {
-        0 => "everything but the names of jobs, since there is no kind yet".to_owned(),
-        all => format!("everything, on {} of {all} kinds", all.min(KINDS)),
+        0 => "all commands, but no names of jobs, since there is no kind yet".to_owned(),
+        all => format!("all commands, on {} of {all} kinds", all.min(KINDS)),
     };
     found.push(of(&RIGHTS_SCHEDULE, Severity::Error, &producers, &tried));
     // A user that may not even subscribe is not meant to run jobs.
@@ -119,7 +119,7 @@ pub(super) async fn look(
     found.push(if is_producer {
         Finding::info(
             &RIGHTS_RUN,
-            "none of them: a user who schedules, and runs nothing",
+            "this user has none of these rights: it schedules jobs and runs none",
         )
     } else {
         of(&RIGHTS_RUN, Severity::Error, &workers, &tried)
@@ -129,14 +129,14 @@ pub(super) async fn look(
         0 if !refused.is_empty() => of(&RIGHTS_ADOPT, Severity::Info, &refused, &tried),
         0 => Finding::fine(
             &RIGHTS_ADOPT,
-            "tried: everything but names; no live worker adopts keys",
+            "tried: all commands, but no names; no live worker adopts keys",
         ),
         _ if is_producer || adopts_nothing(adopted, &refused) => Finding::info(
             &RIGHTS_ADOPT,
-            "none of them, or few: a user who adopts nothing",
+            "this user has few or none of these rights: it adopts no keys",
         ),
         all => {
-            let tried = format!("everything, on the keys of {all} routes");
+            let tried = format!("all commands, on the keys of {all} routes");
             of(&RIGHTS_ADOPT, Severity::Error, &refused, &tried)
         }
     });

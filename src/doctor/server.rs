@@ -18,17 +18,21 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
     found.push(version(info));
     found.push(if info.text("loading") == "1" {
         let rest = info.text("loading_eta_seconds");
-        let loading = format!("it is loading its data, for about {rest} s more");
-        Finding::error(&SERVER_LOADING, loading, "wait until it has finished")
+        let loading = format!("the server is loading its data, for about {rest} s more");
+        Finding::error(
+            &SERVER_LOADING,
+            loading,
+            "wait until the server has finished",
+        )
     } else {
-        Finding::fine(&SERVER_LOADING, "its data are loaded")
+        Finding::fine(&SERVER_LOADING, "the server has loaded its data")
     });
     found.push(if info.is_replica() {
         let primary = format!("{}:{}", info.text("master_host"), info.text("master_port"));
         Finding::error(
             &SERVER_ROLE,
             format!("a replica of {primary}"),
-            format!("name the primary: redis://{primary}"),
+            format!("connect to the primary: redis://{primary}"),
         )
     } else {
         Finding::fine(&SERVER_ROLE, "a primary")
@@ -84,14 +88,14 @@ fn schema(vitals: &ServerReport) -> Finding {
         &SCHEMA_KNOWN,
         vitals.schema.clone(),
         |check, schema| match schema {
-            None => Finding::fine(check, "nothing is stored yet"),
+            None => Finding::fine(check, "no schema yet: nothing is stored"),
             Some(schema) if schema == SCHEMA.to_string() => {
                 Finding::fine(check, format!("schema {schema}"))
             }
             Some(schema) => Finding::error(
                 check,
                 format!("schema {schema}, and this version writes {SCHEMA}"),
-                "run the version of Keyfall that wrote it, or use another namespace",
+                "run the version of Keyfall that wrote this data, or use another namespace",
             ),
         },
     )

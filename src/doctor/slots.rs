@@ -22,7 +22,10 @@ const NAMED: usize = 3;
 /// If a node does not answer in time. A refused command is no error, but an unseen fact.
 pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<HashSet<String>> {
     let Some(cluster) = store.cluster() else {
-        found.push(Finding::fine(&SLOTS_WHOLE, "no cluster"));
+        found.push(Finding::fine(
+            &SLOTS_WHOLE,
+            "this server is not part of a cluster",
+        ));
         return Ok(HashSet::new());
     };
     let until = Instant::now() + PATIENCE;
@@ -54,7 +57,7 @@ fn judge(
     };
     let torn = gaps.iter().map(|gap| {
         format!(
-            "the ledger {} lacks {} where its slot {} is served",
+            "the ledger {} lacks {} on the node that serves its slot {}",
             gap.ledger, gap.missing, gap.slot
         )
     });
@@ -79,18 +82,15 @@ fn judge(
         let told: Vec<String> = told.take(2 * NAMED).collect();
         let remedy = match is_found {
             false => {
-                "start the node again that had it; if that is lost, `keyfall cluster mend --yes \
-                 --give-up LEDGER`"
+                "restart the node that had this part; if the part is lost, `keyfall cluster mend \
+                 --yes --give-up LEDGER`"
             }
             true => "keyfall cluster mend --yes",
         };
         return Finding::error(&SLOTS_WHOLE, told.join("; "), remedy);
     }
     match moving.len() as u64 {
-        0 => Finding::fine(&SLOTS_WHOLE, "none elsewhere"),
-        count => Finding::info(
-            &SLOTS_WHOLE,
-            format!("{} on the way", things(count, "slot")),
-        ),
+        0 => Finding::fine(&SLOTS_WHOLE, "every key is on the node of its slot"),
+        count => Finding::info(&SLOTS_WHOLE, format!("{} moving", things(count, "slot"))),
     }
 }

@@ -75,7 +75,7 @@ fn a_primary_that_sentinels_watch_needs_replicas_for_its_writes() {
     let mut found = Vec::new();
     replication::look(&info, &vitals, &mut found);
     assert_eq!(found[0].severity, Severity::Warning);
-    assert!(found[0].found.contains("sentinels may make another"));
+    assert!(found[0].found.contains("sentinels may promote another"));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn the_settings_of_a_server_are_judged() {
             "",
         ),
         // The setting of snapshots is hidden here.
-        ("aof_enabled:0", "persistence", Warning, "cannot be seen"),
+        ("aof_enabled:0", "persistence", Warning, "does not show"),
         ("aof_enabled:1", "persistence", Fine, ""),
         (
             "aof_last_write_status:err",
@@ -165,7 +165,7 @@ fn the_settings_of_a_server_are_judged() {
             "aof_last_bgrewrite_status:err",
             "disk-writes",
             Warning,
-            "rewritten",
+            "rewrite",
         ),
         ("rdb_last_bgsave_status:ok", "disk-writes", Fine, ""),
         ("connected_slaves:0", "min-replicas", Fine, ""),
@@ -218,7 +218,7 @@ fn a_remedy_is_for_the_operator_if_config_is_refused() {
     finding.without_config();
     let remedy = finding.remedy.unwrap();
     assert!(
-        remedy.starts_with("`maxmemory-policy noeviction` in redis.conf"),
+        remedy.starts_with("set `maxmemory-policy noeviction` in redis.conf"),
         "{remedy}"
     );
     assert!(!remedy.contains("CONFIG SET"), "{remedy}");
