@@ -408,7 +408,7 @@ mod tests {
         let looked = Looked {
             kind: Kind::parse("app1:trans:notice").unwrap(),
             shards: shards.to_owned(),
-            stats: Err("nobody looked".to_owned()),
+            stats: Err("not checked".to_owned()),
             sample: Ok(sample),
             used: None,
         };

@@ -211,8 +211,8 @@ impl Store {
             _ => Err(Error::new(
                 ErrorKind::Incompatible,
                 format!(
-                    "this does not work on several servers yet, and {} are named: use a single \
-                     one",
+                    "this is not supported on several servers, and {} servers are named: use a \
+                     single server",
                     self.address()
                 ),
             )),
@@ -308,6 +308,6 @@ fn texts(value: Value) -> Result<Vec<(String, String)>> {
 /// [`ErrorKind::Damaged`] if the reply has another shape.
 fn from_value<T: redis::FromRedisValue>(value: Value) -> Result<T> {
     redis::from_redis_value(value).map_err(|error| {
-        Error::new(ErrorKind::Damaged, "Redis answered something unexpected").because(error)
+        Error::new(ErrorKind::Damaged, "Redis gave an unexpected answer").because(error)
     })
 }

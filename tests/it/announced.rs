@@ -77,7 +77,7 @@ async fn flags_that_somebody_takes_away_are_missed_as_soon_as_jobs_fall_due() {
         announced(&site, &['g', 'K']).await;
         until_heard(&site, &mut runs).await;
         eventually("it is told", async || {
-            (log.with("the missing flags are set").len() == round).then_some(())
+            (log.with("has set the missing flags").len() == round).then_some(())
         })
         .await;
     }

@@ -416,7 +416,7 @@ async fn a_user_who_may_not_use_the_names_of_the_jobs_is_told_so_before_any_is_c
     let stats = site.all_ended().await;
     assert_eq!((stats.done, stats.lapsed), (1, 0));
     eventually("its end is told", async || {
-        (log.with("it works again").len() == 1).then_some(())
+        (log.with("Redis accepts this command again").len() == 1).then_some(())
     })
     .await;
     worker.stop().await;

@@ -104,7 +104,7 @@ impl Scene {
         self.site.assert_balanced().await;
 
         for text in told {
-            let lines = self.log.with("Redis does not serve");
+            let lines = self.log.with("Redis is unavailable");
             let lines: Vec<&String> = lines.iter().filter(|it| it.contains(text)).collect();
             assert_eq!(lines.len(), 1, "{text}: {:?}", self.log.warnings());
         }
@@ -256,7 +256,9 @@ async fn an_answer_that_is_not_that_of_a_redis_is_waited_out() {
     scene.gate.open();
     tokio::time::sleep(Duration::from_secs(2)).await;
     proxy.babble(false);
-    scene.ends(&["does not speak as Redis does"], &[]).await;
+    scene
+        .ends(&["does not speak the protocol of Redis"], &[])
+        .await;
 }
 
 #[tokio::test]
@@ -309,7 +311,7 @@ async fn a_broken_ledger_is_mentioned_once_and_once_that_it_works_again() {
     runs.take(20).await;
     site.all_ended().await;
     eventually("its end is told", async || {
-        (log.with("it works again").len() == 1).then_some(())
+        (log.with("Redis accepts this command again").len() == 1).then_some(())
     })
     .await;
     assert_eq!(log.warnings().len(), 1, "{:?}", log.warnings());
@@ -345,10 +347,10 @@ async fn events_that_are_not_heard_while_redis_serves_are_mentioned_once() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let warnings = log.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].contains("events are not heard"), "{warnings:?}");
+    assert!(warnings[0].contains("events do not arrive"), "{warnings:?}");
     acl("&__keyevent@0__:expired").await;
     eventually("its end is told", async || {
-        (log.with("events are heard again").len() == 1).then_some(())
+        (log.with("events arrive again").len() == 1).then_some(())
     })
     .await;
     site.all_ended().await;

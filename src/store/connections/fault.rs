@@ -109,7 +109,7 @@ impl Fault {
             Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "{address}: nobody serves some of the slots; see `CLUSTER INFO` and \
+                    "{address}: no node serves some of the slots; see `CLUSTER INFO` and \
                      `redis-cli --cluster check`"
                 ),
             ),
@@ -124,7 +124,7 @@ impl Fault {
 
     /// A mending that has not ended keeps all of a ledger, under names with `start`.
     pub(in crate::store) fn aside(subject: &str, start: &str) -> Self {
-        let what = format!("is kept as `{start}mending:…` by a mending that has not ended");
+        let what = format!("is kept as `{start}mending:…` by an unfinished repair");
         Fault::new(Class::Torn, torn(subject, &what))
     }
 
@@ -132,8 +132,8 @@ impl Fault {
     /// other nodes from an answer. The call itself was refused.
     pub(in crate::store) fn while_looking(self, subject: &str, slot: u16) -> Self {
         let told = format!(
-            "nothing of the ledger {subject} is where its slot {slot} is served, and whether another \
-             node has it could not be seen: do all nodes of the cluster answer?"
+            "the node that serves the slot {slot} has no part of the ledger {subject}, and it is \
+             unknown whether another node has it: do all nodes of the cluster answer?"
         );
         let error = Error::new(ErrorKind::Unavailable, told).because(self.error);
         Fault { error, ..self }
@@ -143,8 +143,8 @@ impl Fault {
     /// searched.
     pub(in crate::store) fn crowded(slot: u16, holder: &Node, looked_at: usize) -> Self {
         let told = format!(
-            "{holder} has more than {looked_at} keys of the slot {slot}, which it does not serve, and \
-             there may be some of this ledger among them: `keyfall cluster mend` moves them"
+            "{holder} has more than {looked_at} keys of the slot {slot}, which it does not serve, \
+             and some of them may belong to this ledger: `keyfall cluster mend` moves them"
         );
         Fault::new(Class::Torn, Error::new(ErrorKind::Unavailable, told))
     }
@@ -152,7 +152,7 @@ impl Fault {
     /// Adds the missing part to the fault of a torn ledger; leaves other faults as they are.
     pub(in crate::store) fn of_ledger(mut self, subject: &str, slot: u16) -> Self {
         if let (Class::Torn, Some(missing)) = (self.class, self.missing()) {
-            let what = format!("lacks {missing} where its slot {slot} is served");
+            let what = format!("lacks {missing} on the node that serves its slot {slot}");
             self.error = torn(subject, &what);
         }
         self
@@ -178,7 +178,7 @@ impl Fault {
             Class::Unreachable,
             Error::new(
                 ErrorKind::Unavailable,
-                format!("Redis at {address} is a replica still: is a fail-over under way?"),
+                format!("Redis at {address} is still a replica: is a fail-over under way?"),
             ),
         )
     }
@@ -194,7 +194,7 @@ impl Fault {
             Class::Broken,
             Error::new(
                 ErrorKind::Unavailable,
-                format!("the primary is at {address} no more"),
+                format!("the primary is no longer at {address}"),
             ),
         )
     }
@@ -207,8 +207,8 @@ impl Fault {
             Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "Redis at {address} announces more {what} than can be heard: what was not \
-                     heard yet is dropped, and looked for"
+                    "Redis at {address} announces more {what} than this process can read: unread \
+                     messages are dropped, and the reconciler searches for their jobs"
                 ),
             ),
         )
@@ -222,7 +222,8 @@ impl Fault {
             Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "Redis at {address} passes nothing on: is it cut off from the rest of its cluster?"
+                    "Redis at {address} delivers no messages: is it cut off from the rest of its \
+                     cluster?"
                 ),
             ),
         )
@@ -250,7 +251,9 @@ impl Fault {
             Error::new(
                 ErrorKind::Unavailable,
                 match after.as_millis() {
-                    0 => format!("Redis at {address} did not answer before the call had to end"),
+                    0 => {
+                        format!("Redis at {address} did not answer before the deadline of the call")
+                    }
                     ms => format!("Redis at {address} did not answer within {ms} ms"),
                 },
             ),
@@ -260,10 +263,16 @@ impl Fault {
     /// The fault of an attempt to connect; the request was not sent.
     pub(crate) fn from_connecting(error: RedisError, address: &str) -> Self {
         if error.kind() == redis::ErrorKind::Parse {
-            return Fault::refused(Error::new(
-                ErrorKind::Incompatible,
-                format!("what answers at {address} does not speak as Redis does: check host and port, and write rediss:// if it wants TLS"),
-            ).because(error));
+            return Fault::refused(
+                Error::new(
+                    ErrorKind::Incompatible,
+                    format!(
+                        "the server at {address} does not speak the protocol of Redis: check host \
+                         and port, and write rediss:// if the port needs TLS"
+                    ),
+                )
+                .because(error),
+            );
         }
         #[cfg(feature = "tls")]
         if let Some((kind, remedy)) = crate::store::connections::tls::remedy(&error) {
@@ -277,7 +286,7 @@ impl Fault {
             && fault.class == Class::Broken
             && ![TLS, "/"].iter().any(|start| address.starts_with(start))
         {
-            let text = format!("{} Or does this port want TLS, rediss://?", fault.error);
+            let text = format!("{} Or does this port need TLS, rediss://?", fault.error);
             fault.error = Error::new(fault.error.kind(), text);
         }
         fault.class = match fault.class {
@@ -305,17 +314,18 @@ impl Fault {
             (redis::ErrorKind::Server(Server::BusyLoading), _) => (
                 Class::Busy,
                 ErrorKind::Unavailable,
-                "it is loading its data set: wait until it has finished",
+                "the server is loading its data: wait until it has finished",
             ),
             (_, "BUSY") => (
                 Class::Busy,
                 ErrorKind::Unavailable,
-                "a long script of somebody else is running: wait, or end it with SCRIPT KILL",
+                "the server is running a long script of another program: wait, or end the script \
+                 with SCRIPT KILL",
             ),
             (redis::ErrorKind::Server(Server::ClusterDown | Server::MasterDown), _) => (
                 Class::Busy,
                 ErrorKind::Unavailable,
-                "it will serve again by itself; if not, see `CLUSTER INFO`",
+                "the cluster usually recovers by itself; if it does not, see `CLUSTER INFO`",
             ),
             (_, "TORN") => (
                 Class::Torn,
@@ -325,12 +335,12 @@ impl Fault {
             (_, "UNFOUNDED") => (
                 Class::Unfounded,
                 ErrorKind::Unavailable,
-                "it may be another node that has the ledger: see `keyfall cluster mend`",
+                "another node may have the ledger: see `keyfall cluster mend`",
             ),
             (redis::ErrorKind::Server(Server::TryAgain), _) => (
                 Class::Elsewhere,
                 ErrorKind::Unavailable,
-                "the slot is on its way to another node",
+                "the slot is moving to another node",
             ),
             (redis::ErrorKind::Server(Server::Moved | Server::Ask), _) => (
                 Class::Elsewhere,
@@ -345,7 +355,7 @@ impl Fault {
             (_, "ERR") if error.to_string().contains("cluster support disabled") => (
                 Class::Final,
                 ErrorKind::InvalidSetting,
-                "this server is no part of a cluster: write redis://host:port",
+                "this server is not part of a cluster: write redis://host:port",
             ),
             (redis::ErrorKind::Server(Server::ReadOnly), _) | (_, "READONLY" | "UNBLOCKED") => (
                 Class::Demoted,
@@ -360,19 +370,19 @@ impl Fault {
             (_, "MISCONF") => (
                 Class::Final,
                 ErrorKind::ReadOnly,
-                "see the server's log for what it is missing",
+                "the server's log file gives the reason",
             ),
             (_, "OOM") => (
                 Class::Final,
                 ErrorKind::Full,
-                "it is at its maxmemory: raise the limit or free memory",
+                "the server has reached its maxmemory: raise the limit or free memory",
             ),
             (redis::ErrorKind::Server(Server::NoPerm), _) | (_, "NOPERM") => (
                 Class::Final,
                 ErrorKind::Denied,
-                "the rules of the ACL user lack something: `keyfall doctor --only \
-                 rights-schedule,rights-run,rights-adopt,rights-look` says what, and acl.conf has \
-                 them all",
+                "the ACL user lacks a right: `keyfall doctor --only \
+                 rights-schedule,rights-run,rights-adopt,rights-look` names the missing rules, and \
+                 acl.conf has all rules",
             ),
             (redis::ErrorKind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => {
                 (Class::Final, ErrorKind::Denied, "check user and password")
@@ -380,13 +390,14 @@ impl Fault {
             (_, "WRONGTYPE") => (
                 Class::WrongType,
                 ErrorKind::Damaged,
-                "a key holds something that Keyfall did not write: `keyfall audit` names it, and with \
-                 `--repair` moves it out of the way",
+                "a key holds a value that Keyfall did not write: `keyfall audit` names the key, \
+                 and `keyfall audit --repair` moves it out of the way",
             ),
             (_, "ERR" | "") if error.to_string().contains("DB index is out of range") => (
                 Class::Final,
                 ErrorKind::InvalidSetting,
-                "there is no database of the number in the URL: see `databases` in its configuration",
+                "the server has no database of the number in the URL: see `databases` in its \
+                 configuration",
             ),
             (redis::ErrorKind::InvalidClientConfig, _) => {
                 (Class::Final, ErrorKind::InvalidSetting, "check the URL")
@@ -394,7 +405,7 @@ impl Fault {
             (redis::ErrorKind::Server(_) | redis::ErrorKind::Extension, _) => (
                 Class::Final,
                 ErrorKind::Damaged,
-                "this is not an answer that Keyfall expects from Redis 6.2 or newer",
+                "Keyfall does not expect this answer from Redis 6.2 or newer",
             ),
             _ => (
                 Class::Broken,
@@ -534,7 +545,7 @@ impl Fault {
 fn torn(subject: &str, what: &str) -> Error {
     let told = format!(
         "the ledger {subject} {what}: calls on it and its jobs wait until `keyfall cluster mend` \
-         has brought its parts together"
+         has joined its parts"
     );
     Error::new(ErrorKind::Unavailable, told)
 }

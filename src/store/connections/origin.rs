@@ -32,8 +32,8 @@ impl Origin {
         match Origin::parse(url, settings)? {
             Origin::Cluster(_) => Err(Error::new(
                 ErrorKind::InvalidSetting,
-                "several Redis URLs are given, and one of them is that of a cluster, which takes \
-                 no other servers beside it: name the cluster alone",
+                "several Redis URLs are given, and one of them names a cluster; a cluster cannot \
+                 be combined with other servers: name the cluster alone",
             )),
             origin => Ok(origin),
         }

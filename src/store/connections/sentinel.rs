@@ -311,28 +311,31 @@ impl Sentinels {
         let place = place_of(connection_slot);
         if error.to_string().contains("No such master") {
             let text = format!(
-                "the sentinel at {place} watches no primary of the name {}: see the name behind \
-                 the hosts, and `sentinel monitor` in its configuration",
+                "the sentinel at {place} watches no primary named {}: check the name behind the \
+                 hosts, and `sentinel monitor` in the configuration of the sentinel",
                 self.master
             );
             return Fault::refused(Error::new(ErrorKind::InvalidSetting, text));
         }
         if is_locked_out(&error) {
             let text = format!(
-                "the sentinel at {place} lets nobody in without the right password: see \
-                 sentinel_user and sentinel_password, behind the `?` of the URL, or \
-                 `redis.sentinel_password_file`; what stands before the `@` is for Redis"
+                "the sentinel at {place} refuses the password: set sentinel_user and \
+                 sentinel_password behind the `?` of the URL, or `redis.sentinel_password_file`; \
+                 the user and the password before the `@` are for Redis"
             );
             return Fault::refused(Error::new(ErrorKind::Denied, text));
         }
         if error.to_string().contains("unknown command") {
             let text = format!(
-                "what answers at {place} is no sentinel: name the sentinels, whose port is \
-                 {PORT} as a rule, or write redis:// for a Redis"
+                "the server at {place} is not a sentinel: name the sentinels, whose default port \
+                 is {PORT}, or write redis:// for a Redis"
             );
             return Fault::refused(Error::new(ErrorKind::InvalidSetting, text));
         }
-        Fault::from_connecting(error, &format!("{place}, which is asked as a sentinel"))
+        Fault::from_connecting(
+            error,
+            &format!("{place}, which the URL names as a sentinel"),
+        )
     }
 
     /// Starts a task for each sentinel that listens to its announcements; they end with this
@@ -514,7 +517,7 @@ mod tests {
             ("redis+sentinel://a,b", "the name of the primary"),
             ("redis+sentinel://:geheim@a/", "the name of the primary"),
             ("redis+sentinel://a,,b/main", "a host is missing"),
-            ("redis+sentinel://a:port/main", "the port is no number"),
+            ("redis+sentinel://a:port/main", "the port is not a number"),
             ("redis+sentinel://u:geheim@a/main/x", "the database"),
             (
                 "redis+sentinel://a/main?password=geheim",

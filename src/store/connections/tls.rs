@@ -34,8 +34,8 @@ pub(in crate::store) fn client(
     let opened = match info.addr() {
         ConnectionAddr::TcpTls { insecure: true, .. } => {
             return Err(invalid(
-                "the Redis URL is not valid: a certificate cannot be left unchecked, as #insecure \
-                 asks: name its CA by `ClientBuilder::ca_certificate_file`"
+                "the Redis URL is not valid: Keyfall always checks certificates, so #insecure is \
+                 refused: name the CA of the certificate by `ClientBuilder::ca_certificate_file`"
                     .into(),
             ));
         }
@@ -46,7 +46,7 @@ pub(in crate::store) fn client(
         }
         _ if certificates.ca.is_some() || certificates.client.is_some() => {
             return Err(invalid(
-                "certificates are set, and the URL does not ask for TLS: write rediss://".into(),
+                "certificates are set, but the URL does not use TLS: write rediss://".into(),
             ));
         }
         _ => redis::Client::open(info),
@@ -132,19 +132,20 @@ pub(in crate::store) fn remedy(error: &RedisError) -> Option<(ErrorKind, &'stati
     let remedy = match rustls_error(error)? {
         rustls::Error::InvalidMessage(_) => (
             ErrorKind::Incompatible,
-            "what answers there does not speak TLS: write redis://, or the port that does",
+            "the server at this port does not speak TLS: write redis://, or name its port for TLS",
         ),
         // A signature is bad where another CA has the same name.
         rustls::Error::InvalidCertificate(Wrong::UnknownIssuer | Wrong::BadSignature) => (
             ErrorKind::Denied,
-            "no CA that is trusted here has signed its certificate: name the one that has by \
-             `ClientBuilder::ca_certificate_file`",
+            "no trusted CA has signed the certificate of the server: name the CA that has signed \
+             it by `ClientBuilder::ca_certificate_file`",
         ),
         rustls::Error::InvalidCertificate(
             Wrong::NotValidForName | Wrong::NotValidForNameContext { .. },
         ) => (
             ErrorKind::Denied,
-            "its certificate is for another host: name it in the URL as its certificate does",
+            "the certificate of the server is for another host: write the host name of the \
+             certificate in the URL",
         ),
         rustls::Error::InvalidCertificate(
             Wrong::Expired
@@ -153,16 +154,18 @@ pub(in crate::store) fn remedy(error: &RedisError) -> Option<(ErrorKind, &'stati
             | Wrong::NotValidYetContext { .. },
         ) => (
             ErrorKind::Denied,
-            "its certificate is not valid at this time: renew it, or set the clock right",
+            "the certificate of the server is not valid at this time: renew it, or correct the \
+             clock",
         ),
         rustls::Error::InvalidCertificate(_) => (
             ErrorKind::Denied,
-            "its certificate cannot be used: see what it was made for",
+            "the certificate of the server cannot be used here: check the purpose that it was \
+             issued for",
         ),
         rustls::Error::AlertReceived(Alert::CertificateRequired | Alert::HandshakeFailure) => (
             ErrorKind::Denied,
-            "it asks for a certificate: show one by `ClientBuilder::client_certificate_files`, or \
-             set `tls-auth-clients no` there",
+            "the server requires a client certificate: set one by \
+             `ClientBuilder::client_certificate_files`, or set `tls-auth-clients no` on the server",
         ),
         rustls::Error::AlertReceived(
             Alert::UnknownCA
@@ -174,12 +177,14 @@ pub(in crate::store) fn remedy(error: &RedisError) -> Option<(ErrorKind, &'stati
             | Alert::DecryptError,
         ) => (
             ErrorKind::Denied,
-            "it does not accept our certificate: show one that a CA it trusts has signed",
+            "the server does not accept the client certificate: use one that is signed by a CA \
+             that the server trusts",
         ),
         rustls::Error::AlertReceived(Alert::ProtocolVersion)
         | rustls::Error::PeerIncompatible(_) => (
             ErrorKind::Incompatible,
-            "it offers no TLS that is spoken here: allow TLS 1.2 or 1.3 in `tls-protocols` there",
+            "the server offers no TLS version that Keyfall supports: allow TLS 1.2 or 1.3 in \
+             `tls-protocols` on the server",
         ),
         _ => return None,
     };

@@ -73,7 +73,7 @@ pub(in crate::store) fn all(url: &str) -> Result<Vec<&str>> {
         many => {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
-                format!("there are {many} Redis URLs, and {MOST_SERVERS} may be"),
+                format!("there are {many} Redis URLs, and at most {MOST_SERVERS} are allowed"),
             ));
         }
     })
@@ -94,13 +94,13 @@ fn fault(url: &str) -> Option<String> {
         None => "it has no scheme",
         Some((scheme @ ("rediss" | "valkeys"), _)) if cfg!(not(feature = "tls")) => {
             return Some(format!(
-                "{scheme}:// asks for TLS, which this build does not speak: switch on the cargo \
+                "{scheme}:// needs TLS, which this build does not support: enable the cargo \
                  feature `tls` of keyfall"
             ));
         }
         Some(("redis" | "valkey" | "rediss" | "valkeys", rest)) => of_tcp(rest)?,
         Some(("redis+unix" | "valkey+unix" | "unix", _)) => {
-            "the database, `db` behind the `?`, is no number"
+            "the database, `db` behind the `?`, is not a number"
         }
         Some((scheme, _)) if scheme.bytes().all(is_of_scheme) => {
             let meant =
@@ -154,13 +154,13 @@ fn of_tcp(rest: &str) -> Option<&'static str> {
     let port = port.strip_prefix(':').unwrap_or_default();
     if !port.is_empty() && port.parse::<u16>().is_err() {
         return Some(
-            "the port is no number from 1 to 65535; or is the `@` behind a password missing?",
+            "the port is not a number from 1 to 65535; or is the `@` behind a password missing?",
         );
     }
     let path = path.strip_prefix('/').unwrap_or_default();
     let database = &path[..end(path)];
     if !database.is_empty() && database.parse::<u32>().is_err() {
-        return Some("the database, behind the `/`, is no number");
+        return Some("the database, behind the `/`, is not a number");
     }
     None
 }
@@ -183,19 +183,22 @@ mod tests {
             ("rediss+sentry://a", "did you mean rediss+sentinel://?"),
             ("redis+unx:///tmp/redis.sock", "did you mean redis+unix://?"),
             #[cfg(feature = "tls")]
-            ("rediss://:geheim@localhost:port", "the port is no number"),
+            (
+                "rediss://:geheim@localhost:port",
+                "the port is not a number",
+            ),
             #[cfg(feature = "tls")]
             (
                 "rediss://:geheim@localhost/#insecure",
-                "cannot be left unchecked",
+                "always checks certificates",
             ),
             ("redis://", "the host is missing"),
             ("redis://:6379", "the host is missing"),
             ("redis://:geheim@:6379", "the host is missing"),
-            ("redis://localhost:port", "the port is no number"),
-            ("redis://localhost:65536/0", "the port is no number"),
-            ("redis://[::1]:x", "the port is no number"),
-            ("redis://localhost:geheim", "the port is no number"),
+            ("redis://localhost:port", "the port is not a number"),
+            ("redis://localhost:65536/0", "the port is not a number"),
+            ("redis://[::1]:x", "the port is not a number"),
+            ("redis://localhost:geheim", "the port is not a number"),
             ("redis://user:geheim/x@localhost", "user or password"),
             ("redis://user:ge?heim@localhost", "user or password"),
             ("redis://u:geheim@localhost/zero", "the database"),
@@ -228,9 +231,9 @@ mod tests {
                 let error = client(&url, &LinkSettings::default()).expect_err(&url);
                 assert_eq!(error.kind(), ErrorKind::InvalidSetting);
                 let text = format!("{error} {error:?}");
-                let fault = format!("{scheme}:// asks for TLS, which this build does not speak");
+                let fault = format!("{scheme}:// needs TLS, which this build does not support");
                 assert!(text.contains(&fault), "{url}: {text}");
-                assert!(text.contains("switch on the cargo feature `tls`"), "{text}");
+                assert!(text.contains("enable the cargo feature `tls`"), "{text}");
                 assert!(!text.contains("heim"), "{url}: {text}");
             }
         }

@@ -175,7 +175,10 @@ impl Store {
             .map(|(name, layout)| (name.clone(), layout.clone()))
             .collect();
         for (name, layout) in missing {
-            let what = format!("it is missing on {}, and others list it", one.address);
+            let what = format!(
+                "it is missing on {}, and other servers list it",
+                one.address
+            );
             let new = Some(String::from_utf8_lossy(&layout).into_owned());
             let found = Vec::new();
             wrong.push(Wrong::field(
@@ -240,8 +243,8 @@ impl Store {
         let is_known = |kept: &CommonKeys| kept.meta.contains_key(FIELD.as_bytes());
         if !is_known(one) && all.iter().any(is_known) {
             let what = format!(
-                "{} does not know which of the servers it is, and others do: it was emptied, and \
-                 the jobs that it had are gone",
+                "{} does not know its number among the servers, and other servers do: it was \
+                 emptied, and its jobs are lost",
                 one.address
             );
             let (found, new) = (Vec::new(), Some(wanted.clone()));
@@ -257,8 +260,8 @@ impl Store {
             let at = text(since).parse().ok();
             let at = at.and_then(|ms| Timestamp::from_millisecond(ms).ok());
             let what = format!(
-                "{}, server {wanted}, came without any data at {}, when others had some: the jobs \
-                 that it had are gone",
+                "{}, server {wanted}, came up without data at {}, when other servers had data: its \
+                 jobs are lost",
                 one.address,
                 at.unwrap_or_default(),
             );
@@ -280,7 +283,7 @@ impl Store {
         let at = (one.place, &*self.names.instances());
         let rows = one.instances.iter();
         let wrong = rows.filter(|(_, row)| !crate::store::servers::instances::is_beat(&text(row)));
-        let should = "should be what an instance says of itself";
+        let should = "should be the record of an instance";
         wrong
             .map(|(id, row)| Wrong::value(at, (id, row), should, None))
             .collect()
@@ -317,7 +320,8 @@ impl Server {
         Ok(is_turn.then(|| Wrong {
             place: self.place(),
             field: None,
-            what: "it does not expire, and nobody searches for plain keys until it has".to_owned(),
+            what: "it does not expire, and no worker searches for plain keys until it is gone"
+                .to_owned(),
             mend: Mend::Person(format!("`redis-cli DEL '{key}'`")),
             key,
         }))

@@ -114,7 +114,7 @@ impl Server {
             let is_spare = joining.is_whole().await?;
             match (is_spare, spares) {
                 (true, Spares::Leave) => {
-                    left.push(joining.is_left(&format!("what {} has of it", stray.holder)));
+                    left.push(joining.is_left(&format!("the part on {}", stray.holder)));
                 }
                 (true, Spares::Drop) => {
                     for (start, part) in parts {
@@ -167,8 +167,8 @@ impl Server {
                 left.push(joining.is_left(&format!("{found} keys `{start}mending:…`")));
             } else {
                 left.push(format!(
-                    "{found} keys `{start}mending:…` are what a mending that has not ended keeps of \
-                     the ledger {}: `keyfall cluster mend --yes` joins them",
+                    "{found} keys `{start}mending:…` are parts of the ledger {}, kept by an \
+                     unfinished repair: `keyfall cluster mend --yes` joins them",
                     names.subject
                 ));
             }
@@ -296,7 +296,8 @@ impl<'a> LedgerJoin<'a> {
         let told: String = from_value(self.server.command(&cmd, soon()).await?)?;
         if told == "busy" {
             let text = format!(
-                "somebody else mends {}, or did until a moment ago: try again in half a minute",
+                "another process repairs {}, or did so until a moment ago: try again in half a \
+                 minute",
                 self.start
             );
             return Err(Error::new(ErrorKind::Unavailable, text));
@@ -315,9 +316,9 @@ impl<'a> LedgerJoin<'a> {
     /// The text for parts that stay because the ledger is whole without them.
     fn is_left(&self, what: &str) -> String {
         format!(
-            "{what} is left, as `{}*` is whole where it is served: as a rule that has taken over \
-             before they left, and they are out of date: drop them; but join them, if clients of \
-             a version that did not notice went on without them",
+            "{what} is left over, since `{}*` is whole on the node that serves its slot: usually \
+             that node has taken over a newer copy, and the left-over keys are out of date: drop \
+             them; join them only if clients of an older version went on without them",
             self.start
         )
     }
@@ -349,8 +350,8 @@ impl<'a> LedgerJoin<'a> {
                 match told.strip_prefix("clash ") {
                     Some(name) => {
                         left.push(format!(
-                            "{key} and {moved} both have `{name}`, and they differ: delete the one \
-                             that is wrong, and call this again"
+                            "{key} and {moved} both have `{name}`, and the values differ: delete \
+                             the wrong one, and call this again"
                         ));
                         break;
                     }
@@ -489,8 +490,8 @@ impl Mending<'_> {
             0 => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
-                    "no replica of {} has what was copied there within {REPLICA_MS} ms, and so it \
-                     stays where it was as well: try again",
+                    "no replica of {} received the copied keys within {REPLICA_MS} ms, so the \
+                     originals stay: try again",
                     self.owner.node
                 ),
             )),
@@ -518,7 +519,8 @@ impl Mending<'_> {
             Err(error) if error.to_string().contains("BUSYKEY") => {
                 if !self.is_spare(key).await? {
                     let name = String::from_utf8_lossy(key);
-                    let why = "its owner has another key of that name: delete one of them";
+                    let why = "the node that serves the slot has another key of this name: delete \
+                               one of them";
                     return Ok(Some(format!("{name} on {}: {why}", self.holder.node)));
                 }
             }

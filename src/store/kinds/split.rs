@@ -98,7 +98,7 @@ impl Server {
         let holders = match &holders {
             Ok(holders) if holders.is_empty() => match self.count_aside(&start, until).await {
                 Ok(1..) => {
-                    format!("kept aside by a mending that has not ended, as {start}mending:…")
+                    format!("kept by an unfinished repair, as {start}mending:…")
                 }
                 _ => "on no node that answers".to_owned(),
             },
@@ -113,8 +113,8 @@ impl Server {
             slot,
             missing,
             holders,
-            "a part of the ledger is not where its slot is served: calls on it and its jobs wait; \
-             `keyfall cluster mend` brings it back",
+            "a part of the ledger is not on the node that serves its slot: calls on the ledger and \
+             its jobs wait; `keyfall cluster mend` brings the part back",
         );
     }
 }
@@ -137,7 +137,7 @@ fn seen<T>(subject: &str, slot: u16, told: Result<T, Fault>) -> Result<Option<T>
         Err(fault) if fault.is_passing() => Err(fault.while_looking(subject, slot)),
         Err(fault) => {
             let error = fault.error();
-            tracing::debug!(subject, %error, "nobody can tell whether it is elsewhere");
+            tracing::debug!(subject, %error, "it is unknown whether another node has the ledger");
             Ok(None)
         }
     }

@@ -36,7 +36,7 @@ impl Failures {
             return;
         };
         let Some(next) = next(answer) else { return };
-        let beyond = "more attempts failed than are told one by one";
+        let beyond = "more attempts failed than are logged one by one";
         if *step != "failed" || !self.0.allows(kind, beyond) {
             return;
         }

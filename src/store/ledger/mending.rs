@@ -109,11 +109,13 @@ impl Wrong {
     pub(crate) fn remedy(&self) -> String {
         match &self.mend {
             Mend::Aside(_) => "`keyfall audit --repair` moves it out of the way".to_owned(),
-            Mend::Field { new: None, .. } => "`keyfall audit --repair` takes it out".to_owned(),
+            Mend::Field { new: None, .. } => "`keyfall audit --repair` removes it".to_owned(),
             Mend::Field { new: Some(new), .. } => {
                 format!("`keyfall audit --repair` sets it to {new:?}")
             }
-            Mend::Tell(_) => "`keyfall audit --repair` tells it".to_owned(),
+            Mend::Tell(_) => {
+                "`keyfall audit --repair` sends the current state to the ledger".to_owned()
+            }
             Mend::Person(how) => how.clone(),
         }
     }
@@ -189,7 +191,7 @@ impl Store {
                 cmd.arg(found).arg(new.as_deref().unwrap_or_default());
                 it.eval(&CURE, &cmd, &it.clock, &wrong.key, until).await?;
                 Ok(match new {
-                    None => "taken out".to_owned(),
+                    None => "removed".to_owned(),
                     Some(new) => format!("set to {new:?}"),
                 })
             }
@@ -350,11 +352,13 @@ impl Ledger {
         let how = match balances {
             _ if !COUNTERS.contains(&name) => format!("`redis-cli HDEL '{key}' '{name}'`"),
             Some(number) => {
-                format!("`redis-cli HSET '{key}' '{name}' {number}`, with which the books balance")
+                format!("`redis-cli HSET '{key}' '{name}' {number}`, so that the counters balance")
             }
             None => format!("`redis-cli HSET '{key}' '{name}' NUMBER`"),
         };
-        let what = format!("it is {found:?}, and should be a number: what counts it is refused");
+        let what = format!(
+            "it is {found:?}, and should be a number: calls that change this counter are refused"
+        );
         Wrong::field(self.server(), key, name.as_bytes(), what, Mend::Person(how))
     }
 
@@ -362,7 +366,7 @@ impl Ledger {
     /// numbers that are in use. The repair skips these numbers.
     pub(crate) fn wrong_numbers(&self, highest: u64, buried: u64, skipped: Option<u64>) -> Wrong {
         let given = buried + skipped.unwrap_or(0);
-        let what = format!("{given} dead letters are numbered, and one has the number {highest}");
+        let what = format!("{given} dead letters were numbered, but one has the number {highest}");
         let found = skipped.map_or_else(Vec::new, |skipped| skipped.to_string().into_bytes());
         let new = Some((highest - buried).to_string());
         let mend = Mend::Field { found, new };

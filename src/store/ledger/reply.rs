@@ -231,7 +231,7 @@ impl Reply {
     /// [`ErrorKind::Damaged`] if the value is no array, or does not begin with a status and a time.
     pub(crate) fn parse(value: Value) -> Result<Self> {
         let Value::Array(items) = value else {
-            return Err(unexpected("something else than an array".into()));
+            return Err(unexpected("a reply that is not an array".into()));
         };
         let mut reply = Reply {
             now: UnixUs(0),
@@ -252,8 +252,8 @@ impl Reply {
         match self.rest.next() {
             Some(Value::BulkString(bytes)) => Ok(bytes),
             Some(Value::Int(number)) => Ok(number.to_string().into_bytes()),
-            Some(_) => Err(unexpected("something else than a string".into())),
-            None => Err(unexpected("too little".into())),
+            Some(_) => Err(unexpected("a reply that is not a string".into())),
+            None => Err(unexpected("too few items".into())),
         }
     }
 

@@ -367,7 +367,7 @@ fn followers(reply: &mut Reply) -> Result<Vec<(usize, UnixMs)>> {
     }
     let numbers: std::result::Result<Vec<u64>, _> =
         reply.words()?.iter().map(|word| word.parse()).collect();
-    let numbers = numbers.map_err(|_| unexpected("something else than places and times".into()))?;
+    let numbers = numbers.map_err(|_| unexpected("a reply that is not places and times".into()))?;
     let pairs = numbers.chunks_exact(2);
     Ok(pairs
         .map(|pair| (pair[0] as usize, UnixMs(pair[1])))

@@ -69,7 +69,10 @@ impl CatchUp {
             let told = self.tell_by_all().await;
             self.store.hang_up();
             told.map_err(|error| {
-                tracing::debug!(%error, "what a server has missed could not be told");
+                tracing::debug!(
+                    %error,
+                    "a server could not be told about the changes that it missed"
+                );
                 Fault::unreachable(&self.store.address_of_member(self.place))
             })
         })
@@ -87,7 +90,7 @@ impl CatchUp {
             match answer {
                 Ok(one) => known.push((place, one)),
                 Err(error) if place == self.place => return unless_refused(error),
-                Err(error) => tracing::debug!(%error, "what a server knows is not known"),
+                Err(error) => tracing::debug!(%error, "the state of a server is unknown"),
             }
         }
         let all = Arc::new(KindRecords::together(known.iter().map(|(_, one)| one)));
@@ -107,7 +110,10 @@ impl CatchUp {
                 let (store, all) = (self.store.clone(), all.clone());
                 tokio::spawn(async move {
                     if let Err(error) = all.tell(&store, place, &one).await {
-                        tracing::debug!(%error, "what a server has missed could not be told");
+                        tracing::debug!(
+                            %error,
+                            "a server could not be told about the changes that it missed"
+                        );
                     }
                     store.hang_up();
                 });
@@ -236,7 +242,11 @@ impl KindRecords {
                 PauseSwitch::Paused => ledger.pause(&mut lane, Some(turn), until).await?,
                 PauseSwitch::Resumed => ledger.resume(&mut lane, Some(turn), until).await?,
             }
-            tracing::debug!(?ledger, ?switch, "told what it has missed");
+            tracing::debug!(
+                ?ledger,
+                ?switch,
+                "the server has received the changes that it missed"
+            );
         }
         Ok(())
     }
@@ -272,6 +282,6 @@ fn unless_refused(error: Error) -> Result<()> {
     if is_of_absence(&error) {
         return Err(error);
     }
-    tracing::debug!(%error, "a server could not be told all that it has missed");
+    tracing::debug!(%error, "a server could not be told about all changes that it missed");
     Ok(())
 }

@@ -168,7 +168,7 @@ impl Waits {
                     // The runtime of the waiters is gone, and so is the caller.
                     _ => Err(Fault::refused(Error::new(
                         ErrorKind::Unavailable,
-                        "nobody waits for it any more",
+                        "no caller waits for this write any more",
                     ))),
                 }
             };
@@ -374,7 +374,7 @@ impl Waiter {
         disks: Disks,
     ) -> Result<(Vec<Persistence>, ReplicationState), Fault> {
         let Value::Array(mut values) = value else {
-            return Err(Fault::refused(unexpected("no array".into())));
+            return Err(Fault::refused(unexpected("not an array".into())));
         };
         let told_twice = if self.node.is_some() { 2 } else { 1 };
         let of_disks = usize::from(disks != Disks::Untold);
@@ -514,7 +514,8 @@ fn unknown(why: &Error) -> Error {
         _ => ErrorKind::OutcomeUnknown,
     };
     let why = format!(
-        "the write was made, and whether it is durable cannot be told: {why}; the call may be repeated"
+        "the write was made, but it is unknown whether it is durable: {why}; the call may be \
+         repeated"
     );
     Error::new(kind, why)
 }

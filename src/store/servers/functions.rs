@@ -120,8 +120,8 @@ impl Store {
             return Err(Error::new(
                 ErrorKind::Incompatible,
                 format!(
-                    "there are several servers, {address}, and a function cannot know which of \
-                     them has a job: schedule by HTTP (docs/daemon.md), or use a single Redis"
+                    "several servers are named, {address}, and a function cannot know which server \
+                     has a job: schedule by HTTP (docs/daemon.md), or use a single Redis"
                 ),
             ));
         };
@@ -129,8 +129,8 @@ impl Store {
         let info = Info::parse(&text);
         let why = if !info.has_functions() {
             format!(
-                "the server at {address} is Redis {:?}, and functions came with Redis 7.0: use \
-                 plain keys (docs/adoption.md), HTTP (docs/daemon.md) or a newer server",
+                "the server at {address} is Redis {:?}, and functions need Redis 7.0: use plain \
+                 keys (docs/adoption.md), HTTP (docs/daemon.md) or a newer server",
                 info.text("redis_version")
             )
         } else if info.is_cluster() {

@@ -116,7 +116,7 @@ impl Health {
 
     /// Notes that a request that was sent at `sent` failed for this reason.
     pub(in crate::store) fn fails(&self, ailment: Ailment, sent: Instant, error: &Error) {
-        tracing::debug!(?ailment, %error, "Redis does not serve");
+        tracing::debug!(?ailment, %error, "Redis is unavailable");
         let mut state = self.lock();
         if sent < state.served {
             return;
@@ -166,7 +166,7 @@ impl Health {
 
     /// Notes that the subscription is down.
     pub(crate) fn is_deaf(&self, error: &Error) {
-        tracing::debug!(%error, "events are not heard");
+        tracing::debug!(%error, "events do not arrive");
         let mut state = self.lock();
         let now = Instant::now();
         let ill = state.ill.is_some();
@@ -179,7 +179,10 @@ impl Health {
             deaf.since = now;
         } else if !deaf.told && now - deaf.since >= DEAF {
             deaf.told = true;
-            tracing::warn!(%error, "Redis serves, but events are not heard; the reconciler goes on");
+            tracing::warn!(
+                %error,
+                "Redis is available, but events do not arrive; the reconciler still finds jobs"
+            );
         }
     }
 
@@ -187,7 +190,7 @@ impl Health {
     pub(crate) fn hears(&self) {
         let ended = self.lock().deaf.take();
         if let Some(deaf) = ended.filter(|deaf| deaf.told) {
-            tracing::info!(after = ?deaf.since.elapsed(), "events are heard again");
+            tracing::info!(after = ?deaf.since.elapsed(), "events arrive again");
         }
     }
 
@@ -220,7 +223,10 @@ impl Health {
             });
         broken.calls.insert(call, now);
         if is_new {
-            tracing::warn!(subject, call, %error, "Redis refuses this; tried until it works");
+            tracing::warn!(
+                subject, call, %error,
+                "Redis refuses this command; it is tried again until it succeeds"
+            );
         }
     }
 
@@ -238,7 +244,10 @@ impl HealthState {
         broken.calls.remove(call);
         broken.calls.retain(|_, last| last.elapsed() < FORGOTTEN);
         if broken.calls.is_empty() {
-            tracing::info!(subject, after = ?broken.since.elapsed(), "it works again");
+            tracing::info!(
+                subject, after = ?broken.since.elapsed(),
+                "Redis accepts this command again"
+            );
             self.broken.remove(subject);
         }
     }

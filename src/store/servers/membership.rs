@@ -113,8 +113,8 @@ impl Membership {
     pub(in crate::store) fn compare(&self, there: &str, address: &str) -> Result<()> {
         if there != self.wanted {
             let wrong = format!(
-                "Redis at {address} is server {there} for the namespace {}, and is named here as \
-                 server {}: name the same servers in the same order everywhere",
+                "Redis at {address} is server {there} of the namespace {}, but this process names \
+                 it as server {}: name the same servers in the same order in every process",
                 self.names.namespace(),
                 self.wanted,
             );
@@ -133,11 +133,11 @@ impl Membership {
         Error::new(
             ErrorKind::Incompatible,
             format!(
-                "Redis at {address} has {what} and is used alone so far, and is named here as \
-                 server {wanted}: jobs would not be found where they are; begin with servers or a \
-                 namespace without jobs, and move those that there are with `keyfall export` and \
-                 `keyfall import`. If it is this server and has lost `{meta}`: `redis-cli HSET \
-                 {meta} {FIELD} '{wanted}'`",
+                "Redis at {address} has {what} and was used as the only server so far, but this \
+                 process names it as server {wanted}: clients would not find its jobs; begin with \
+                 servers or a namespace without jobs, and move existing jobs with `keyfall export` \
+                 and `keyfall import`. If it is the right server and has lost `{meta}`: `redis-cli \
+                 HSET {meta} {FIELD} '{wanted}'`",
                 wanted = self.wanted,
                 meta = self.names.meta(),
             ),
@@ -150,8 +150,8 @@ pub(in crate::store) fn is_not_alone(address: &str, there: &str) -> Error {
     Error::new(
         ErrorKind::Incompatible,
         format!(
-            "Redis at {address} is server {there} that have the jobs together, and is named alone \
-             here: name all of them in their order, with spaces between"
+            "Redis at {address} is server {there} of a group, but this process names it as the \
+             only server: name all servers of the group in their order, with spaces between them"
         ),
     )
 }

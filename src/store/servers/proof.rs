@@ -77,9 +77,9 @@ impl Proof {
 
 /// The fate of plain keys that routes adopt, while Redis does not announce changes of keys; part of
 /// an error or warning.
-pub(crate) const LOST: &str = "plain keys are found by searching every 15 s, those that expire \
-    before are lost, a DEL cancels nothing, and where a missing key means `cancel` no key that has \
-    expired runs its job";
+pub(crate) const LOST: &str = "workers find plain keys only by a search every 15 s, keys that \
+                               expire before are lost, a DEL cancels nothing, and on routes where \
+                               a missing key means `cancel` no expired key runs its job";
 
 impl Server {
     /// Verifies that this server announces changes of keys that match these globs; switches the
@@ -95,7 +95,7 @@ impl Server {
                 WantedEvents::Changes.say_set(&was, &set);
                 // Other instances look from time to time, and would now find no flag missing.
                 if let Err(error) = self.tell("unheard -", until).await {
-                    tracing::debug!(%error, "the instances could not be told of a gap");
+                    tracing::debug!(%error, "the instances could not be told about a gap");
                 }
                 return Ok(());
             }
@@ -104,16 +104,17 @@ impl Server {
             Announced::Unknown(_) => match self.prove(globs, until).await {
                 Ok(proof) => match proof.unheard() {
                     None => return Ok(()),
-                    Some(unheard) => format!("of a key that it let expire went unheard: {unheard}"),
+                    Some(unheard) => {
+                        format!("a test key expired, and these events did not arrive: {unheard}")
+                    }
                 },
                 // The worker reports this until there is room: due jobs must not wait for it.
                 Err(error) if error.kind() == ErrorKind::Full => return Ok(()),
                 Err(error) if error.is_retryable() => return Err(error),
-                Err(error) => format!("that cannot be proved either: {error}"),
+                Err(error) => format!("a test key cannot prove it either: {error}"),
             },
         };
-        let accept =
-            "; `worker.allow_unannounced` or `Worker::allow_unannounced` accepts it as it is";
+        let accept = "; `worker.allow_unannounced` or `Worker::allow_unannounced` accepts the loss";
         let message = self.does_not_announce(&why) + accept;
         Err(Error::new(ErrorKind::Incompatible, message))
     }
@@ -122,9 +123,9 @@ impl Server {
     /// and the setting that is missing.
     pub(crate) fn does_not_announce(&self, why: &str) -> String {
         format!(
-            "Redis at {} does not announce what is done to plain keys, which routes adopt: {LOST} \
+            "Redis at {} does not announce changes of plain keys, which routes adopt: {LOST} \
              ({why}); set `notify-keyspace-events {}` in its configuration, docs/managed-redis.md \
-             says where",
+             explains where",
             self.address(),
             WantedEvents::Changes.flags(),
         )

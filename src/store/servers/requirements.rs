@@ -70,8 +70,8 @@ impl WantedEvents {
         tracing::warn!(
             was,
             set,
-            "Redis did not announce {}; the missing flags are set until it restarts: put \
-             `notify-keyspace-events {set}` into its configuration",
+            "Redis did not announce {}; this process has set the missing flags until Redis \
+             restarts: put `notify-keyspace-events {set}` into its configuration",
             self.missing(was),
         );
     }
@@ -213,7 +213,7 @@ impl Store {
         let joined = self.on_each(until, |it, until| Box::pin(it.join(until)));
         joined.await.unless_refused()?;
         for Away { error, .. } in &away {
-            tracing::warn!(%error, "one of the servers is away, and with it its jobs");
+            tracing::warn!(%error, "one of the servers is unavailable, and its jobs wait");
         }
         Ok(())
     }
@@ -303,9 +303,8 @@ impl Server {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
                 format!(
-                    "what answers at {address} is a sentinel: write \
-                     redis+sentinel://{address}/NAME, with the name of the primary that it \
-                     watches, and the other sentinels behind commas"
+                    "the server at {address} is a sentinel: write redis+sentinel://{address}/NAME, \
+                     with the name of its primary, and add the other sentinels after commas"
                 ),
             ));
         }
@@ -376,8 +375,8 @@ impl Server {
             ErrorKind::Damaged,
             format!(
                 "Redis at {}: `{meta}` should be a hash: move it out of the way with `redis-cli \
-                 RENAMENX '{meta}' '{namespace}:aside:{{{meta}}}:by-hand'`, and look what else was \
-                 changed with `keyfall audit`",
+                 RENAMENX '{meta}' '{namespace}:aside:{{{meta}}}:by-hand'`, and look for other \
+                 damage with `keyfall audit`",
                 self.address()
             ),
         )
@@ -409,7 +408,7 @@ impl Server {
             tracing::warn!(
                 address,
                 policy,
-                "Redis evicts any key {}, and with it jobs: set `maxmemory-policy noeviction`",
+                "Redis evicts any key {}, so jobs are lost: set `maxmemory-policy noeviction`",
                 if limited {
                     "when it is full"
                 } else {

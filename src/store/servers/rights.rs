@@ -171,8 +171,9 @@ impl Server {
                 return tracing::warn!(
                     %kind,
                     address = self.address(),
-                    "this user may not {command} `{kind}:*`: jobs are stored and run, some of \
-                     them late; allow it with `ACL SETUSER … ~{kind}:* +{}`, or see acl.conf",
+                    "this user may not {command} `{kind}:*`: jobs are stored and run, but some \
+                     start late; allow the command with `ACL SETUSER … ~{kind}:* +{}`, or see \
+                     acl.conf",
                     command.to_lowercase(),
                 );
             }
@@ -193,8 +194,8 @@ impl Server {
             tracing::warn!(
                 %kind,
                 address = self.address(),
-                "this user may not XADD `{history}`: nobody will be able to tell what became of \
-                 these jobs; allow it with `ACL SETUSER … +xadd`, or see acl.conf",
+                "this user may not XADD `{history}`: these jobs have no history; allow the command \
+                 with `ACL SETUSER … +xadd`, or see acl.conf",
             );
         }
     }
@@ -210,9 +211,9 @@ impl Server {
         Err(Error::new(
             ErrorKind::Denied,
             format!(
-                "Redis at {}: this user may not {command} `{name}`, without which jobs of \
-                 {kind} could be claimed and never settled: allow it with \
-                 `ACL SETUSER … ~{kind}:* ~{}:* +{}`, or see acl.conf",
+                "Redis at {}: this user may not {command} `{name}`, so this worker could claim \
+                 jobs of {kind} and never settle them: allow the command with `ACL SETUSER … \
+                 ~{kind}:* ~{}:* +{}`, or see acl.conf",
                 self.address(),
                 self.names.namespace(),
                 command.to_lowercase(),
@@ -368,9 +369,9 @@ impl Server {
             return Err(Error::new(
                 ErrorKind::Incompatible,
                 format!(
-                    "a route adopts plain keys, and {} is a cluster, on which that does not work \
-                     yet: a key and its ledger are on different nodes; use a single Redis, or \
-                     schedule through the API",
+                    "a route adopts plain keys, and {} is a cluster, where adoption is not \
+                     supported: a key and its ledger are on different nodes; use a single Redis, \
+                     or schedule through the API",
                     self.address(),
                 ),
             ));
@@ -391,8 +392,8 @@ impl Server {
         Err(Error::new(
             ErrorKind::Denied,
             format!(
-                "Redis at {}: this user may not {what}, without which plain keys do not become \
-                 jobs: allow it with `ACL SETUSER … {rule}`, or see keyfall-adopter in acl.conf",
+                "Redis at {}: this user may not {what}, so plain keys do not become jobs: allow \
+                 the command with `ACL SETUSER … {rule}`, or see keyfall-adopter in acl.conf",
                 self.address(),
             ),
         ))

@@ -69,8 +69,8 @@ impl ServerReport {
     #[cfg(test)]
     pub(crate) fn unseen() -> Self {
         ServerReport {
-            info: Err("nobody looked".to_owned()),
-            schema: Err("nobody looked".to_owned()),
+            info: Err("not checked".to_owned()),
+            schema: Err("not checked".to_owned()),
             is_watched: false,
             config: HashMap::new(),
         }
@@ -81,7 +81,7 @@ impl ServerReport {
         match self.config.get(name) {
             Some(Ok(value)) => Ok(value),
             Some(Err(why)) => Err(why.clone()),
-            None => Err("nobody asked for it".to_owned()),
+            None => Err("not requested".to_owned()),
         }
     }
 

@@ -44,8 +44,8 @@ impl TargetRedis {
         let [url] = url::all(url)?[..] else {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
-                "several servers have the jobs, and a list or a stream of a target is on one: \
-                 name its Redis by a URL of its own",
+                "several servers have the jobs, but the list or stream of a target is on one \
+                 server: give the target a Redis URL of its own",
             ));
         };
         let origin = Origin::parse(url, &settings.link)?;
@@ -133,8 +133,8 @@ impl TargetRedis {
             return Error::new(
                 ErrorKind::Damaged,
                 format!(
-                    "`{key}` in the Redis at {address} is no {what}: name another key, or delete \
-                     what is there"
+                    "`{key}` in the Redis at {address} is not a {what}: name another key, or \
+                     delete this one"
                 ),
             );
         }

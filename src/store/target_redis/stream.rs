@@ -296,7 +296,7 @@ fn standing(row: Vec<Value>) -> Result<EntryStatus> {
         ("acknowledged", ..) => Ok(EntryStatus::Acknowledged),
         ("unproven", ..) => Ok(EntryStatus::Unproven),
         _ => {
-            let text = format!("the stream answered {word:?}, which is no state of an entry");
+            let text = format!("the stream answered {word:?}, which is not a state of an entry");
             Err(Error::new(ErrorKind::Damaged, text))
         }
     }
@@ -305,7 +305,7 @@ fn standing(row: Vec<Value>) -> Result<EntryStatus> {
 /// Parses an id from the server.
 fn parse(id: &str) -> Result<EntryId> {
     id.parse().map_err(|()| {
-        let text = format!("the stream answered {id:?}, which is no id of an entry");
+        let text = format!("the stream answered {id:?}, which is not an id of an entry");
         Error::new(ErrorKind::Damaged, text)
     })
 }

@@ -162,10 +162,7 @@ async fn a_user_who_may_not_configure_redis_searches_and_is_told_once_what_to_se
     it.becomes("k", Some(("w", 3600))).await;
     let warnings = log.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    for said in [
-        "what is done to plain keys",
-        "`notify-keyspace-events ExKg$`",
-    ] {
+    for said in ["changes of plain keys", "`notify-keyspace-events ExKg$`"] {
         assert!(warnings[0].contains(said), "{warnings:?}");
     }
     // Somebody does so.

@@ -227,7 +227,7 @@ async fn a_server_without_functions_is_told_what_is_missing() {
     }
     let error = site.client.functions().install().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Incompatible);
-    assert!(error.to_string().contains("came with Redis 7.0"), "{error}");
+    assert!(error.to_string().contains("need Redis 7.0"), "{error}");
     site.run("functions install").await.fails(1, "Redis 7.0");
     assert_eq!(diagnosed(&site.client).await.0, Severity::Ok);
 }

@@ -112,7 +112,7 @@ async fn what_is_wrong_with_a_cluster_is_said_with_the_remedy() {
         (
             format!("{}/1", them.url()),
             ErrorKind::InvalidSetting,
-            "no database but 0",
+            "only database 0",
         ),
     ] {
         let error = Client::connect(&url).await.unwrap_err();

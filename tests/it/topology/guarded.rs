@@ -93,10 +93,7 @@ async fn a_cluster_may_speak_tls_and_nothing_else() {
     let error = Client::builder(&url).ca_certificate(another);
     let error = error.connect().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    assert!(
-        error.to_string().contains("no CA that is trusted here"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("no trusted CA"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

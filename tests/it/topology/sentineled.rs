@@ -38,17 +38,17 @@ async fn what_is_wrong_with_sentinels_is_said_with_the_remedy() {
         (
             url.replace("/main", "/other"),
             ErrorKind::InvalidSetting,
-            "watches no primary of the name other",
+            "watches no primary named other",
         ),
         (
             format!("redis+sentinel://127.0.0.1:{}/main", them.nodes[0].port),
             ErrorKind::InvalidSetting,
-            "is no sentinel",
+            "is not a sentinel",
         ),
         (
             "redis+sentinel://127.0.0.1:1/main".to_owned(),
             ErrorKind::Unavailable,
-            "127.0.0.1:1, which is asked as a sentinel",
+            "127.0.0.1:1, which the URL names as a sentinel",
         ),
     ] {
         let error = of(url).await;
@@ -132,7 +132,7 @@ async fn sentinels_may_want_a_password_of_their_own() {
         let error = Client::connect(&url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         let text = error.to_string();
-        assert!(text.contains("see sentinel_user and sentinel_password"));
+        assert!(text.contains("set sentinel_user and sentinel_password"));
         assert!(!text.contains("wrong,"), "{text}");
     }
     let url = them.url() + "?sentinel_password=of-sentinels";
@@ -229,7 +229,7 @@ async fn a_sentinel_that_was_cut_off_and_names_the_old_primary_is_not_believed()
         .call_timeout(ms(1000))
         .connect()
         .await;
-    let is_old = |error: keyfall::Error| error.to_string().contains("is a replica still");
+    let is_old = |error: keyfall::Error| error.to_string().contains("is still a replica");
     assert!(told.map_or_else(is_old, |_| true));
 }
 

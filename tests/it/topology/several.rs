@@ -242,21 +242,25 @@ async fn the_order_and_the_number_of_the_servers_are_kept() {
         assert_eq!(error.kind(), ErrorKind::Incompatible, "{url}: {error}");
         assert!(error.to_string().contains(part), "{url}: {error}");
     };
-    refused(format!("{two} {one}"), "is named here as server 1 of 2").await;
-    refused(format!("{one} {one}"), "is named here as server 2 of 2").await;
+    refused(format!("{two} {one}"), "names it as server 1 of 2").await;
+    refused(format!("{one} {one}"), "names it as server 2 of 2").await;
     let three = format!("{one} {two} {}", third.server.url());
     for _ in 0..2 {
-        refused(three.clone(), "is named here as server").await;
+        refused(three.clone(), "names it as server").await;
     }
     Client::connect(&third.server.url()).await.unwrap();
-    refused(one.clone(), "is named alone here").await;
+    refused(one.clone(), "names it as the only server").await;
     // One that has jobs already is not taken.
     let used = Node::start(None).await;
     let alone = Client::connect(&used.server.url()).await.unwrap();
     alone.schedule("several-used:it:job:1", "").await.unwrap();
     let new = Node::start(None).await;
     let url = format!("{} {}", used.server.url(), new.server.url());
-    refused(url, "has jobs of 1 kind and is used alone so far").await;
+    refused(
+        url,
+        "has jobs of 1 kind and was used as the only server so far",
+    )
+    .await;
     // Clusters have servers of their own.
     let error = Client::connect("redis://a redis+cluster://b:1").await;
     let error = error.unwrap_err();

@@ -368,7 +368,7 @@ async fn what_both_halves_have_is_joined_by_rule() {
     let left = torn.client.mend_slots().confirmed().await.unwrap();
     assert_eq!(left.slots[0].state, StrayState::Left, "{left:?}");
     assert!(
-        left.left[0].contains("whole where it is served"),
+        left.left[0].contains("whole on the node that serves its slot"),
         "{left:?}"
     );
     assert_eq!(torn.keys_on(1).await, 5);
@@ -452,7 +452,7 @@ async fn the_log_names_the_slot_and_what_brings_it_together() {
     torn.tear(&["shadow", "grave"]).await;
     let (ledger, slot) = (format!("{}/0", torn.kind), torn.slot.to_string());
     let holder = torn.address(1);
-    let told = "a part of the ledger is not where its slot is served";
+    let told = "a part of the ledger is not on the node that serves its slot";
     let (client, line) = eventually("the log names who has the rest", async || {
         // Each client says it once. On a busy machine it may not have seen in time who has it.
         let client = torn.impatient().await;
@@ -467,7 +467,7 @@ async fn the_log_names_the_slot_and_what_brings_it_together() {
         format!("ledger=\"{ledger}\""),
         format!("slot={slot}"),
         "missing=\"shadow grave\"".to_owned(),
-        "`keyfall cluster mend` brings it back".to_owned(),
+        "`keyfall cluster mend` brings the part back".to_owned(),
     ] {
         assert!(line.contains(&part), "no {part} in {line}");
     }

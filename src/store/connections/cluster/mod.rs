@@ -70,8 +70,8 @@ impl Cluster {
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         if !matches!(path, "" | "0") {
             return Err(wrong(
-                "a cluster has no database but 0; leave out what stands behind the hosts, and \
-                 keep applications apart by `ClientBuilder::namespace` or `redis.namespace`",
+                "a cluster has only database 0; leave out the database behind the hosts, and \
+                 separate applications by `ClientBuilder::namespace` or `redis.namespace`",
             ));
         }
         let before = format!("{scheme}://{user}");
@@ -176,7 +176,7 @@ impl Cluster {
         let Some(mut layout) = SlotMap::parse(answer, told_by) else {
             return Err(Fault::refused(Error::new(
                 ErrorKind::Incompatible,
-                format!("what {told_by} says of its cluster cannot be read"),
+                format!("the cluster description of {told_by} cannot be read"),
             )));
         };
         if layout.primaries.is_empty() {
@@ -253,8 +253,8 @@ mod tests {
         for (url, part) in [
             ("redis+cluster://", "a host is missing"),
             ("redis+cluster://:geheim@a,", "a host is missing"),
-            ("redis+cluster://:geheim@a/3", "no database but 0"),
-            ("redis+cluster://a:geheim", "the port is no number"),
+            ("redis+cluster://:geheim@a/3", "only database 0"),
+            ("redis+cluster://a:geheim", "the port is not a number"),
             ("redis+cluster://u:geheim/x@a", "user or password"),
             ("http+cluster://a", "http:// is not known"),
         ] {

@@ -156,7 +156,7 @@ filter = "keyfall=loud"
     let expected = [
         "k.toml:2:1: colour: there is no such section; there are `redis`, ",
         "k.toml:3:1: redis_url: there is no such section; write it below [redis] as `url`",
-        "k.toml:5:7: redis.url: the Redis URL is not valid: the port is no number",
+        "k.toml:5:7: redis.url: the Redis URL is not valid: the port is not a number",
         "k.toml:6:1: redis.namespce: there is no such setting; did you mean `namespace`?",
         "k.toml:7:1: redis.lease: there is no such setting; `lease` stands below [worker]",
         "k.toml:8:18: redis.allow_eviction: this is a text; write true or false, without quotes",
@@ -526,7 +526,7 @@ fn several_servers_are_tables_or_a_url() {
         ),
         (
             "ONE[[redis.servers]]\nurl = \"redis+cluster://a\"",
-            "redis.servers: several Redis URLs are given, and one of them is that of a cluster",
+            "redis.servers: several Redis URLs are given, and one of them names a cluster",
         ),
         (
             "[redis]\nurl = \"redis://h\"\nONE",
@@ -710,7 +710,7 @@ fn secrets_come_from_files_or_the_environment_and_are_never_shown() {
         ),
         (
             faults(read_with("", &[], &[("redis-ca-file", "nowhere")])),
-            "--redis-ca-file: redis.ca_file: certificates are set, and the URL does not ask",
+            "--redis-ca-file: redis.ca_file: certificates are set, but the URL does not use",
         ),
     ] {
         assert!(fault.starts_with(expected), "{fault}");

@@ -27,7 +27,7 @@ target = { list = { key = "m", ca_file = "/none" } }
     let expected = [
         "k.toml:4:10: route.target: it does not say where to; write { list = { key = ",
         "k.toml:7:19: route.target.list.key: it is missing; name what is written to",
-        "k.toml:7:27: route.target.list.url: the Redis URL is not valid: the port is no number",
+        "k.toml:7:27: route.target.list.url: the Redis URL is not valid: the port is not a number",
         "k.toml:7:50: route.target.list.ack: `list` has no such field; did you mean",
         "k.toml:10:29: route.target.stream.key: it is empty",
         "k.toml:10:40: route.target.stream.keep: it is 0",
