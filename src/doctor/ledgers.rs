@@ -433,7 +433,7 @@ mod tests {
                 LARGE * 2,
                 "keyfall reshard app1:trans:notice --to 256",
             ),
-            ("256 1", LARGE * 2, "over several kinds: 256 is the most"),
+            ("256 1", LARGE * 2, "a kind has at most 256 shards"),
         ] {
             let told = judged(shards, jobs, true);
             assert_eq!(told.severity, Severity::Warning);

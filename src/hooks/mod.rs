@@ -163,8 +163,8 @@ impl Hooks {
             Some(route) => Err(Error::new(
                 ErrorKind::InvalidSetting,
                 format!(
-                    "route `{}`: its `late_after` is for nobody: give the worker a hook with \
-                     `on_late`, or leave it out",
+                    "route `{}`: its `late_after` has no effect, because the worker has no hook \
+                     for late starts: add one with `on_late`, or leave `late_after` out",
                     route.pattern
                 ),
             )),
@@ -184,7 +184,10 @@ impl Hooks {
             let job = DeadJob::new(letter, self.instance.clone());
             let key = job.key().clone();
             if let Err(why) = self.call(call.clone(), job).await {
-                tracing::error!(%key, why, "the hook for dead letters; the job is buried nevertheless");
+                tracing::error!(
+                    %key, why,
+                    "the hook for dead letters failed; the job becomes a dead letter nevertheless"
+                );
             }
         }
     }
@@ -201,7 +204,8 @@ impl Hooks {
             if self.untold.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::warn!(
                     running = LATE_HOOKS,
-                    "too many hooks for late starts run; further starts are only counted until one ends"
+                    "too many hooks for late starts are running; until one ends, further late \
+                     starts are only counted"
                 );
             }
             return;
@@ -214,11 +218,14 @@ impl Hooks {
             tokio::select! {
                 told = hooks.call(call, job) => {
                     if let Err(why) = told {
-                        tracing::error!(%key, why, "the hook for late starts");
+                        tracing::error!(%key, why, "the hook for late starts failed");
                     }
                 }
                 () = hooks.over.cancelled() => {
-                    tracing::warn!(%key, "the hook for late starts was cut off, because the worker stops");
+                    tracing::warn!(
+                        %key,
+                        "the hook for late starts was cancelled, because the worker stops"
+                    );
                 }
             }
             drop(place);

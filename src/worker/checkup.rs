@@ -50,7 +50,7 @@ impl Checkup {
                     tell(findings, &self.conditions, &self.server.address());
                 }
                 // A server that is away is checked again when it is back.
-                Err(error) => tracing::debug!(%error, "the server could not be looked at"),
+                Err(error) => tracing::debug!(%error, "the server could not be checked"),
             }
             sleep(AT_LEAST).await;
         }
@@ -87,7 +87,7 @@ fn tell(findings: Vec<Finding>, conditions: &Conditions, server: &str) {
                 tracing::warn!(check = check.id, server, found, remedy, "{}", check.why);
             }
             _ if before > Severity::Info => {
-                tracing::info!(check = check.id, server, found, "that is over");
+                tracing::info!(check = check.id, server, found, "this finding is over");
             }
             _ => {}
         }

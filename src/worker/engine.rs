@@ -294,7 +294,7 @@ impl Engine {
         let stopping = async {
             retired.cancelled().await;
             if stop.gently.is_cancelled() {
-                tracing::info!("stopping: nothing more is claimed");
+                tracing::info!("the worker stops, and claims no more jobs");
             }
             // Jobs that are claimed from now on go back.
             runner.stop();
@@ -352,7 +352,10 @@ impl Stop {
             () = slots.all_free() => {}
             () = too_late => {
                 if !self.at_once.is_cancelled() {
-                    tracing::warn!(grace = ?self.grace, "handlers are still running; their jobs are given back");
+                    tracing::warn!(
+                        grace = ?self.grace,
+                        "handlers are still running; the worker gives their jobs back"
+                    );
                 }
             }
         }
@@ -375,7 +378,7 @@ impl Stop {
     async fn wait_for_slots(&self, slots: &Slots) {
         let given_back = timeout(HAND_BACK + self.notice, slots.all_free());
         if given_back.await.is_err() {
-            tracing::warn!("some jobs could not be given back; they will be taken over");
+            tracing::warn!("some jobs could not be given back; other workers take them over");
         }
     }
 }
@@ -410,7 +413,7 @@ fn tell_start(store: &Arc<Store>, routes: &Routes, settings: &WorkerSettings) {
         served.push(format!("{more} more routes"));
     }
     if routes.fallback.is_some() {
-        served.push("what nobody has a route for".to_owned());
+        served.push("all jobs without a route".to_owned());
     }
     let servers = store.servers().iter().map(|server| server.address());
     tracing::info!(
@@ -419,7 +422,7 @@ fn tell_start(store: &Arc<Store>, routes: &Routes, settings: &WorkerSettings) {
         concurrency = settings.concurrency,
         lease = ?settings.lease.0,
         version = env!("CARGO_PKG_VERSION"),
-        "the worker serves"
+        "the worker serves these routes"
     );
 }
 

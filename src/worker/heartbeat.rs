@@ -79,7 +79,7 @@ impl Heartbeat {
         loop {
             let began = Instant::now();
             let next = self.beat(finders).await.unwrap_or_else(|error| {
-                tracing::debug!(%error, "no beat");
+                tracing::debug!(%error, "a heartbeat failed");
                 BEAT
             });
             sleep(AT_LEAST).await;
@@ -95,7 +95,7 @@ impl Heartbeat {
     pub(crate) async fn stop(&self) {
         let until = Instant::now() + PATIENCE;
         if let Err(error) = self.server.leave(self.instances.id(), until).await {
-            tracing::debug!(%error, "the other instances could not be told of the stop");
+            tracing::debug!(%error, "the other instances could not be told about the stop");
         }
     }
 
@@ -115,7 +115,7 @@ impl Heartbeat {
         let takes = self.takes(&seen, until).await?;
         let change = self.instances.meet(self.server.place(), &seen, &takes);
         if change.came || change.went {
-            tracing::debug!(instances = seen.len(), "instances came or went");
+            tracing::debug!(instances = seen.len(), "instances have started or ended");
             finders.pacer.look();
         }
         if change.went {
@@ -154,7 +154,11 @@ impl Heartbeat {
                 Ok(Ok(one)) => {
                     takes.insert(id.to_owned(), Arc::new(one));
                 }
-                _ => tracing::debug!(id, text, "an instance that this version cannot read"),
+                _ => tracing::debug!(
+                    id,
+                    text,
+                    "this version cannot read the record of an instance"
+                ),
             }
         }
         Ok(takes)

@@ -106,7 +106,10 @@ impl Listener {
         loop {
             let new = self.served_ledgers.grow();
             if !new.is_empty() {
-                tracing::info!(ledgers = new.len(), "serving more shards of known kinds");
+                tracing::info!(
+                    ledgers = new.len(),
+                    "the worker serves more shards of known kinds"
+                );
                 self.finders.serve(&new);
             }
             if changed.changed().await.is_err() {
@@ -138,7 +141,7 @@ impl Listener {
         if forgotten > 0 {
             tracing::info!(
                 kinds = forgotten,
-                "kinds were dropped and are not served any more"
+                "kinds were dropped, and the worker no longer serves them"
             );
         }
         forgotten > 0 || read.contains(&Some(true))
@@ -154,7 +157,7 @@ impl Listener {
         server.note("the list of kinds", "read", refreshed.as_ref().err());
         let new = refreshed.ok()?;
         for served in &new {
-            tracing::info!(kind = %served.ledger.kind(), "serving a kind");
+            tracing::info!(kind = %served.ledger.kind(), "the worker serves a kind");
             self.finders.reconciler.expect(served, None);
         }
         Some(!new.is_empty())
@@ -231,7 +234,7 @@ impl Listener {
                     if new.is_empty() {
                         self.finders.kind_monitor.look();
                     } else {
-                        tracing::info!(kind = rest, "serving a new kind");
+                        tracing::info!(kind = rest, "the worker serves a new kind");
                         self.finders.serve(&new);
                     }
                 }
@@ -242,7 +245,10 @@ impl Listener {
                     self.served_ledgers.hear_of(kind.as_str());
                     let new = self.served_ledgers.add(&kind);
                     if !new.is_empty() {
-                        tracing::info!(%kind, shards = layout, "serving more shards of a kind");
+                        tracing::info!(
+                            %kind, shards = layout,
+                            "the worker serves more shards of a kind"
+                        );
                         self.finders.serve(&new);
                     }
                 }
@@ -280,7 +286,7 @@ impl Listener {
         });
         if understood.is_none() {
             let error = Error::new(ErrorKind::Damaged, String::from_utf8_lossy(message));
-            tracing::debug!(%error, "a wake-up that this version does not know");
+            tracing::debug!(%error, "this version does not know the wake-up message");
         }
     }
 

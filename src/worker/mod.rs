@@ -377,14 +377,15 @@ impl Worker {
                 settings.hook_timeout
             )
         } else if settings.dead_count == 0 || settings.dead_age.is_zero() {
-            "dead_letters keeps none, so jobs would disappear: keep at least one".to_owned()
+            "dead_letters keeps no dead letter, so jobs would disappear: keep at least one"
+                .to_owned()
         } else if settings
             .bury_unrouted
             .is_some_and(|age| age < SHORTEST_UNROUTED)
         {
             format!(
-                "bury_unrouted_after must be {SHORTEST_UNROUTED:?} or more, so that a deployment \
-                 buries nothing"
+                "bury_unrouted_after must be {SHORTEST_UNROUTED:?} or more, so that no job is \
+                 buried during a deployment"
             )
         } else {
             return Ok(());
@@ -454,7 +455,11 @@ impl Signals {
         use tokio::signal::unix::{SignalKind, signal};
         let catch = |kind| {
             signal(kind).map_err(|error| {
-                Error::new(ErrorKind::Unavailable, "signals cannot be caught").because(error)
+                Error::new(
+                    ErrorKind::Unavailable,
+                    "the process cannot listen for stop signals",
+                )
+                .because(error)
             })
         };
         Ok(Signals {

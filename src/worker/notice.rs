@@ -83,18 +83,24 @@ impl Notices {
                 jobs,
                 "no live instance has a route for these jobs"
             ),
-            Notice::Routed { kind } => tracing::info!(%kind, "no job is without a route any more"),
+            Notice::Routed { kind } => tracing::info!(
+                %kind,
+                "all jobs of this kind have a route again"
+            ),
             Notice::Buried {
                 key,
                 letter,
                 reason,
             } => tracing::warn!(%key, letter, reason, "a job ended as a dead letter"),
             Notice::Trimmed { kind, letters } => {
-                tracing::warn!(%kind, letters, "old dead letters fell to their limits");
+                tracing::warn!(
+                    %kind, letters,
+                    "old dead letters were deleted, because they exceeded their limits"
+                );
             }
-            Notice::Away { error, .. } => tracing::warn!(error, "Redis does not serve"),
+            Notice::Away { error, .. } => tracing::warn!(error, "Redis is unavailable"),
             Notice::Back { after, server } => {
-                tracing::info!(?after, server, "Redis serves again");
+                tracing::info!(?after, server, "Redis is available again");
             }
         }
         if let Some(hook) = &self.0 {

@@ -153,7 +153,9 @@ impl EngineParts {
                     // The caller may have dropped its future.
                     let _ = order.replaced.send(replaced);
                 }
-                Some(_) = retired.next() => tracing::debug!("the routes before have run their last job"),
+                Some(_) = retired.next() => tracing::debug!(
+                    "the previous routes have run their last job"
+                ),
             }
         }
     }
@@ -241,7 +243,7 @@ impl Running {
         (&mut self.end).await.unwrap_or_else(|_| {
             Err(Error::new(
                 ErrorKind::Damaged,
-                "the engine of the worker panicked; this is a fault of Keyfall",
+                "the engine of the worker panicked; this is a bug in Keyfall",
             ))
         })
     }
@@ -251,6 +253,6 @@ impl Running {
 fn has_ended() -> Error {
     Error::new(
         ErrorKind::Unavailable,
-        "the worker whose routes were to be replaced has ended, or is about to",
+        "the routes cannot be replaced, because the worker has ended or is about to end",
     )
 }

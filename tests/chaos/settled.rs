@@ -92,8 +92,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Settlements {
         }
         let taken = match said.message.as_str() {
             "settled" | "a job ended as a dead letter" => Some(true),
-            "too late to settle" => Some(false),
-            "the end of this run could not be told to Redis; it will be run again" => None,
+            "the run ended too late: this worker no longer has the lease" => Some(false),
+            "Redis could not be told about the end of this run; the job will run again" => None,
             _ => return,
         };
         let run = span.extensions().get::<Said>().cloned();

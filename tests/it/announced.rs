@@ -137,7 +137,7 @@ async fn a_user_who_may_not_configure_redis_gets_every_job_run_and_is_told_once_
     // Somebody does so.
     set_flags(&admin, "Ex").await;
     until_heard(&site, &mut runs).await;
-    assert_eq!(log.with("expired keys are announced now").len(), 1);
+    assert_eq!(log.with("Redis announces expired keys now").len(), 1);
     assert_eq!(log.warnings().len(), 1);
     site.all_ended().await;
     worker.stop().await;

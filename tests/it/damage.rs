@@ -200,8 +200,10 @@ async fn records_that_cannot_be_read_are_buried_or_left_and_are_in_nobodys_way()
         assert!(reason.contains("record"), "{id}: {reason}");
     }
     eventually("each is told", async || {
-        (log.with("the job is buried").len() == bad.len() - 1
-            && log.with("a newer version wrote this job").len() == 1)
+        (log.with("the job cannot run, and becomes a dead letter")
+            .len()
+            == bad.len() - 1
+            && log.with("a newer version of Keyfall wrote this job").len() == 1)
             .then_some(())
     })
     .await;

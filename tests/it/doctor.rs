@@ -585,7 +585,7 @@ async fn the_exit_code_tells_how_bad_it_is() {
     assert_eq!(site.run("doctor --only books").await.code, 0);
     let ran = site.run("doctor --fix --only notify-flags").await;
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.out.contains("merged \"g\""), "{ran:?}");
+    assert!(ran.out.contains("into \"g\", which gives"), "{ran:?}");
     let gone = crate::shell::keyfall(&["doctor", "--redis-url", "redis://127.0.0.1:1"]);
     crate::shell::Ran::of(gone).await.fails(4, "127.0.0.1:1");
 }

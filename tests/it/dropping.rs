@@ -379,7 +379,7 @@ async fn a_worker_forgets_what_was_dropped_and_serves_it_when_it_comes_again() {
         })
         .await;
         eventually("it is forgotten", async || {
-            let told = log.with("are not served any more");
+            let told = log.with("the worker no longer serves them");
             (told.len() == round).then_some(())
         })
         .await;

@@ -18,12 +18,12 @@ async fn a_worker_says_once_what_it_serves_and_where() {
         .fallback(log.done());
     let worker = Running::start(site.worker(router).concurrency(7));
     worker.ready().await;
-    let lines = told.with("the worker serves");
+    let lines = told.with("the worker serves these routes");
     assert_eq!(lines.len(), 1, "{lines:?}");
     let server = site.url.trim_start_matches("redis+unix://");
     for part in [
         &*site.pattern(),
-        "nobody has a route for",
+        "all jobs without a route",
         server,
         "concurrency=7",
         "lease=15s",

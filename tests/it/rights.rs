@@ -207,7 +207,7 @@ fn refusals(log: &Log) -> Vec<String> {
         "key=app1:it:job:bury",
         "error=\"not yet\"",
         "its lease has lapsed",
-        "fell to their limits",
+        "exceeded their limits",
     ];
     warnings.retain(|line| !meant.iter().any(|text| line.contains(text)));
     warnings

@@ -95,7 +95,7 @@ impl Scene {
         assert_eq!((stats.failed, stats.dead, stats.lapsed), (0, 0, 0));
         assert_eq!(stats.accepted, self.scheduled as u64);
         eventually("the end is told", async || {
-            (!self.log.with("Redis serves again").is_empty()).then_some(())
+            (!self.log.with("Redis is available again").is_empty()).then_some(())
         })
         .await;
         self.worker.stop().await;
@@ -123,7 +123,11 @@ impl Scene {
         };
         let unexpected: Vec<&String> = warnings.iter().filter(|it| !expected(it)).collect();
         assert!(unexpected.is_empty(), "{unexpected:?}");
-        assert_eq!(self.log.with("Redis serves again").len(), 1, "{warnings:?}");
+        assert_eq!(
+            self.log.with("Redis is available again").len(),
+            1,
+            "{warnings:?}"
+        );
         let notices = self.notices.lock().unwrap();
         let away = |it: &&Notice| matches!(it, Notice::Away { .. });
         let back = |it: &&Notice| matches!(it, Notice::Back { after, .. } if *after > ms(100));
@@ -285,7 +289,7 @@ async fn a_connection_that_is_cut_and_opened_anew_is_not_worth_a_word() {
     site.all_ended().await;
     worker.stop().await;
     assert_eq!(log.warnings(), [""; 0]);
-    assert_eq!(log.with("Redis serves again"), [""; 0]);
+    assert_eq!(log.with("Redis is available again"), [""; 0]);
 }
 
 #[tokio::test]

@@ -97,7 +97,7 @@ impl Adopter {
         }
         Err(Error::new(
             ErrorKind::Unavailable,
-            format!("{kind} is being resharded, and its keys could not be looked at in time"),
+            format!("{kind} is being resharded, and its keys could not be read in time"),
         ))
     }
 
@@ -254,7 +254,10 @@ impl Adopter {
     pub(super) fn say_of_name(&self, key: &str, error: &Error) {
         let is_probe = Names::is_probe(key.as_bytes());
         if !is_probe && self.conditions.begin(Condition::UnfitKeys) {
-            tracing::warn!(key, %error, "a plain key is not adopted, and its like are not either");
+            tracing::warn!(
+                key, %error,
+                "a plain key is not adopted; other keys with the same fault are not logged"
+            );
         }
     }
 
@@ -293,7 +296,7 @@ impl Adopter {
         };
         if let Err(error) = self.store.look_up(&kind, Instant::now() + PATIENCE).await {
             // The next such key causes another look-up.
-            tracing::debug!(%kind, %error, "where its keys belong is not known");
+            tracing::debug!(%kind, %error, "the server that has the jobs of these keys is unknown");
             sleep(AFTER_FAULT).await;
             return self.strays.forget(key.kind());
         }
@@ -312,8 +315,8 @@ impl Adopter {
                 %key,
                 here = self.server.address(),
                 belongs = home.ledger.address_of_server(),
-                "a plain key is on a server that does not have its job: it is not adopted, nor are \
-                 its like; set it on the other one",
+                "a plain key is on a server that does not have its job, so it is not adopted, and \
+                 other such keys are not logged; set the key on the other server",
             );
         }
     }

@@ -83,7 +83,7 @@ impl KeySearch {
                 let mut failed = Vec::new();
                 for glob in globs {
                     if let Err(error) = self.search(&glob, since).await {
-                        tracing::debug!(glob, %error, "keys to adopt could not be searched for");
+                        tracing::debug!(glob, %error, "the search for keys to adopt failed");
                         failed.push(glob);
                         sleep(AGAIN).await;
                     }

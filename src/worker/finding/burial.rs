@@ -93,7 +93,7 @@ impl Burial {
         // The jobs come from two calls, and one call settles only a batch.
         for letters in letters.chunks(BATCH) {
             let (_, trimmed) = ledger.settle(lane, letters, self.dead, until).await?;
-            tracing::warn!(%kind, jobs = letters.len(), "jobs without a route were buried");
+            tracing::warn!(%kind, jobs = letters.len(), "jobs without a route became dead letters");
             self.notices.trimmed(kind, trimmed);
         }
         Ok(())

@@ -125,7 +125,7 @@ impl Events {
     pub(crate) fn hear(&self) {
         self.heard.fetch_add(1, Ordering::Relaxed);
         if self.conditions.end(Condition::ExpiryUnannounced) {
-            tracing::info!("expired keys are announced now");
+            tracing::info!("Redis announces expired keys now");
         }
     }
 
@@ -155,7 +155,7 @@ impl Events {
         if self.conditions.end(Condition::ChangesUnheard)
             && let Some(since) = deaf_since
         {
-            tracing::info!(after = ?since.elapsed(), "changes of keys are heard again");
+            tracing::info!(after = ?since.elapsed(), "changes of keys arrive again");
         }
         self.doubt_proof();
         self.look(false).await;
@@ -164,7 +164,7 @@ impl Events {
 
     /// Takes in that changes of keys go unheard from now on, because of this error.
     pub(crate) fn end_changes(&self, error: &Error) {
-        tracing::debug!(%error, "changes of keys are not heard");
+        tracing::debug!(%error, "changes of keys do not arrive");
         self.hearing.begin(false);
         let mut deaf_since = self.deaf_since.lock().expect("no panic while held");
         let since = *deaf_since.get_or_insert_with(Instant::now);
@@ -174,7 +174,7 @@ impl Events {
         {
             tracing::warn!(
                 %error,
-                "changes of keys are not heard; plain keys are searched for every {} s",
+                "changes of keys do not arrive; the worker searches for plain keys every {} s",
                 SEARCH_DEAF.as_secs(),
             );
         }
@@ -238,7 +238,7 @@ impl Events {
         if self.wanted == WantedEvents::Changes {
             let word = format!("unheard {}", self.instance);
             if let Err(error) = self.server.tell(&word, until).await {
-                tracing::debug!(%error, "the other instances could not be told of a gap");
+                tracing::debug!(%error, "the other instances could not be told about a gap");
             }
         }
     }
@@ -292,8 +292,9 @@ impl Events {
                 if self.conditions.begin(Condition::SettingUnknown) {
                     tracing::info!(
                         %error,
-                        "whether Redis announces {} cannot be looked up: see that \
-                         `notify-keyspace-events` in its configuration has `{}`",
+                        "this user may not read the server's `notify-keyspace-events`, so it is \
+                         unknown whether Redis announces {}; make sure that the server's \
+                         configuration has `{}`",
                         self.wanted.missing(""),
                         self.wanted.flags(),
                     );
@@ -301,7 +302,7 @@ impl Events {
                 false
             }
             Announced::Unanswered(error) => {
-                tracing::debug!(%error, "what Redis announces is not known yet");
+                tracing::debug!(%error, "it is not known yet which events Redis announces");
                 self.unsettled.notify_one();
                 false
             }
@@ -318,15 +319,22 @@ impl Events {
         let unproved = match self.server.prove(&self.globs, until).await {
             Ok(proof) => match proof.unheard() {
                 None => return self.proved(refused),
-                Some(unheard) => format!("of a key that it let expire went unheard: {unheard}"),
+                Some(unheard) => {
+                    format!("a test key expired, and these events did not arrive: {unheard}")
+                }
             },
             // Absence and being a replica are reported elsewhere, and will be over.
             Err(error) if error.is_retryable() && error.kind() != ErrorKind::Full => {
-                tracing::debug!(%error, "what Redis announces could not be proved yet");
+                tracing::debug!(
+                    %error,
+                    "a test key could not prove yet which events Redis announces"
+                );
                 self.unsettled.notify_one();
                 return false;
             }
-            Err(error) => format!("that can be neither looked up nor proved: {error}"),
+            Err(error) => {
+                format!("the flags can be neither read nor proved by a test key: {error}")
+            }
         };
         self.say_of_changes(&unproved);
         false
@@ -341,8 +349,9 @@ impl Events {
         if self.conditions.begin(Condition::SettingUnknown) {
             tracing::info!(
                 error = %refused,
-                "what Redis announces cannot be looked up; it is proved by a key, now and then: see \
-                 that `notify-keyspace-events` in its configuration has `{}`",
+                "this user may not read the server's `notify-keyspace-events`, so a test key \
+                 checks now and then that events arrive; make sure that the server's configuration \
+                 has `{}`",
                 self.wanted.flags(),
             );
         }
@@ -363,7 +372,7 @@ impl Events {
         }
         let was_missed = self.conditions.end(Condition::ChangesUnannounced);
         if was_missed {
-            tracing::info!("changes of keys are announced now");
+            tracing::info!("Redis announces changes of keys now");
         }
         was_missed
     }
@@ -373,9 +382,9 @@ impl Events {
         if self.conditions.begin(Condition::ExpiryUnannounced) {
             tracing::warn!(
                 %error,
-                "Redis does not announce expired keys, and this user may not change that: set \
-                 `notify-keyspace-events {}` in its configuration; until then jobs start some \
-                 20 ms late",
+                "Redis does not announce expired keys, and this user may not change the setting: \
+                 set `notify-keyspace-events {}` in the server's configuration; until then jobs \
+                 start some 20 ms late",
                 self.wanted.flags(),
             );
         }

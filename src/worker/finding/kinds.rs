@@ -129,7 +129,7 @@ impl KindMonitor {
     async fn step(&self, memory: &mut Memory) {
         let kinds = match self.store.kinds(Instant::now() + PATIENCE).await {
             Ok(kinds) => kinds,
-            Err(error) => return tracing::debug!(%error, "which kinds there are is not known"),
+            Err(error) => return tracing::debug!(%error, "the list of kinds is unknown"),
         };
         // Nothing is kept of dropped kinds.
         let there: HashSet<&Kind> = kinds.iter().collect();

@@ -28,7 +28,7 @@ impl Lapses {
     /// Takes in a page of lapsed leases, and logs the new ones. While `may_revive`, their owners
     /// may still renew them, and new ones are not logged.
     pub(super) fn found(&mut self, kind: &Kind, page: &[String], may_revive: bool) {
-        let beyond = "more leases have lapsed than are told one by one";
+        let beyond = "more leases have lapsed than are logged one by one";
         for id in page {
             if self.is_new(id, may_revive) && self.lines.allows(kind, beyond) {
                 tracing::warn!(key = %format_args!("{kind}:{id}"), "its lease has lapsed");

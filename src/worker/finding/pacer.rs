@@ -246,7 +246,7 @@ impl Pacer {
     async fn tell_all(&self, served: &ServedLedger, message: &str) {
         let until = Instant::now() + PATIENCE;
         if let Err(error) = served.ledger.tell(message, until).await {
-            tracing::debug!(%error, "the other instances could not be told");
+            tracing::debug!(%error, "a message to the other instances failed");
         }
     }
 

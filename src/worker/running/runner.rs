@@ -173,7 +173,10 @@ impl Runner {
         let Begun { job, slot, source } = begun;
         let Some(key) = served.key(&job.id) else {
             // Only a person can have put it there. It stays leased, out of the way.
-            tracing::error!(ledger = ?served, id = job.id, "the ledger holds an id that no job key can have");
+            tracing::error!(
+                ledger = ?served, id = job.id,
+                "the ledger holds an id that is not valid in a job key"
+            );
             return None;
         };
         let signal = CancelSignal::new();
@@ -254,7 +257,8 @@ impl JobRun {
             Err(RecordFault::Newer(version)) => {
                 tracing::warn!(
                     version,
-                    "a newer version wrote this job; it is left to others"
+                    "a newer version of Keyfall wrote this job; this worker leaves it to newer \
+                     workers"
                 );
                 Some(Verb::Later {
                     when: When::After(NOT_FOR_US),
@@ -263,7 +267,7 @@ impl JobRun {
                 })
             }
             Err(fault) => {
-                tracing::error!(%fault, "the job is buried");
+                tracing::error!(%fault, "the job cannot run, and becomes a dead letter");
                 let mut header = Header::default();
                 header.attempts = attempt;
                 header.error = Some(fault.to_string());
@@ -308,7 +312,8 @@ impl JobRun {
             }
         }
         tracing::warn!(
-            "nobody could be told in time that the job is dead; it is left to be taken over"
+            "the hook for dead letters was interrupted, because the worker stops or has lost the \
+             lease; another worker takes the job over"
         );
         false
     }
@@ -348,7 +353,7 @@ impl JobRun {
                 ..ended
             };
             return Some(begun.bury(format!(
-                "its lease lapsed in attempt {}, which was its last: did it end its worker?",
+                "its lease lapsed in attempt {}, which was its last: did the job crash its worker?",
                 begun.attempt
             )));
         }
@@ -382,11 +387,11 @@ impl JobRun {
                 ended.verb(outcome, rand::random())
             }
             Err(Stop::HandBack) => {
-                tracing::info!("given back, because the worker stops");
+                tracing::info!("the job is given back, because the worker stops");
                 Some(ended.give_back(self.due))
             }
             Err(Stop::Lost) => {
-                tracing::warn!("the lease was lost; the run was ended");
+                tracing::warn!("the lease was lost, and the run was cancelled");
                 span::lost();
                 None
             }
@@ -463,7 +468,7 @@ impl JobRun {
         }
         if !is_theirs {
             self.slot.take_back(&lease);
-            tracing::debug!("given back, because nobody took it");
+            tracing::debug!("the job is given back, because no consumer took it");
         }
         is_theirs
     }
@@ -555,14 +560,17 @@ impl JobRun {
         match answer {
             Ok(answered) => match answered.answer {
                 Word::Gone | Word::Foreign => {
-                    tracing::warn!(answer = ?answered.answer, "too late to settle");
+                    tracing::warn!(
+                        answer = ?answered.answer,
+                        "the run ended too late: this worker no longer has the lease"
+                    );
                 }
                 Word::Buried(letter) => self.tell_buried(letter, reason.unwrap_or_default()),
                 answer => tracing::debug!(?answer, "settled"),
             },
             Err(error) => tracing::error!(
                 %error,
-                "the end of this run could not be told to Redis; it will be run again"
+                "Redis could not be told about the end of this run; the job will run again"
             ),
         }
     }

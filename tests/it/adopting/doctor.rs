@@ -64,7 +64,7 @@ async fn flags_of_changes_are_expected_and_mended_where_somebody_adopts() {
     let flags = finding(&fixed, "notify-flags");
     assert_eq!(flags.severity, Severity::Ok, "{flags}");
     let done = flags.fixed.as_deref().unwrap();
-    assert!(done.contains("with ExKg$ to"), "{done}");
+    assert!(done.contains("merged ExKg$ into"), "{done}");
     worker.stop().await;
 }
 

@@ -168,7 +168,7 @@ async fn a_user_who_may_not_configure_redis_searches_and_is_told_once_what_to_se
     // Somebody does so.
     set_flags(&admin, WANTED).await;
     eventually("it is told", async || {
-        (!log.with("changes of keys are announced now").is_empty()).then_some(())
+        (!log.with("Redis announces changes of keys now").is_empty()).then_some(())
     })
     .await;
     it.does("k", "PEXPIRE 900").await;

@@ -103,7 +103,7 @@ async fn a_route_that_adopts_does_not_start_where_keys_are_not_announced() {
             assert!(text.contains(said), "{flags}: {said} in {text}");
         }
         assert!(
-            text.contains(&format!("unheard: {unheard})")),
+            text.contains(&format!("did not arrive: {unheard})")),
             "{flags}: {text}"
         );
     }
@@ -117,7 +117,7 @@ async fn one_that_cannot_look_them_up_starts_where_they_are_and_nobody_adopts_it
     let mut it = Adopting::at(site, |log| log.done().into_route()).await;
     it.does("k", "SET v PX 1500").await;
     assert_eq!(it.runs.next().await.key().id(), "k");
-    assert_eq!(log.with("it is proved by a key").len(), 1);
+    assert_eq!(log.with("a test key checks now and then").len(), 1);
     assert_eq!(log.warnings(), [""; 0]);
     let stats = it.site.all_ended().await;
     assert_eq!((stats.done, stats.dead), (1, 0), "{stats:?}");
@@ -184,7 +184,7 @@ async fn flags_that_are_taken_away_later_are_missed_and_said_until_they_are_back
     // Nothing is heard of that, and no connection breaks.
     set_flags(&admin, "ExKg").await;
     let why = said(false).await;
-    assert!(why.contains("unheard: `set` (K$))"), "{why}");
+    assert!(why.contains("did not arrive: `set` (K$))"), "{why}");
     let errors = log.warnings();
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].contains("a DEL cancels nothing"), "{errors:?}");
@@ -202,7 +202,7 @@ async fn flags_that_are_taken_away_later_are_missed_and_said_until_they_are_back
         .await;
     let _: u32 = admin.command(&["PEXPIRE", &site.key("k"), "300"]).await;
     assert_eq!(heard.next().await.key().id(), "k");
-    assert_eq!(log.with("changes of keys are announced now").len(), 1);
+    assert_eq!(log.with("Redis announces changes of keys now").len(), 1);
     assert_eq!(log.warnings().len(), 1);
     site.all_ended().await;
     worker.stop().await;
