@@ -112,7 +112,7 @@ impl Durable {
         Err(Error::new(
             ErrorKind::InvalidSetting,
             format!(
-                "a durable call waits for {:?}: let it wait from 1 ms to 10 s",
+                "a durable call waits for {:?}, and must wait from 1 ms to 10 s",
                 self.within
             ),
         ))

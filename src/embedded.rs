@@ -454,7 +454,7 @@ fn kept_dir(dir: &Path) -> Result<(PathBuf, File)> {
     }
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         cannot(format!(
-            "another embedded Redis runs in {shown}: use that one, or choose another directory"
+            "another embedded Redis uses {shown}: connect to that one, or choose another directory"
         ))
     })?;
     Ok((dir, lock))

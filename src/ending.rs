@@ -51,7 +51,7 @@ impl Ending {
             },
             (Outcome::Again { .. }, None) => Ending::Bury {
                 reason: Failure::written(format_args!(
-                    "it asked to be run again, and attempt {attempt} was its last"
+                    "the handler asked to run the job again, but attempt {attempt} was its last"
                 )),
             },
             (Outcome::Snooze { after }, _) => Ending::Snooze {
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn again_climbs_the_ladder_and_records_no_failure() {
         assert_eq!(ending(Outcome::again(), 1), again(SECOND, None));
-        let last = "it asked to be run again, and attempt 3 was its last";
+        let last = "the handler asked to run the job again, but attempt 3 was its last";
         assert_eq!(ending(Outcome::again(), 3), buried(last));
     }
 

@@ -79,19 +79,19 @@ impl Flaw {
         match self {
             Flaw::DueWithoutRecord | Flaw::LapsedWithoutRecord => "a dead letter without a payload",
             Flaw::RecordAlone | Flaw::DueAtNoTime => "a dead letter",
-            Flaw::DueAndLeased => "what is pending follows the run",
+            Flaw::DueAndLeased => "the pending job follows the run",
             Flaw::LeaseWithoutHolder => "taken over when it lapses",
             Flaw::LeaseWithoutDeadline => "a deadline, by which its holder has to renew it",
             Flaw::RunningWithoutRecord => "left to its worker",
             Flaw::SuccessorAlone => "pending",
             Flaw::LetterWithoutRecord => "a record without a payload",
             Flaw::LetterRecordAlone => "one of the dead letters",
-            Flaw::LetterMisfiled => "its name leads to the letters that are there",
+            Flaw::LetterMisfiled => "its name leads to the existing dead letters",
             Flaw::LetterUnfiled => "its name leads to it",
             Flaw::LetterUnreadable => "readable, with the reason",
             Flaw::RecordUnreadable => "a dead letter, unless a worker is about to bury it",
-            Flaw::NameOfNoJob => "a dead letter under a name with `_` for what cannot be in one",
-            Flaw::NameAlone => "dropped, since nothing is stored under it that could be kept",
+            Flaw::NameOfNoJob => "a dead letter under a name with `_` for each forbidden character",
+            Flaw::NameAlone => "the name is dropped, since nothing is stored under it",
         }
     }
 

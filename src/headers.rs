@@ -101,8 +101,8 @@ impl Headers {
             )
         } else if bytes > MAX_HEADERS_BYTES {
             format!(
-                "its headers have {bytes} bytes, and the limit is {MAX_HEADERS_BYTES}: put what \
-                 is large into the payload"
+                "its headers have {bytes} bytes, and the limit is {MAX_HEADERS_BYTES}: put large \
+                 values into the payload"
             )
         } else {
             return Ok(());

@@ -70,20 +70,20 @@ impl FromStr for Lease {
             let shown: String = text.chars().take(120).collect();
             Error::new(
                 ErrorKind::InvalidKey,
-                format!("{shown:?} is no lease: {fault}; pass it on as it was handed out"),
+                format!("{shown:?} is no lease: {fault}; pass the lease on unchanged"),
             )
         };
         // An id may have an `@`, a token has none.
         let (key, token) = text
             .rsplit_once('@')
-            .ok_or_else(|| invalid("it has no `@`, which stands between key and token"))?;
+            .ok_or_else(|| invalid("it has no `@` between key and token"))?;
         let is_token = |(lane, number): (&str, &str)| {
             let is_hex = lane.bytes().all(|byte| byte.is_ascii_hexdigit());
             let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
             is_hex && is_number && !lane.is_empty() && !number.is_empty() && token.len() <= 64
         };
         if !token.split_once('-').is_some_and(is_token) {
-            return Err(invalid("what follows the `@` is no token"));
+            return Err(invalid("the text after the `@` is no token"));
         }
         let key = key
             .parse::<JobKey>()

@@ -24,7 +24,7 @@ impl Prefix {
         if text.is_empty() {
             return Err(invalid(
                 text,
-                "it is empty, and would mean every job; if that is meant, say `everything()`",
+                "it is empty, and would match every job; to match every job, use `everything()`",
             ));
         }
         let segments: Vec<&str> = text.split(':').collect();
@@ -91,7 +91,7 @@ impl Prefix {
             return Err(invalid(
                 &self.text,
                 &format!(
-                    "it reaches into the id, and only whole kinds can be {what}: end it with the \
+                    "it reaches into the id, but only whole kinds can be {what}: end it with the \
                      third colon, or before"
                 ),
             ));

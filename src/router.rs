@@ -307,8 +307,8 @@ impl<S: Send + Sync + 'static> Router<S> {
         if self.fallback.is_some() && fallback.is_some() {
             return Err(Error::new(
                 ErrorKind::InvalidRoute,
-                "there are two fallbacks, and neither comes first: leave one out; of routers \
-                 that are merged, one may have a fallback",
+                "there are two fallbacks, and neither has precedence: leave one out; of merged \
+                 routers, only one may have a fallback",
             ));
         }
         self.fallback = fallback.or(self.fallback);
@@ -410,7 +410,8 @@ impl<S> Clone for Router<S> {
 #[diagnostic::on_unimplemented(
     message = "the handlers of this `{Self}` have no state yet",
     label = "call `.with_state(…)` on it first",
-    note = "`Router<S>` is a router whose handlers still wait for an `S`; a worker takes a `Router`"
+    note = "`Router<S>` is a router whose handlers still need a state `S`; a worker takes a \
+            `Router`"
 )]
 pub trait IntoRouter {
     /// The router itself.

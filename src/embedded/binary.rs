@@ -41,7 +41,7 @@ fn search(named: Option<OsString>, path: &OsStr) -> Result<PathBuf> {
     if let Some(name) = named {
         return locate(&name, path).ok_or_else(|| {
             missing(format_args!(
-                "the embedded Redis cannot start: `{}` is no executable file. {REMEDY}",
+                "the embedded Redis cannot start: `{}` is not an executable file. {REMEDY}",
                 name.display()
             ))
         });

@@ -146,7 +146,7 @@ impl Pull {
         if most == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
-                "a pull of 0 jobs would wait in vain: ask for 1 or more",
+                "a pull of 0 jobs would wait forever: ask for 1 or more",
             ));
         }
         let wanted = if prefixes.is_empty() {
@@ -239,7 +239,8 @@ pub enum Pulls {}
 #[diagnostic::do_not_recommend]
 impl<S: Send + Sync + 'static> Handler<Pulls, S> for Pull {
     fn into_route(self) -> Route<S> {
-        let nobody = "its route hands it to whoever pulls, and nobody can pull here";
+        let nobody = "its route hands the job to consumers that pull, but this process does not \
+                      let consumers pull";
         Route::new(move |_, _| Box::pin(async move { Outcome::retry(nobody) }))
             .with(|options| options.pull = Some(self))
     }

@@ -210,7 +210,7 @@ impl RouteOptions {
             .rate
             .is_some_and(|rate| rate.jobs == 0 || rate.per.is_zero())
         {
-            "`rate` lets no job through: write 1 or more in a time longer than zero"
+            "`rate` allows no job: write 1 or more in a time longer than zero"
         } else if self.lease.is_some_and(|lease| !LEASES.contains(&lease)) {
             "`lease` must be from 1 s to 1 day"
         } else if let Some(Err(error)) = self.durable.map(|durable| durable.check()) {

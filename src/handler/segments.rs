@@ -98,8 +98,8 @@ impl<'de> Deserializer<'de> for NamedSegments<'de> {
     ) -> Result<V::Value, SegmentError> {
         if self.0.len() != length {
             return Err(SegmentError::custom(format_args!(
-                "the handler takes {length} segments, and its route names {}: \
-                 let them agree",
+                "the handler takes {length} segments, but its route names {}: use the same number \
+                 in both",
                 self.list()
             )));
         }

@@ -134,7 +134,7 @@ async fn a_segment_that_does_not_fit_is_named() {
     );
     let fault = buried(run(ONE, (), async |_: Segments<(u8, u8)>| {}).await);
     assert!(
-        fault.contains("takes 2 segments, and its route names 1, `order`"),
+        fault.contains("takes 2 segments, but its route names 1, `order`"),
         "{fault}"
     );
     let fault = buried(run("*:*:*:*", (), async |_: Segments<u8>| {}).await);

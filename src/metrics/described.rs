@@ -8,24 +8,24 @@ use ::metrics::{Unit, counter, describe_counter, describe_gauge, describe_histog
 const COUNTERS: [(&str, &str); 16] = [
     (
         "keyfall_scheduled_total",
-        "Jobs that a schedule created, replaced, or had follow a run.",
+        "Jobs that a schedule call created, replaced, or queued behind a run.",
     ),
-    ("keyfall_cancelled_total", "Cancels that found a job."),
+    ("keyfall_cancelled_total", "Cancel calls that found a job."),
     (
         "keyfall_adopted_total",
-        "Jobs that plain keys made, changed or cancelled, by what was done.",
+        "Jobs that plain keys created, changed or cancelled, by change.",
     ),
     (
         "keyfall_claimed_total",
-        "Jobs claimed, by how they were found.",
+        "Jobs claimed, by the part of the worker that found them.",
     ),
     (
         "keyfall_settled_total",
-        "Runs that ended, by what became of their job.",
+        "Runs that ended, by the outcome of their job.",
     ),
     (
         "keyfall_retries_total",
-        "Runs begun that were not the first attempt of their job.",
+        "Runs that were not the first attempt of their job.",
     ),
     (
         "keyfall_dead_total",
@@ -33,28 +33,32 @@ const COUNTERS: [(&str, &str); 16] = [
     ),
     (
         "keyfall_claims_lost_total",
-        "Jobs asked for that somebody else had, or nobody any more.",
+        "Jobs that this worker asked for, and that another worker had, or that were gone.",
     ),
     (
         "keyfall_events_heard_total",
         "Expired keys that are jobs served here.",
     ),
-    ("keyfall_events_foreign_total", "Expired keys that are not."),
+    (
+        "keyfall_events_foreign_total",
+        "Expired keys that are not jobs served here.",
+    ),
     (
         "keyfall_events_dropped_total",
-        "Jobs found due that were not noted, because too many were; they are claimed as the oldest.",
+        "Due jobs that were found but not noted, because there were too many; they are claimed \
+         from the ledger, oldest first.",
     ),
     (
         "keyfall_touches_total",
-        "Triggers touched so that Redis expires them.",
+        "Triggers that the pacer touched so that Redis expires them.",
     ),
     (
         "keyfall_reconnects_total",
-        "Connections opened in place of one that was lost.",
+        "Connections opened to replace a lost one.",
     ),
     (
         "keyfall_samples_failed_total",
-        "Times that the gauges could not be set, because Redis did not answer.",
+        "Times that the gauges could not be updated, because Redis did not answer.",
     ),
     (
         "keyfall_leases_lapsed_total",
@@ -62,16 +66,13 @@ const COUNTERS: [(&str, &str); 16] = [
     ),
     (
         "keyfall_dead_letters_trimmed_total",
-        "Dead letters that fell to the limits of number and age.",
+        "Dead letters that were deleted by the limits of number and age.",
     ),
 ];
 
 /// Name and meaning of each gauge.
 const GAUGES: [(&str, &str); 11] = [
-    (
-        "keyfall_pending",
-        "Jobs that wait, those that are due included.",
-    ),
+    ("keyfall_pending", "Waiting jobs, including due jobs."),
     ("keyfall_overdue", "Jobs that are due and not claimed."),
     (
         "keyfall_leased",
@@ -80,7 +81,7 @@ const GAUGES: [(&str, &str); 11] = [
     ("keyfall_dead_letters", "Dead letters."),
     (
         "keyfall_oldest_overdue_seconds",
-        "For how long the oldest overdue job has been due; 0 if none is.",
+        "The time for which the oldest overdue job has been due; 0 if no job is overdue.",
     ),
     (
         "keyfall_unbalanced",
@@ -89,16 +90,17 @@ const GAUGES: [(&str, &str); 11] = [
     ("keyfall_paused", "1 if the kind is paused, otherwise 0."),
     (
         "keyfall_unrouted",
-        "Jobs that no live instance has a route for.",
+        "Jobs without a route in any live instance.",
     ),
-    ("keyfall_instances", "Workers that live."),
+    ("keyfall_instances", "Live workers."),
     (
         "keyfall_breakers_open",
-        "Hosts of callbacks that this process leaves alone because they are down.",
+        "Hosts of callbacks that this process does not call because they are down.",
     ),
     (
         "keyfall_unannounced",
-        "1 if Redis does not announce what is done to plain keys that routes adopt, or that can be neither read nor proved; must be 0.",
+        "1 if Redis does not announce changes of plain keys that routes adopt, or if this can be \
+         neither read nor proved; must be 0.",
     ),
 ];
 
@@ -106,12 +108,12 @@ const GAUGES: [(&str, &str); 11] = [
 const HISTOGRAMS: [(&str, &str); 3] = [
     (
         "keyfall_lag_seconds",
-        "From the due time of a job to the start of its run, by the clock of Redis.",
+        "Time from the due time of a job to the start of its run, by the clock of Redis.",
     ),
-    ("keyfall_handler_seconds", "For how long handlers ran."),
+    ("keyfall_handler_seconds", "Run time of handlers."),
     (
         "keyfall_script_seconds",
-        "How long Redis and the way to it took for a call.",
+        "Round-trip time of calls to Redis.",
     ),
 ];
 

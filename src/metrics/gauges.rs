@@ -62,7 +62,7 @@ fn is_whole(unseen: &[Unseen]) -> Result<()> {
     let Some(Unseen { server, error, .. }) = unseen.first() else {
         return Ok(());
     };
-    let what = format!("{server} was away: {error}");
+    let what = format!("{server} was unavailable: {error}");
     Err(Error::new(ErrorKind::Unavailable, what))
 }
 

@@ -29,9 +29,7 @@ impl Shape {
 /// A ladder has 1 to [`MAX_RUNGS`] rungs of at most ten years.
 fn check_rungs(rungs: &[Duration]) -> Result<(), String> {
     if rungs.is_empty() {
-        return Err(
-            "the ladder has no rung: give it at least one, or use the policy `none`".into(),
-        );
+        return Err("the ladder has no rung: add at least one, or use the policy `none`".into());
     }
     if rungs.len() > MAX_RUNGS {
         return Err(format!(
@@ -49,8 +47,8 @@ fn check_rungs(rungs: &[Duration]) -> Result<(), String> {
 fn check_growth(shape: &str, part: &str, delay: Duration) -> Result<(), String> {
     if delay.is_zero() {
         return Err(format!(
-            "the {part} of the {shape} policy is zero, so no delay would ever grow: \
-             make it longer, or use `fixed`"
+            "the {part} of the {shape} policy is zero, so the delay would never grow: make it \
+             longer, or use `fixed`"
         ));
     }
     check_delay(&format!("the {part} of the {shape} policy"), delay)

@@ -163,7 +163,7 @@ fn faults_name_part_rule_and_remedy() {
         assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
         error.to_string()
     };
-    assert!(ladder("").contains("no rung: give it at least one"));
+    assert!(ladder("").contains("no rung: add at least one"));
     assert!(ladder("15s -3m").starts_with("rung 2, \"-3m\", is negative"));
     assert!(ladder("15s 15").starts_with("rung 2, \"15\", is no duration: write a number"));
     assert!(ladder("5s 87673h").starts_with("rung 2 of the ladder is 315622800 s"));

@@ -32,7 +32,7 @@ impl Pattern {
                 && !names.insert(name.to_owned())
             {
                 let fault = format!(
-                    "its `{}` takes the name `{name}` a second time, and a name stands once; \
+                    "its `{}` uses the name `{name}` a second time, and each name may occur once; \
                      rename one of the two",
                     key::NAMES[index]
                 );
@@ -131,8 +131,8 @@ fn split(text: &str) -> Result<[&str; 4], String> {
         && let Some(segment) = key::NAMES.get(parts.len() - 1)
     {
         return Err(format!(
-            "its `{segment}` opens a brace that it does not close; close it, and write a brace \
-             that a regex is to match as `\\{{`"
+            "its `{segment}` opens a brace that it does not close; close it, and write a literal \
+             brace in a regex as `\\{{`"
         ));
     }
     parts.try_into().map_err(|parts: Vec<&str>| {

@@ -145,7 +145,7 @@ fn compile(regex: &str, index: usize) -> Result<(String, Regex), String> {
         let error = error.to_string();
         let reason = error.lines().last().unwrap_or_default();
         format!(
-            "that does not compile ({}); mend it, or leave it out to take any text",
+            "that does not compile ({}); correct it, or leave it out to match any text",
             reason.trim_start_matches("error: ")
         )
     })?;

@@ -140,9 +140,9 @@ pub(crate) fn clash_error(a: &Pattern, b: &Pattern) -> Error {
     Error::new(
         ErrorKind::InvalidRoute,
         format!(
-            "the routes \"{a}\" and \"{b}\" clash: both have the same rank and can match the \
-             same key, so neither comes first; make one of them more specific, with a literal or \
-             a narrower regex, or give one an explicit `.priority(n)`"
+            "the routes \"{a}\" and \"{b}\" clash: both have the same rank and can match the same \
+             key, so neither has precedence; make one of them more specific, with a literal or a \
+             narrower regex, or give one an explicit `.priority(n)`"
         ),
     )
 }

@@ -72,9 +72,9 @@ impl Pace {
     /// Logs the first error of a series, and the first success after it.
     pub(super) fn note<T>(&mut self, way: &impl fmt::Display, round: &Result<T>) {
         match round {
-            Ok(_) if self.ails => tracing::info!(%way, "acknowledgements are heard again"),
+            Ok(_) if self.ails => tracing::info!(%way, "acknowledgements arrive again"),
             Err(error) if !self.ails => {
-                tracing::warn!(%way, %error, "acknowledgements are not heard");
+                tracing::warn!(%way, %error, "acknowledgements do not arrive");
             }
             _ => {}
         }

@@ -160,7 +160,7 @@ impl Stream {
     /// The fault of the settings, for the router.
     fn fault(&self) -> Option<String> {
         let fault = if self.keep == 0 {
-            "keeps no entry: let it keep 1 or more"
+            "keeps no entry: raise its limit to 1 or more"
         } else if self.group.as_deref() == Some("") {
             "has a group without a name: name it"
         } else {

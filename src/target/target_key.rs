@@ -54,7 +54,7 @@ impl TargetKey {
         }
         let key = &self.key;
         Some(format!(
-            "its {what} `{key}` would be in another slot of the cluster than what is kept beside it, \
+            "its {what} `{key}` would be in another slot of the cluster than the keys beside it, \
              such as `{}`: name it with a hash tag, as in `{{{}}}`",
             keys[1],
             key.replace(['{', '}'], ""),

@@ -253,7 +253,7 @@ impl Watch {
                 // to lapse; then the job is delivered again. Later entries need not wait for that.
                 EntryStatus::Unproven => {
                     let (id, lease) = (ward.id, &ward.lease);
-                    tracing::debug!(%lease, %id, "nothing shows that anybody read its entry");
+                    tracing::debug!(%lease, %id, "no consumer is known to have read its entry");
                     self.context.client.let_go(lease);
                     ended.push(ward.id);
                 }
@@ -300,7 +300,7 @@ impl Watch {
             match settled {
                 Ok(settled) => tracing::debug!(%lease, %id, ?settled, "ended"),
                 Err(error) if is_hopeless(&error) => {
-                    tracing::warn!(%lease, %id, %error, "an entry is left alone");
+                    tracing::warn!(%lease, %id, %error, "an entry is not touched");
                 }
                 Err(error) => {
                     fault = Some(error);

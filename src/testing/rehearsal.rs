@@ -226,7 +226,8 @@ impl Rehearsal {
             };
             assert!(
                 at_this_instant < TOO_MANY,
-                "{} and others ran {TOO_MANY} times at one instant: do they snooze for no time?",
+                "{} and other jobs ran {TOO_MANY} times at one instant: do their handlers snooze \
+                 for zero time?",
                 run.key
             );
             runs.push(run);

@@ -211,7 +211,7 @@ async fn handlers_and_rehearsal_share_the_clock() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "do they snooze for no time?")]
+#[should_panic(expected = "do their handlers snooze for zero time?")]
 async fn a_job_that_never_waits_is_noticed() {
     let sleepless = async || Outcome::snooze(Duration::ZERO);
     let mut rehearsal = Rehearsal::new(Router::new().route("a:b:c:*", sleepless));

@@ -202,7 +202,7 @@ async fn refund() {
             "refund 1, question 4: through",
             "app1:refund:check:1 is through",
             "app1:refund:check:2 needs a person: the bank denied it",
-            "app1:refund:check:3 needs a person: it asked to be run again, and attempt 5 was its last",
+            "app1:refund:check:3 needs a person: the handler asked to run the job again, but attempt 5 was its last",
         ],
     );
     assert_in_order(&lines, &["refund 2, question 2: denied"]);

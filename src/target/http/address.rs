@@ -28,7 +28,10 @@ impl FromStr for Network {
         let one = || text.parse().map(|address: IpAddr| IpNet::from(address));
         let network = text.parse().or_else(|_| one());
         network.map(Network).map_err(|_| {
-            format!("{text:?} is no network: write one as 10.0.0.0/8 or fd00::/8, or an address")
+            format!(
+                "{text:?} is not a network: write a network such as 10.0.0.0/8 or fd00::/8, or an \
+                 address"
+            )
         })
     }
 }

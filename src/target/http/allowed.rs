@@ -43,9 +43,9 @@ impl FromStr for AllowedHost {
     fn from_str(text: &str) -> Result<Self, String> {
         parse(text).ok_or_else(|| {
             format!(
-                "{text:?} is no host: write one as hooks.example.org, all below one as \
-                 *.example.org, a port that is not that of the scheme behind a colon, and \
-                 http:// before one that is to be called without TLS"
+                "{text:?} is not a host: write a host such as hooks.example.org, or *.example.org \
+                 for all hosts below example.org; add a port other than the default of the scheme \
+                 after a colon, and http:// before a host that is called without TLS"
             )
         })
     }

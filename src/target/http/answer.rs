@@ -77,7 +77,7 @@ impl HttpAnswer {
     fn told(&self) -> String {
         let mut told = self.status.to_string();
         if self.status.is_redirection() {
-            told.push_str(", and no redirect is followed there");
+            told.push_str(", a redirect that the route does not follow");
         }
         let text = String::from_utf8_lossy(&self.beginning);
         let printable = |c: char| if c.is_control() { ' ' } else { c };
@@ -145,7 +145,7 @@ mod tests {
             let error = format!("h answered {status}: no room");
             assert_eq!(outcome(status.as_u16()), Outcome::retry(error));
         }
-        let moved = "h answered 302 Found, and no redirect is followed there: no room";
+        let moved = "h answered 302 Found, a redirect that the route does not follow: no room";
         assert_eq!(outcome(302), Outcome::retry(moved));
     }
 

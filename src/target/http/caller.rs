@@ -94,8 +94,8 @@ impl Caller {
             Ok(pass) => pass,
             Err(PutOff { after, is_down }) => {
                 let why = match is_down {
-                    true => "is down, and left alone for a while",
-                    false => "has enough to do",
+                    true => "is down, and is not called for a while",
+                    false => "has no free slot for another call",
                 };
                 return Outcome::snooze_because(after, format!("{name} {why}"));
             }
@@ -131,7 +131,7 @@ impl Caller {
                     // Nothing was sent, and the host was known to be down: this is no attempt.
                     Some(after) if is_trial && !was_sent => Outcome::snooze_because(
                         after,
-                        format!("{told}; it is down, and left alone for a while"),
+                        format!("{told}; the host is down, and is not called for a while"),
                     ),
                     _ => Outcome::Retry {
                         after: None,
@@ -145,7 +145,7 @@ impl Caller {
             }
             Err(CallFailure::Crowded(why)) => {
                 pass.ends(CallResult::Unknown);
-                tracing::debug!(%why, key = %job.key(), "a callback is put off");
+                tracing::debug!(%why, key = %job.key(), "a callback is postponed");
                 Outcome::snooze_because(CROWDED, why)
             }
             Err(CallFailure::Astray(fault)) => {
@@ -180,7 +180,8 @@ impl Caller {
             }
             _ => self.url.clone(),
         };
-        let url = url.ok_or_else(|| format!("it has no header `{URL}`, and its route no URL"))?;
+        let url =
+            url.ok_or_else(|| format!("it has no header `{URL}`, and its route has no URL"))?;
         Ok(CallDestination {
             url,
             by_job: false,
@@ -237,11 +238,13 @@ impl Caller {
         let shown: String = to.chars().take(SHOWN).collect();
         let astray = |fault: &str| {
             CallFailure::Astray(format!(
-                "redirects to {shown:?}, and that is not followed: {fault}"
+                "redirects to {shown:?}, which is not followed: {fault}"
             ))
         };
         let url = from.url.join(to).ok();
-        let url = url.filter(is_http).ok_or_else(|| astray("it is no URL"))?;
+        let url = url
+            .filter(is_http)
+            .ok_or_else(|| astray("it is not a URL"))?;
         if from.url.scheme() == "https" && url.scheme() == "http" {
             return Err(astray("it is without TLS"));
         }
@@ -289,9 +292,9 @@ impl CallFailure {
 /// may hold a secret.
 pub(super) fn parse(text: &str) -> Result<Url, &'static str> {
     let url = Url::parse(text).ok().filter(is_http);
-    let url = url.ok_or("is no URL: write https://hooks.example.org/path")?;
+    let url = url.ok_or("is not a URL: write https://hooks.example.org/path")?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("holds a user or a password: send them in a header");
+        return Err("has a user or a password: send them in a header");
     }
     Ok(url)
 }
@@ -338,7 +341,7 @@ fn told(name: &str, error: reqwest::Error) -> Failure {
         cause = deeper;
     }
     let what = if error.is_timeout() && error.is_connect() {
-        "could not be connected to in time".to_owned()
+        "did not accept a connection in time".to_owned()
     } else if error.is_connect() {
         format!("cannot be reached: {cause}")
     } else {

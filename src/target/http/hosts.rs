@@ -234,7 +234,10 @@ impl Breakers for Hosts {
             return false;
         };
         down.state = HostState::NEW;
-        tracing::info!(host, "is called again, as somebody asked for");
+        tracing::info!(
+            host,
+            "the host is called again, because an operator closed its breaker"
+        );
         true
     }
 }
@@ -305,7 +308,7 @@ impl Host {
         self.state = match (self.state, verdict) {
             (HostState::Up { .. }, CallResult::Up) => HostState::NEW,
             (_, CallResult::Up) => {
-                tracing::info!(host = name, "answers again");
+                tracing::info!(host = name, "the host answers again");
                 HostState::NEW
             }
             (HostState::Up { failures, .. }, CallResult::Down)
@@ -314,7 +317,8 @@ impl Host {
                 tracing::warn!(
                     host = name,
                     failures = limits.failures,
-                    "is down and left alone for a while: its jobs wait, no attempt is counted"
+                    "the host is down, and is not called for a while: its jobs wait, and no \
+                     attempt is counted"
                 );
                 pause_of(FIRST_PAUSE)
             }

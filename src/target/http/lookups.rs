@@ -232,11 +232,11 @@ impl fmt::Display for Unresolved {
             Unresolved::Slow(name, within) => write!(
                 f,
                 "the address of {name} was not found within {within:?}: its name servers are slow \
-                 or away"
+                 or unavailable"
             ),
             Unresolved::Crowded(name) => write!(
                 f,
-                "the address of {name} was not looked up: too many others are being looked up"
+                "the address of {name} was not looked up: too many other look-ups are running"
             ),
             Unresolved::Failed(error) => error.fmt(f),
         }

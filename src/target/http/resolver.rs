@@ -90,11 +90,11 @@ impl fmt::Display for RefusedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RefusedAddress { host, address } = self;
         if host.contains(&address.to_string()) {
-            write!(f, "{host} is no address of the open internet")?;
+            write!(f, "{host} is not a public internet address")?;
         } else {
             write!(
                 f,
-                "{host} stands for {address}, which is no address of the open internet"
+                "{host} resolves to {address}, which is not a public internet address"
             )?;
         }
         f.write_str(", and this route does not allow it")

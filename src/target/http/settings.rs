@@ -80,7 +80,7 @@ impl Settings {
         let allowed: Option<Vec<AllowedHost>> = match &self.job_hosts {
             None => None,
             Some(hosts) if hosts.is_empty() => {
-                return Err("`job_urls` has no host: write those that jobs may name".into());
+                return Err("`job_urls` has no host: write the hosts that jobs may name".into());
             }
             Some(hosts) => Some(all("job_urls", hosts)?),
         };
@@ -167,12 +167,15 @@ fn headers(texts: &[(String, String)]) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in texts {
         let parsed = name.parse::<HeaderName>();
-        let parsed = parsed.map_err(|_| format!("`header`: {name:?} is no name of a header"))?;
+        let parsed =
+            parsed.map_err(|_| format!("`header`: {name:?} is not a valid name of a header"))?;
         if is_reserved(&parsed) {
-            return Err(format!("`header`: {name} is said by others: leave it out"));
+            return Err(format!(
+                "`header`: {name} is set by Keyfall or by HTTP itself: leave it out"
+            ));
         }
         let mut value = HeaderValue::try_from(value)
-            .map_err(|_| format!("`header`: the value of {name} cannot stand in one line"))?;
+            .map_err(|_| format!("`header`: the value of {name} does not fit on one line"))?;
         value.set_sensitive(true);
         headers.insert(parsed, value);
     }

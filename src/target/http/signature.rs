@@ -32,8 +32,8 @@ impl FromStr for Secret {
                 Hmac::new_from_slice(&key).expect("a key of any length will do"),
             )),
             _ => Err(
-                "a secret is none: write whsec_ and then 24 to 64 random bytes in base64, \
-                 as `printf whsec_; openssl rand -base64 32` does",
+                "a secret is not valid: write whsec_ and then 24 to 64 random bytes in base64, as \
+                 `printf whsec_; openssl rand -base64 32` does",
             ),
         }
     }

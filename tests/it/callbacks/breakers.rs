@@ -107,7 +107,7 @@ async fn tried(target: &target::Http, timeout: Duration) -> Outcome {
         let outcome = outcome(target, job().timeout(timeout).build()).await;
         match &outcome {
             Outcome::SnoozeBecause { reason, .. }
-                if !reason.to_string().contains("; it is down") =>
+                if !reason.to_string().contains("; the host is down") =>
             {
                 None
             }
@@ -133,7 +133,7 @@ async fn who_tries_a_host_loses_no_attempt_though_it_has_less_time_than_connecti
         };
         let told = reason.to_string();
         assert!(
-            told.contains("could not be connected to in time; it is down"),
+            told.contains("did not accept a connection in time; the host is down"),
             "{told}"
         );
     }

@@ -47,26 +47,26 @@ async fn the_url_of_a_job_is_on_one_of_the_hosts_or_nowhere() {
         ),
         (
             "http://a.hooks.example@evil.example/",
-            "holds a user or a password",
+            "has a user or a password",
         ),
         (
             "http://user:geheim@a.hooks.example/",
-            "holds a user or a password",
+            "has a user or a password",
         ),
-        ("ftp://a.hooks.example/", "is no URL: write https://"),
-        ("geheim", "is no URL: write https://"),
+        ("ftp://a.hooks.example/", "is not a URL: write https://"),
+        ("geheim", "is not a URL: write https://"),
         // Allowed as a host, and inside all the same.
         (
             "http://127.0.0.1/",
-            "127.0.0.1 is no address of the open internet",
+            "127.0.0.1 is not a public internet address",
         ),
         (
             "http://0x7f.1/",
-            "127.0.0.1 is no address of the open internet",
+            "127.0.0.1 is not a public internet address",
         ),
         (
             "http://2130706433/",
-            "127.0.0.1 is no address of the open internet",
+            "127.0.0.1 is not a public internet address",
         ),
     ] {
         let told = reason(outcome(&target, job().header("url", url).build()).await);
@@ -78,7 +78,7 @@ async fn the_url_of_a_job_is_on_one_of_the_hosts_or_nowhere() {
     }
     let none = target::http_of_jobs(["hooks.example"]);
     let told = reason(outcome(&none, job().build()).await);
-    assert_eq!(told, "it has no header `url`, and its route no URL");
+    assert_eq!(told, "it has no header `url`, and its route has no URL");
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn a_job_goes_to_no_address_inside() {
         let named = job().header("url", format!("http://{literal}/")).build();
         let told = reason(outcome(&target, named).await);
         assert!(
-            told.contains("no address of the open internet"),
+            told.contains("not a public internet address"),
             "{inside}: {told}"
         );
         let found = ip(inside);
@@ -116,7 +116,7 @@ async fn a_job_goes_to_no_address_inside() {
             .resolve_with(move |_| async move { Ok(vec![ip("1.1.1.1"), found]) });
         let named = job().header("url", "http://a.hooks.example/").build();
         let told = failure(outcome(&target, named).await);
-        let expected = format!("a.hooks.example stands for {found}, which is no address");
+        let expected = format!("a.hooks.example resolves to {found}, which is not a public");
         assert!(told.starts_with(&expected), "{told}");
     }
 }
@@ -144,7 +144,7 @@ async fn a_name_that_changes_its_address_is_checked_each_time() {
         if number % 2 == 0 {
             assert_eq!(outcome, Outcome::Done);
         } else {
-            assert!(failure(outcome).contains("stands for 127.0.0.2"));
+            assert!(failure(outcome).contains("resolves to 127.0.0.2"));
         }
     }
     assert_eq!(asked.load(Ordering::Relaxed), 4);
@@ -227,7 +227,8 @@ async fn a_job_whose_name_is_not_looked_up_because_of_others_is_put_off() {
     let put_off = call("good").await.unwrap();
     let told = format!("{put_off:?}");
     assert!(
-        matches!(put_off, Outcome::SnoozeBecause { .. }) && told.contains("too many others"),
+        matches!(put_off, Outcome::SnoozeBecause { .. })
+            && told.contains("too many other look-ups"),
         "{told}"
     );
     assert_eq!(asked.load(Ordering::Relaxed), NAMES);
@@ -268,7 +269,7 @@ async fn redirects_lead_to_no_address_inside_either() {
             .resolve_with(async |_| Ok(vec![ip("127.0.0.1")]));
         let told = failure(outcome(&target, job().build()).await);
         assert!(
-            told.contains("no address of the open internet"),
+            told.contains("not a public internet address"),
             "{to}: {told}"
         );
     }
@@ -337,7 +338,7 @@ async fn a_target_that_cannot_work_is_refused_with_the_remedy() {
     for (target, fault) in [
         (
             target::http("shop.example.org"),
-            "is no URL: write https://",
+            "is not a URL: write https://",
         ),
         (
             target::http("https://a:geheim@shop.example.org"),
@@ -346,24 +347,27 @@ async fn a_target_that_cannot_work_is_refused_with_the_remedy() {
         (target::http_of_jobs::<&str>([]), "`job_urls` has no host"),
         (
             ok().job_urls(["https://a.org"]),
-            "`job_urls`: \"https://a.org\" is no host",
+            "`job_urls`: \"https://a.org\" is not a host",
         ),
         (
             ok().networks(["10.0.0.0/99"]),
-            "is no network: write one as 10.0.0.0/8",
+            "is not a network: write a network such as 10.0.0.0/8",
         ),
         (
             ok().secret("geheim"),
-            "`secret`: a secret is none: write whsec_",
+            "`secret`: a secret is not valid: write whsec_",
         ),
-        (ok().header("a b", "geheim"), "is no name of a header"),
+        (
+            ok().header("a b", "geheim"),
+            "is not a valid name of a header",
+        ),
         (
             ok().header("a", "geheim\n"),
-            "the value of a cannot stand in one line",
+            "the value of a does not fit on one line",
         ),
         (
             ok().header("host", "geheim"),
-            "`header`: host is said by others",
+            "`header`: host is set by Keyfall",
         ),
         (
             ok().connect_timeout(std::time::Duration::ZERO),

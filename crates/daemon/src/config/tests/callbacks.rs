@@ -70,7 +70,7 @@ fn all_faults_of_a_callback_are_reported_each_with_its_column() {
         ),
         (
             "{ http = { url = \"http://h\", secret_env = \"NO_SECRET\" } }",
-            "52: route.target.http.secret_env: `secret`: a secret is none: write whsec_",
+            "52: route.target.http.secret_env: `secret`: a secret is not valid: write whsec_",
         ),
         (
             "{ http = { url = \"http://h\", secret_file = \"/no/such\" } }",
