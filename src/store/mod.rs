@@ -16,6 +16,7 @@
 mod connections;
 mod kinds;
 mod ledger;
+mod lua;
 mod servers;
 #[cfg(feature = "worker")]
 mod target_redis;

@@ -16,10 +16,8 @@ use crate::store::connections::link::Request;
 use crate::store::kinds::split::aside;
 use crate::store::kinds::stray_slots::{Primary, Stray, slot_of_ledger};
 use crate::store::ledger::script::{FOUND, TOUCH};
+use crate::store::lua::lua;
 use crate::store::{Server, from_value, unique_id};
-
-/// The script of all steps on the node that serves the slot. It is sent as a whole with each call.
-const MEND: &str = include_str!("../../../lua/cluster/mend.lua");
 
 /// How many fields or members one call copies or joins.
 const AT_ONCE: usize = 100;
@@ -291,7 +289,11 @@ impl<'a> LedgerJoin<'a> {
     /// [`ErrorKind::Unavailable`] if another client has the lock.
     async fn step(&self, keys: &[&str], step: &str, args: &[Vec<u8>]) -> Result<String> {
         let mut cmd = redis::cmd("EVAL");
-        cmd.arg(MEND).arg(1 + keys.len()).arg(&self.lock).arg(keys);
+        // The script of all steps is sent as a whole with each call.
+        cmd.arg(lua!("cluster/mend.lua"))
+            .arg(1 + keys.len())
+            .arg(&self.lock)
+            .arg(keys);
         cmd.arg(&self.token).arg(step).arg(args);
         let told: String = from_value(self.server.command(&cmd, soon()).await?)?;
         if told == "busy" {

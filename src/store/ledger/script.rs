@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use redis::Arg;
 
 use crate::names::LedgerNames;
+use crate::store::lua::lua;
 
 /// One script. The head of its file in `lua/` describes its keys, arguments and answers.
 pub(crate) struct Script {
@@ -14,7 +15,7 @@ pub(crate) struct Script {
     /// The number of keys before the triggers.
     pub(crate) fixed_keys: usize,
     /// The text, with the library parts in front.
-    source: &'static str,
+    source: String,
     /// The SHA-1 hash of the text, by which `EVALSHA` calls it.
     hash: String,
     /// The variant for a ledger on a cluster; it refuses the call if a part of the ledger is
@@ -38,10 +39,22 @@ impl Text {
     }
 }
 
-/// The beginning of the variants for ledgers on a cluster.
-const WHOLE: &str = include_str!("../../../lua/cluster/whole.lua");
-
 impl Script {
+    /// Puts the parts of a script together.
+    fn new(name: &'static str, fixed_keys: usize, parts: &[&str]) -> Self {
+        let source = parts.concat();
+        // The beginning of the variants for ledgers on a cluster.
+        let whole = lua!("cluster/whole.lua");
+        Script {
+            name,
+            fixed_keys,
+            hash: redis::Script::new(&source).get_hash().to_owned(),
+            whole: Text::new(format!("local MAY_BE_NEW = false\n{whole}{source}")),
+            maybe_new: Text::new(format!("local MAY_BE_NEW = true\n{whole}{source}")),
+            source,
+        }
+    }
+
     /// Whether its calls are numbered and carry the place of the ledger.
     #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
     pub(crate) fn is_addressed(&self) -> bool {
@@ -112,46 +125,38 @@ impl Script {
     /// The `SCRIPT LOAD` command for the plain script.
     pub(crate) fn load(&self) -> redis::Cmd {
         let mut cmd = redis::cmd("SCRIPT");
-        cmd.arg("LOAD").arg(self.source);
+        cmd.arg("LOAD").arg(&self.source);
         cmd
     }
 }
 
 /// The Lua code of the functions of a library, as a Lua function that creates them, with the
 /// library parts that they use; and the code that registers them. The functions call the scripts.
-pub(crate) const FUNCTIONS: &str = concat!(
-    include_str!("../../../lua/functions/shards.lua"),
-    "local function answers()\n",
-    include_str!("../../../lua/lib/clock.lua"),
-    include_str!("../../../lua/lib/placeholder.lua"),
-    include_str!("../../../lua/lib/lasting.lua"),
-    include_str!("../../../lua/lib/calls.lua"),
-    include_str!("../../../lua/lib/record.lua"),
-    include_str!("../../../lua/lib/lease.lua"),
-    include_str!("../../../lua/lib/successor.lua"),
-    include_str!("../../../lua/functions/ledgers.lua"),
-    include_str!("../../../lua/functions/answer.lua"),
-    "end\n",
-    include_str!("../../../lua/functions/register.lua"),
-);
+pub(crate) fn functions() -> String {
+    [
+        lua!("functions/shards.lua"),
+        "local function answers()\n",
+        lua!("lib/clock.lua"),
+        lua!("lib/placeholder.lua"),
+        lua!("lib/lasting.lua"),
+        lua!("lib/calls.lua"),
+        lua!("lib/record.lua"),
+        lua!("lib/lease.lua"),
+        lua!("lib/successor.lua"),
+        lua!("functions/ledgers.lua"),
+        lua!("functions/answer.lua"),
+        "end\n",
+        lua!("functions/register.lua"),
+    ]
+    .concat()
+}
 
 macro_rules! scripts {
     ($($(#[$gate:meta])* $name:ident = $file:literal, $keys:literal keys, [$($part:literal),*];)*) => {
         $(
             $(#[$gate])*
             pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
-                let source = concat!(
-                    $(include_str!(concat!("../../../lua/lib/", $part, ".lua")),)*
-                    include_str!(concat!("../../../lua/", $file, ".lua")),
-                );
-                Script {
-                    name: $file,
-                    fixed_keys: $keys,
-                    source,
-                    hash: redis::Script::new(source).get_hash().to_owned(),
-                    whole: Text::new(format!("local MAY_BE_NEW = false\n{WHOLE}{source}")),
-                    maybe_new: Text::new(format!("local MAY_BE_NEW = true\n{WHOLE}{source}")),
-                }
+                Script::new($file, $keys, &[$(lua!("lib/", $part, ".lua"),)* lua!($file, ".lua")])
             });
         )*
 

@@ -12,7 +12,7 @@ use crate::names::{MARKER, Names};
 use crate::record;
 use crate::settings::{MAX_DELAY, PAYLOAD_LIMIT};
 use crate::shards::{MAX_SHARDS, SLOTS, TOLERANCE};
-use crate::store::ledger::script::{CANCEL, DROP, FUNCTIONS, GET, LAYOUT, PUT, SCHEDULE, TAKE};
+use crate::store::ledger::script::{CANCEL, DROP, GET, LAYOUT, PUT, SCHEDULE, TAKE, functions};
 use crate::store::servers::requirements::{Info, SCHEMA};
 use crate::store::{Server, Store, from_value};
 
@@ -85,7 +85,7 @@ pub(crate) fn library(name: &str, names: &Names) -> String {
         record = record::VERSION,
     );
     let scripts = [&SCHEDULE, &CANCEL, &GET, &TAKE, &PUT, &DROP, &LAYOUT];
-    head + &scripts.map(|script| script.as_function()).concat() + FUNCTIONS
+    head + &scripts.map(|script| script.as_function()).concat() + &functions()
 }
 
 /// Version and namespace in the head of a library, its second line; nothing for foreign code.

@@ -7,11 +7,12 @@ use redis::{FromRedisValue, ToRedisArgs};
 
 use super::{KeyContext, TargetRedis, WriteRetry};
 use crate::error::Result;
+use crate::store::lua::lua;
 
 /// One script. Its file in `lua/streams` begins with a header that gives its arguments and replies.
 pub(super) struct StreamScript {
     /// The Lua code.
-    source: &'static str,
+    source: LazyLock<&'static str>,
     /// Its SHA-1, for `EVALSHA`.
     hash: LazyLock<String>,
 }
@@ -19,8 +20,8 @@ pub(super) struct StreamScript {
 macro_rules! scripts {
     ($($name:ident = $file:literal;)*) => {$(
         pub(super) static $name: StreamScript = StreamScript {
-            source: include_str!(concat!("../../../lua/streams/", $file, ".lua")),
-            hash: LazyLock::new(|| redis::Script::new($name.source).get_hash().to_owned()),
+            source: LazyLock::new(|| lua!("streams/", $file, ".lua")),
+            hash: LazyLock::new(|| redis::Script::new(&$name.source).get_hash().to_owned()),
         };
     )*};
 }
@@ -49,7 +50,7 @@ impl TargetRedis {
         };
         match self.try_write(&call("EVALSHA", &script.hash), writes).await {
             Err(fault) if fault.is_no_script() => {
-                let call = call("EVAL", script.source);
+                let call = call("EVAL", &script.source);
                 self.write(place, &call, writes).await
             }
             answer => self.answer(place, answer),
