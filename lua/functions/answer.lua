@@ -253,31 +253,29 @@ local function scheduled(keys, args)
   if past then
     return placed(past)
   end
-  local listed = redis.call('HGET', KINDS, kind)
   local mode = given.NX and 'absent' or given.XX and 'present' or 'set'
-  -- One that takes no place that is not taken leaves nothing behind.
-  local is_made_known = not listed and mode ~= 'present'
-  if is_made_known then
-    make_known(kind, read_layout(kind, '1'), wake)
-  end
-  local unlisted
-  local reply, layout = ask(kind, id, listed, wake, function(subject, place)
+  local reply = ask(kind, id, function(subject, place, layout)
+    -- One that takes no place that is not taken leaves nothing behind.
+    local is_made_known = mode ~= 'present' and not redis.call('HGET', KINDS, kind)
+    if is_made_known then
+      make_known(kind, layout, wake)
+    end
     local said = scripts.schedule(keys_of(subject, NAMES.schedule, keys[1]), {'', '1', WHO, place,
       wake, subject, MARKER, mode, HEADER, '1', id, when, payload})
-    unlisted = said[1] == 'ok' and said[4] and subject
+    local unlisted = said[1] == 'ok' and said[4]
+    if unlisted and not is_made_known then
+      make_known(kind, layout, wake)
+    end
+    if unlisted then
+      -- Nobody comes in between.
+      redis.call('HDEL', key_of(subject, NAMES.calls), 'unlisted')
+    end
     return said
   end)
   if reply.err then
     return reply
   end
   note_answer(kind, lane, is_known, reply)
-  if unlisted then
-    if not is_made_known then
-      make_known(kind, layout, wake)
-    end
-    -- Nobody comes in between.
-    redis.call('HDEL', key_of(unlisted, NAMES.calls), 'unlisted')
-  end
   return placed(reply[3])
 end
 
@@ -306,7 +304,7 @@ local function cancelled(keys, args)
   if past then
     return past
   end
-  local reply = ask(kind, id, redis.call('HGET', KINDS, kind), wake, function(subject, place)
+  local reply = ask(kind, id, function(subject, place)
     return scripts.cancel(keys_of(subject, NAMES.cancel, keys[1]), {'', '1', WHO, place, wake, kind,
       MARKER, id})
   end)

@@ -1,14 +1,6 @@
--- The ledgers of a kind: which of them has a job, and the calls that find out, as src/client/shelf.rs
--- and src/store/moving.rs do it. All ledgers are in this one Redis and nobody comes in between, so a
--- job that is not yet where it belongs is moved there in the same call.
-
--- How often a call goes by another layout before it is refused. After the first time all ledgers
--- go by the newest that was found, so more is needed only where they contradict each other.
-local LOOKS = 4
-
--- How many batches are moved in one call: one that was kept aside, that of this job, and each of them
--- with another number.
-local MOVES = 4
+-- The ledgers of a kind: which of them has a job. All ledgers are in this one Redis and nobody comes in
+-- between, so what a function has read holds until it returns. A job that a reshard is still to move is
+-- refused: it moves in a moment, and to move it here would be a second implementation of that.
 
 -- What calls are told apart by in the history.
 local WHO = 'fcall'
@@ -60,218 +52,65 @@ local function read_layout(kind, text)
     ledgers = ledgers}
 end
 
-local function follows(one, other)
-  if one.epoch ~= other.epoch then
-    return one.epoch > other.epoch
-  end
-  return not one.from and other.from ~= nil
-end
-
--- The ledger that a job belongs to, and the one that it may still be in, if that is another.
-local function shards_of(id, layout)
-  local shard, before = shard_of(id, layout.shards), layout.from and shard_of(id, layout.from)
-  return shard, before ~= shard and before or nil
-end
-
--- The refusal of a call that came to no end.
-local function undecided(kind)
-  return refused('RESHARDING', 'the ledgers of ' .. kind .. ' contradict each other, and nothing was '
-    .. 'done with the job: try again, or look with `keyfall get`, which brings them to one layout')
-end
-
--- Makes all ledgers of a kind go by the newest layout that is known, as clients do when one of them
--- has refused a call. Returns it; or nothing, and why not.
-local function agree(kind, layout, told)
-  local first = calls_of(kind)
-  local texts = {told, redis.call('HGET', KINDS, kind), redis.call('HGET', first, 'layout')}
-  for i = 1, 3 do
-    local other, fault = read_layout(kind, texts[i])
-    if not other then
-      return nil, fault
-    end
-    layout = follows(other, layout) and other or layout
-  end
-  scripts.layout({KINDS}, {kind, layout.text, ''})
-  local kept = redis.call('HMGET', first, 'paused', 'history')
-  local news = {'layout', layout.text, ''}
-  for i, field in ipairs({'paused', 'history'}) do
-    if kept[i] then
-      news[#news + 1], news[#news + 2] = field, kept[i]
-    end
-  end
-  for shard = 0, layout.ledgers - 1 do
-    scripts.layout({key_of(subject_of(kind, shard), NAMES.calls)}, news)
-  end
-  return layout
-end
-
--- Puts what `take` has handed out where it belongs, and drops it there. Returns what the last ledger
--- said: `ok`, or why it does not take it in.
-local function deliver(kind, from, layout, taken, wake)
-  local batch, fence = taken[4], taken[5]
-  local parcels, reply = {}, nil
-  for at = 6, #taken, 5 do
-    local id = taken[at + 1]
-    local shard = taken[at] == 'counters' and 0 or shard_of(id, layout.shards)
-    local parcel = parcels[shard]
-    if not parcel then
-      local subject = subject_of(kind, shard)
-      parcel = {keys = keys_of(subject, NAMES.put),
-        args = {WHO, int(layout.epoch), from, batch, fence, wake, subject, MARKER}}
-      parcels[shard] = parcel
-    end
-    -- One trigger for each, be it needed or not.
-    parcel.keys[#parcel.keys + 1] = kind .. ':' .. id
-    for i = at, at + 4 do
-      parcel.args[#parcel.args + 1] = taken[i]
-    end
-  end
-  for _, parcel in pairs(parcels) do
-    reply = scripts.put(parcel.keys, parcel.args)
-    if reply[1] ~= 'ok' then
-      return reply
-    end
-  end
-  scripts.drop(keys_of(from, NAMES.drop), {batch})
-  return reply
-end
-
--- Moves a job out of a ledger that it does not belong to any more, and first what somebody else took
--- out and did not put anywhere. Returns what became of it: `taken`, `leased` if it runs and stays, or
--- `absent`; or nothing, and what was said against it.
-local function move_out(kind, id, shard, layout, wake)
-  local from, late, above, answer = subject_of(kind, shard), '0', '0', nil
-  for _ = 1, MOVES do
-    local taken = scripts.take(keys_of(from, NAMES.take),
-      {int(layout.epoch), late, above, not answer and id or nil})
-    if taken.err or taken[1] == 'stale' then
-      return nil, taken
-    end
-    if taken[1] == 'ok' then
-      answer = answer or taken[3]
-    end
-    local put = #taken > 5 and deliver(kind, from, layout, taken, wake) or {'ok'}
-    if put[1] == 'late' then
-      late, above = taken[4], put[3]
-    elseif put[1] ~= 'ok' then
-      return nil, put
-    elseif answer then
-      return answer
-    end
-  end
-  return nil, undecided(kind)
+-- The refusal of a call on a job that a reshard is still to move.
+local function not_arrived(kind, layout)
+  return refused('RESHARDING', kind .. ' is being resharded, and this job is yet to be moved, or is on '
+    .. 'its way: repeat the call in a moment. If that does not help, nobody goes on with it: run '
+    .. '`keyfall reshard ' .. kind .. ' --to ' .. layout.shards .. '`')
 end
 
 -- The subject of the ledger that a job is in, and by which place it is asked for there; or nothing,
--- and what was said against it.
-local function place_of(kind, id, layout, wake)
-  local shard, before = shards_of(id, layout)
-  if before then
-    local moved, fault = move_out(kind, id, before, layout, wake)
-    if not moved then
-      return nil, fault
-    elseif moved == 'leased' then
-      return subject_of(kind, before), int(layout.epoch) .. '-'
-    end
+-- and what is said against it: the job is still to be moved, or the ledger that it is to leave, and that
+-- others may put it into, was not told of the layout yet. Also the ledger that it left, or letters of it
+-- are still to leave, if there is one.
+local function place_of(kind, id, layout)
+  local shard, before = shard_of(id, layout.shards), layout.from and shard_of(id, layout.from)
+  local place = int(layout.epoch)
+  if not before or before == shard then
+    return subject_of(kind, shard), place
   end
-  return subject_of(kind, shard), int(layout.epoch)
+  local old = subject_of(kind, before)
+  local stale = misplaced(redis.call('HGET', key_of(old, NAMES.calls), 'layout'), place)
+  if stale then
+    return nil, stale
+  elseif redis.call('HGET', key_of(old, NAMES.lease), id) then
+    return old, place .. '-'
+  elseif redis.call('ZSCORE', key_of(old, NAMES.due), id)
+    or redis.call('HGET', key_of(old, NAMES.leaving), id) then
+    return nil, not_arrived(kind, layout)
+  end
+  return subject_of(kind, shard), place, old
 end
 
--- Calls a script for the ledger that a job is in, given what the list of kinds says. Returns its reply,
--- and by which layout; or an error.
-local function ask(kind, id, listed, wake, call)
-  local layout, fault = read_layout(kind, listed)
-  for _ = 1, LOOKS do
-    if not layout then
-      return fault
-    end
-    local subject, place = place_of(kind, id, layout, wake)
-    local reply = subject and call(subject, place) or place
-    if reply[1] ~= 'stale' then
-      return reply, layout
-    end
-    layout, fault = agree(kind, layout, reply[3])
+-- Calls a script for the ledger that a job is in, by the layout that the first ledger goes by. Returns
+-- the reply, or an error.
+local function ask(kind, id, call)
+  local layout, fault = read_layout(kind, redis.call('HGET', calls_of(kind), 'layout'))
+  if not layout then
+    return fault
   end
-  return undecided(kind)
+  local subject, place, old = place_of(kind, id, layout)
+  local reply = subject and call(subject, place, layout, old) or place
+  if reply[1] == 'stale' then
+    return refused('RESHARDING', 'the ledgers of ' .. kind .. ' disagree on the number of shards, as a '
+      .. 'reshard leaves them that has just begun: repeat the call in a moment. If that does not help, '
+      .. 'run `keyfall get` for this job, after which they agree')
+  end
+  return reply
 end
 
--- What `get` would say of a job if what is kept aside in the ledger that it leaves were where it
--- belongs; nothing if it is not among that.
-local function look_aside(kind, id, from, to)
-  from = subject_of(kind, from)
-  local batch = redis.call('HGET', key_of(from, NAMES.calls), 'batch')
-  local arrived = redis.call('HGET', key_of(subject_of(kind, to), NAMES.calls), 'from/' .. from)
-  if not batch or batch == arrived then
-    return nil
-  end
-  local aside, letter = contents(key_of(from, NAMES.leaving)), nil
-  for i = 1, #aside, 2 do
-    local at, record = string.match(aside[i + 1], '^(%d+) (.*)$')
-    local number = string.sub(aside[i], 1, #id + 1) == id .. ':' and string.sub(aside[i], #id + 2)
-    if aside[i] == id then
-      return {'pending', '', at, record}
-    elseif number and number ~= '' and not (letter and tonumber(letter[3]) > tonumber(at)) then
-      letter = {'dead', '', at, number, record}
-    end
-  end
-  return letter
-end
-
--- What a ledger says of a job; or nothing, and by which newer layout it goes. One that was not told of
--- this layout yet is asked by its own, since nothing can change meanwhile.
-local function get_in(kind, id, shard, layout)
-  local keys = keys_of(subject_of(kind, shard), NAMES.get)
-  local reply = scripts.get(keys, {id, int(layout.epoch)})
-  if reply[1] ~= 'stale' then
-    return reply
-  end
-  local own, fault = read_layout(kind, reply[3])
-  if not own or follows(own, layout) then
-    return nil, own, fault
-  end
-  return scripts.get(keys, {id, int(own.epoch)})
-end
-
--- The same, of all the places in which a job may be.
-local function get_by(kind, id, layout)
-  local shard, before = shards_of(id, layout)
-  local reply, newer, fault = get_in(kind, id, shard, layout)
-  local is_here = reply and (reply[1] == 'pending' or reply[1] == 'leased')
-  if not before or not reply or is_here then
-    return reply, newer, fault
-  end
-  local letters = {reply}
-  reply, newer, fault = get_in(kind, id, before, layout)
-  if not reply or reply[1] == 'pending' or reply[1] == 'leased' then
-    return reply, newer, fault
-  end
-  letters[2], letters[3] = reply, look_aside(kind, id, before, shard)
-  if letters[3] and letters[3][1] == 'pending' then
-    return letters[3]
-  end
-  local latest = letters[1]
-  for i = 2, #letters do
-    local is_later = latest[1] ~= 'dead' or letters[i][1] == 'dead'
-      and tonumber(letters[i][3]) > tonumber(latest[3])
-    latest = is_later and letters[i] or latest
-  end
-  return latest
-end
-
--- What `get` says of a job, wherever it is, while nothing is written; or an error.
+-- What `get` says of a job. Its letters may be yet to be moved, or on their way, and the latest be
+-- among them.
 local function find(kind, id)
-  local layout, fault = read_layout(kind, redis.call('HGET', KINDS, kind))
-  for _ = 1, LOOKS do
-    if not layout then
-      return fault
+  return ask(kind, id, function(subject, place, layout, old)
+    local reply = scripts.get(keys_of(subject, NAMES.get), {id, place})
+    local is_ended = reply[1] == 'absent' or reply[1] == 'dead'
+    if is_ended and old and (redis.call('HGET', key_of(old, NAMES.grave), id)
+      or redis.call('HLEN', key_of(old, NAMES.leaving)) > 0) then
+      return not_arrived(kind, layout)
     end
-    local reply
-    reply, layout, fault = get_by(kind, id, layout)
-    if reply then
-      return reply
-    end
-  end
-  return undecided(kind)
+    return reply
+  end)
 end
 
 -- What a call that has an id was answered before; or nothing, and whether its lane is known. All calls

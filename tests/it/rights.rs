@@ -683,15 +683,16 @@ async fn call(scene: &Scene, url: &str) -> Result<(), String> {
     if paused.is_none() {
         return Err("a kind was not paused".into());
     }
-    let moves = ["1", "2", "3", "4", "5"];
-    let moves = moves.into_iter().find(|id| shard_of(id, 2) == 1).unwrap();
-    let schedule = format!("FCALL keyfall_schedule 1 app1:it:halted:{moves} x EX 3600");
-    calls(&schedule, "").await?;
-    let begun = ["HSET", "keyfall:kinds", "app1:it:halted", "2 1 1"];
-    let _: u64 = admin.command(&begun).await;
-    calls(&schedule, "replaced").await?;
-    let cancel = format!("FCALL keyfall_cancel 1 app1:it:halted:{moves}");
-    calls(&cancel, "cancelled").await?;
+    for (key, field) in [("keyfall:kinds", "app1:it:halted"), (ledger, "layout")] {
+        let _: u64 = admin.command(&["HSET", key, field, "2 1 1"]).await;
+    }
+    let moves = (2..).map(|id: u32| format!("app1:it:halted:{id}"));
+    let mut moves = moves.filter(|key| shard_of(&key[15..], 2) == 1);
+    let moves = moves.next().unwrap();
+    // Which tells the other ledger.
+    assert!(admin.client.get(&moves).await.unwrap().is_none());
+    let schedule = format!("FCALL keyfall_schedule 1 {moves} x EX 3600");
+    calls(&schedule, "created").await?;
     let history = "keyfall:{app1:it:job/0}:history";
     let told: redis::Value = admin.command(&["XRANGE", history, "-", "+"]).await;
     if !format!("{told:?}").contains("fcall") {

@@ -137,7 +137,6 @@ pub(crate) fn functions() -> String {
         lua!("functions/shards.lua"),
         "local function answers()\n",
         lua!("lib/clock.lua"),
-        lua!("lib/placeholder.lua"),
         lua!("lib/lasting.lua"),
         lua!("lib/calls.lua"),
         lua!("lib/record.lua"),

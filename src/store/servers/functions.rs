@@ -12,7 +12,7 @@ use crate::names::{MARKER, Names};
 use crate::record;
 use crate::settings::{MAX_DELAY, PAYLOAD_LIMIT};
 use crate::shards::{MAX_SHARDS, SLOTS, TOLERANCE};
-use crate::store::ledger::script::{CANCEL, DROP, GET, LAYOUT, PUT, SCHEDULE, TAKE, functions};
+use crate::store::ledger::script::{CANCEL, GET, SCHEDULE, functions};
 use crate::store::servers::requirements::{Info, SCHEMA};
 use crate::store::{Server, Store, from_value};
 
@@ -59,9 +59,9 @@ pub(crate) fn library(name: &str, names: &Names) -> String {
          local LIBRARY, VERSION, SCHEMA = '{name}', '{VERSION}', '{SCHEMA}'\n\
          local META, KINDS, PAUSED = '{meta}', '{kinds}', '{paused}'\n\
          local LEDGER = {before}\n\
-         local NAMES = {{calls = {calls}, lanes = {lanes}, leaving = {leaving},\n  \
-         schedule = {producers},\n  cancel = {producers},\n  get = {reads},\n  \
-         take = {take},\n  put = {put},\n  drop = {drop}}}\n\
+         local NAMES = {{calls = {calls}, lanes = {lanes}, due = {due}, lease = {lease},\n  \
+         grave = {grave}, leaving = {leaving},\n  \
+         schedule = {producers},\n  cancel = {producers},\n  get = {reads}}}\n\
          local SEGMENT_BYTES, ID_BYTES = {MAX_SEGMENT_BYTES}, {MAX_ID_BYTES}\n\
          local PAYLOAD_BYTES, DELAY_MS = {PAYLOAD_LIMIT}, {delay}\n\
          local MOST_SHARDS, SLOTS, TOLERANCE = {MAX_SHARDS}, {SLOTS}, {TOLERANCE}\n\
@@ -74,17 +74,17 @@ pub(crate) fn library(name: &str, names: &Names) -> String {
         before = split(&ledger.calls)[0],
         calls = part(&ledger.calls),
         lanes = part(&ledger.lanes),
+        due = part(&ledger.due),
+        lease = part(&ledger.lease),
+        grave = part(&ledger.grave),
         leaving = part(&ledger.leaving),
         producers = list(&ledger.of_producers()),
         reads = list(&ledger.of_reads()),
-        take = list(&ledger.of_leaving()),
-        put = list(&ledger.of_arriving()),
-        drop = list(&ledger.of_dropping()),
         delay = MAX_DELAY.as_millis(),
         plain = record::PLAIN,
         record = record::VERSION,
     );
-    let scripts = [&SCHEDULE, &CANCEL, &GET, &TAKE, &PUT, &DROP, &LAYOUT];
+    let scripts = [&SCHEDULE, &CANCEL, &GET];
     head + &scripts.map(|script| script.as_function()).concat() + &functions()
 }
 

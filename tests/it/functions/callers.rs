@@ -23,6 +23,8 @@ struct FunctionCaller {
     redis: MultiplexedConnection,
     number: u64,
     random: StdRng,
+    /// How many calls were refused because of a reshard. Each of them was repeated.
+    refusals: u64,
     there: BTreeSet<String>,
     fired: BTreeSet<String>,
 }
@@ -35,6 +37,7 @@ impl FunctionCaller {
             redis: connect(&site.url).await,
             number,
             random: StdRng::seed_from_u64(number),
+            refusals: 0,
             there: BTreeSet::new(),
             fired: BTreeSet::new(),
         }
@@ -44,7 +47,12 @@ impl FunctionCaller {
         let mut call = redis::cmd("FCALL");
         call.arg(format!("keyfall_{name}")).arg(1);
         call.arg(format!("{}:{id}", self.kind)).arg(args);
-        call.query_async(&mut self.redis).await.unwrap()
+        loop {
+            match call.query_async(&mut self.redis).await {
+                Err(error) if error.code() == Some("RESHARDING") => self.refusals += 1,
+                answer => return answer.unwrap(),
+            }
+        }
     }
 
     async fn goes_on_until(mut self, over: Arc<AtomicBool>) -> Self {
@@ -127,12 +135,14 @@ async fn while_all_call_and_the_kind_is_resharded_no_job_is_lost_or_there_twice(
         site.client.reshard(&site.kind(), shards).await.unwrap();
     }
     over.store(true, Ordering::Relaxed);
-    let mut fired = BTreeSet::new();
+    let (mut fired, mut refusals) = (BTreeSet::new(), 0);
     for caller in join_all(callers).await {
         let caller = caller.unwrap();
         there.extend(caller.there);
         fired.extend(caller.fired);
+        refusals += caller.refusals;
     }
+    assert!(refusals > 0, "no job was yet to be moved");
     let many = fired.len() as u64;
     let stats = eventually("all that is due has run", async || {
         let stats = site.stats().await;

@@ -6,7 +6,7 @@
 //! | [`words`] | which words, times and keys they take, and what they say of others |
 //! | [`meeting`] | what they store runs, is seen, cancelled and paused by clients and workers |
 //! | [`shards`] | which ledger they put a job into, where a kind has several |
-//! | [`resharding`] | what they find, move and answer while a kind is given another number of shards |
+//! | [`resharding`] | what they answer and refuse while a kind is given another number of shards |
 //! | [`callers`] | many call at once meanwhile: no job is lost, and none is there twice |
 //! | [`repeats`] | calls that are repeated under an id |
 //! | [`trouble`] | a full Redis, names that are taken, databases that do not fit |

@@ -1,5 +1,7 @@
 //! Calls that are repeated under an id of their own.
 
+use keyfall::shard_of;
+
 use super::site;
 
 #[tokio::test]
@@ -60,6 +62,34 @@ async fn a_call_is_known_again_after_the_kind_was_given_another_number_of_shards
     for number in ["n4", "n2", "n1", "n3"] {
         let word: String = site.fcall("cancel", "0", &["CALL", number]).await;
         assert_eq!(word, "cancelled", "{number}");
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn while_a_kind_is_resharded_calls_of_before_are_known_and_refused_ones_forgotten() {
+    let Some((_server, site)) = site().await else {
+        return;
+    };
+    let mut ids = (0..).map(|id: u32| id.to_string());
+    let id = ids.find(|id| shard_of(id, 4) != 0).unwrap();
+    let (first, next) = (
+        ["x", "EX", "60", "CALL", "c1"],
+        ["y", "EX", "90", "CALL", "c2"],
+    );
+    let done = site.placed(&id, &first).await;
+    let begun = ["HSET", "keyfall:kinds", &site.kind(), "4 1 1"];
+    let _: u64 = site.command(&begun).await;
+    let calls = format!("keyfall:{{{}/0}}:calls", site.kind());
+    let _: u64 = site.command(&["HSET", &calls, "layout", "4 1 1"]).await;
+    assert_eq!(site.placed(&id, &first).await, done);
+    let told = site.refused("schedule", &site.key(&id), &next).await;
+    assert!(told.starts_with("RESHARDING"), "{told}");
+    site.client.reshard(&site.kind(), 4).await.unwrap();
+    let replaced = site.placed(&id, &next).await;
+    assert_eq!(replaced.0, "replaced");
+    for (call, answer) in [(first, done), (next, replaced)] {
+        assert_eq!(site.placed(&id, &call).await, answer);
     }
     site.assert_balanced().await;
 }

@@ -1,12 +1,13 @@
-//! While a kind is given another number of shards, functions find its jobs wherever they are, and move
-//! those that they change.
+//! While a kind is given another number of shards, functions refuse calls on jobs that are yet to be
+//! moved, and carry out all others.
 
 use std::collections::{BTreeSet, HashMap};
 
-use keyfall::{NewJob, Router, shard_of};
+use keyfall::{Client, NewJob, Router, shard_of};
 use redis::Value;
 
 use super::site;
+use crate::resharding::FAR;
 use crate::runs::{Gate, eventually, recorder};
 use crate::site::{HOUR, Site};
 
@@ -18,6 +19,36 @@ impl Site {
     async fn state_by_function(&self, id: &str) -> Option<String> {
         let mut told = self.is_seen(id).await?;
         Some(redis::from_redis_value(told.remove("state")?).unwrap())
+    }
+
+    /// Whether functions refuse a job because it is yet to be moved: each of them, and in which words.
+    async fn is_held_back(&self, id: &str) -> bool {
+        let key = self.key(id);
+        if self.try_fcall("get", &key, &[]).await.is_ok() {
+            return false;
+        }
+        for (name, args) in [("get", ""), ("schedule", "x EX 3600"), ("cancel", "")] {
+            let args: Vec<&str> = args.split_whitespace().collect();
+            let told = self.refused(name, &key, &args).await;
+            assert!(told.starts_with("RESHARDING "), "{told}");
+            for word in [&*self.kind(), "repeat the call in a moment", "run `keyfall"] {
+                assert!(told.contains(word), "{told}");
+            }
+        }
+        true
+    }
+
+    /// How many of these are held back, until a client has asked for each of them.
+    async fn held_back(&self, ids: &[String]) -> usize {
+        let mut held_back = 0;
+        for id in ids {
+            if self.is_held_back(id).await {
+                held_back += 1;
+                let found = self.client.get(self.key(id)).await.unwrap();
+                assert!(found.is_some(), "{id}");
+            }
+        }
+        held_back
     }
 
     /// What cancelling says, once and again.
@@ -90,154 +121,131 @@ async fn goes_on(site: &Site, ids: &[String], new: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_way_each_job_is_found_and_none_is_there_twice() {
+async fn half_way_jobs_that_are_yet_to_be_moved_are_refused_and_no_other() {
     let Some((_server, site)) = site().await else {
         return;
     };
-    let ids = site.has_many(600).await;
-    site.begin_to_reshard(4).await;
-    let there = goes_on(&site, &ids, "new").await;
-    site.arrives(4, &there).await;
-    let rest: Vec<String> = there.into_iter().collect();
-    site.begin_to_reshard(2).await;
-    let there = goes_on(&site, &rest, "newer").await;
-    site.arrives(2, &there).await;
+    let mut ids = site.has_many(600).await;
+    for (shards, new) in [(4, "new"), (2, "newer")] {
+        site.begin_to_reshard(shards).await;
+        // Some were moved, and some stay where they are.
+        let held_back = site.held_back(&ids).await;
+        assert!((1..ids.len()).contains(&held_back), "{held_back}");
+        let there = goes_on(&site, &ids, new).await;
+        site.arrives(shards, &there).await;
+        ids = there.into_iter().collect();
+    }
 }
 
 #[tokio::test]
-async fn a_change_that_no_ledger_was_told_of_is_told_to_all() {
+async fn functions_go_by_the_first_ledger_and_not_by_the_list() {
     let Some((_server, site)) = site().await else {
         return;
     };
     let ids = site.has_many(60).await;
     // As whoever reshards leaves it who dies at once.
-    let begun = ["HSET", "keyfall:kinds", &site.kind(), "4 1 1"];
-    let _: u64 = site.command(&begun).await;
+    let listed = async |layout: &str| {
+        let list = ["HSET", "keyfall:kinds", &site.kind(), layout];
+        let _: u64 = site.command(&list).await;
+    };
+    listed("4 1 1").await;
     let there = goes_on(&site, &ids, "new").await;
-    assert_eq!(
-        site.client.shards(&site.kind()).await.unwrap(),
-        (4, Some(1))
-    );
-    for (_, calls) in site.ledgers("calls").await {
-        let layout: String = site.command(&["HGET", &calls, "layout"]).await;
-        assert_eq!(layout, "4 1 1");
-    }
     site.arrives(4, &there).await;
-    // The list was forgotten, and the ledgers know.
+    // The list was forgotten.
     let _: u64 = site.command(&["HDEL", "keyfall:kinds", &site.kind()]).await;
     let rest: Vec<String> = there.into_iter().collect();
     let there = goes_on(&site, &rest, "newer").await;
     site.arrives(4, &there).await;
+    // As whoever drops a kind leaves it who dies before it is off the list.
+    site.client.reshard(&site.kind(), 1).await.unwrap();
+    site.client.prefix(&site.kind()).cancel().await.unwrap();
+    site.client.drop_kind(&site.kind()).await.unwrap();
+    listed("1 7").await;
+    site.placed("1", &["x", "EX", "3600"]).await;
+    site.arrives(1, &BTreeSet::from(["1".to_owned()])).await;
 }
 
 #[tokio::test]
-async fn what_was_taken_along_and_cannot_be_put_anywhere_is_seen_and_not_lost() {
-    // Each of three, a job, a dead letter, and both, is the one that is taken.
-    for taken in 0..3 {
+async fn nothing_is_stored_by_a_new_layout_before_all_ledgers_concerned_were_told() {
+    // Of four ledgers that become two the first ones, or the others, were told.
+    for told in [0..2, 2..4] {
         let Some((_server, site)) = site().await else {
             return;
         };
-        is_kept_aside(&site, taken).await;
+        site.divide(4).await;
+        let list = "keyfall:kinds";
+        let listed: String = site.command(&["HGET", list, &site.kind()]).await;
+        let epoch: u64 = listed.split(' ').nth(1).unwrap().parse().unwrap();
+        let begun = format!("2 {} 4", epoch + 1);
+        let _: u64 = site.command(&["HSET", list, &site.kind(), &begun]).await;
+        let ledgers = site.ledgers("calls").await;
+        for (_, calls) in ledgers.iter().filter(|it| told.contains(&it.0)) {
+            let _: u64 = site.command(&["HSET", calls, "layout", &begun]).await;
+        }
+        // A client that knows nothing of it can still put the job into its third ledger, or one that
+        // does into its first.
+        let mut ids = (0..).map(|id: u32| id.to_string());
+        let id = ids.find(|id| shard_of(id, 4) == 2).unwrap();
+        assert!(site.is_held_back(&id).await);
+        let newcomer = Client::connect(&site.url).await.unwrap();
+        assert!(newcomer.get(site.key(&id)).await.unwrap().is_none());
+        assert_eq!(site.placed(&id, &["x", "EX", "3600"]).await.0, "created");
+        site.arrives(2, &BTreeSet::from([id])).await;
     }
 }
 
-async fn is_kept_aside(site: &Site, taken: usize) {
+#[tokio::test]
+async fn what_is_on_its_way_is_refused_until_it_has_arrived() {
+    let Some((_server, site)) = site().await else {
+        return;
+    };
     let named = |name: &str, shard: u16| {
         let mut ids = (0..).map(|number| format!("{name}-{number}"));
         ids.find(|id| shard_of(id, 2) == shard).unwrap()
     };
-    let all = ["job", "letter", "both"].map(|name| named(name, 1));
-    let ([job, letter, both], stays) = (&all, named("stays", 0));
-    for id in [letter, both] {
-        site.bring(id, "dead").await;
-    }
-    for id in [job, both] {
+    let [job, letter, new] = ["job", "letter", "new"].map(|name| named(name, 1));
+    let stays = named("stays", 0);
+    site.bring(&letter, "dead").await;
+    for id in [&job, &stays] {
         site.placed(id, &["x", "EX", "3600"]).await;
     }
-    let mut before = Vec::new();
-    for id in &all {
-        before.push(site.is_seen(id).await);
+    let before = site.is_seen(&letter).await;
+    let first = |part: &str| format!("keyfall:{{{}/0}}:{part}", site.kind());
+    for (key, field) in [
+        ("keyfall:kinds", &*site.kind()),
+        (&first("calls"), "layout"),
+    ] {
+        let _: u64 = site.command(&["HSET", key, field, "2 1 1"]).await;
     }
-    assert!(before.iter().all(Option::is_some));
-    let begun = ["HSET", "keyfall:kinds", &site.kind(), "2 1 1"];
-    let _: u64 = site.command(&begun).await;
-    site.placed(&stays, &["x", "EX", "3600"]).await;
-    // Somebody has set a key of the ledger to which they go.
-    let ledgers = site.ledgers("calls").await;
-    let (_, calls) = ledgers.iter().find(|(shard, _)| *shard == 1).unwrap();
-    let stats = calls.replace(":calls", ":stats");
-    let () = site.command(&["SET", &stats, "mine"]).await;
-    // Whoever comes next has to bring it where it belongs first.
-    for id in [&all[taken], job, letter, both] {
-        let answer = site.try_fcall("cancel", &site.key(id), &[]).await;
-        assert_eq!(answer.unwrap_err().code(), Some("WRONGTYPE"), "{id}");
-        for (id, before) in all.iter().zip(&before) {
-            assert_eq!(site.is_seen(id).await, *before, "{id}");
-        }
-    }
-    let _: u64 = site.command(&["DEL", &stats]).await;
-    assert_eq!(site.cancelled_twice(letter).await, ["absent", "absent"]);
-    for id in [job, both] {
-        assert_eq!(site.cancelled_twice(id).await, ["cancelled", "absent"]);
-    }
-    assert_eq!(site.is_seen(job).await, None);
-    assert_eq!(site.is_seen(letter).await, before[1]);
-    for id in [letter, both] {
-        let seen = site.state_by_function(id).await;
-        assert_eq!(seen.as_deref(), Some("dead"), "{id}");
-        let letters = site.client.dead_letters(site.key(id)).await.unwrap();
-        assert_eq!(letters.len(), 1, "{id}");
-    }
+    // A client finds that out, and tells the other ledger.
+    assert!(site.client.get(site.key(&stays)).await.unwrap().is_some());
+    assert!(site.is_held_back(&job).await);
+    site.is_taken_along(&job, FAR).await;
+    assert!(site.is_held_back(&job).await);
+    // A letter is yet to be moved. It holds up nobody who does not look for it.
+    let is_refused = async |id: &str| {
+        let answer = site.try_fcall("get", &site.key(id), &[]).await;
+        answer.is_err_and(|error| error.code() == Some("RESHARDING"))
+    };
+    assert!(is_refused(&letter).await);
+    assert_eq!(site.cancelled_twice(&letter).await, ["absent", "absent"]);
+    // Of a job that is nowhere else, letters may be on their way.
+    assert!(is_refused(&new).await);
+    assert_eq!(site.placed(&new, &["x", "EX", "3600"]).await.0, "created");
+    assert!(!is_refused(&new).await && !is_refused(&stays).await);
+    assert_eq!(site.cancelled_twice(&new).await, ["cancelled", "absent"]);
+    assert!(site.client.get(site.key(&job)).await.unwrap().is_some());
+    assert_eq!(site.is_seen(&new).await, None);
+    assert_eq!(site.cancelled_twice(&job).await, ["cancelled", "absent"]);
+    assert!(is_refused(&letter).await);
+    site.client.get(site.key(&letter)).await.unwrap();
+    assert_eq!(site.is_seen(&letter).await, before);
+    // It has died again, where it ran.
+    let grave = ["HSET", &first("grave"), &letter, "2"];
+    let _: u64 = site.command(&grave).await;
+    assert!(is_refused(&letter).await);
+    let _: u64 = site.command(&["HDEL", &first("grave"), &letter]).await;
     site.arrives(2, &BTreeSet::from([stays])).await;
-}
-
-#[tokio::test]
-async fn what_has_arrived_and_was_not_dropped_is_not_seen_a_second_time() {
-    let Some((_server, site)) = site().await else {
-        return;
-    };
-    let mut ids = (0..).map(|id: u32| id.to_string());
-    let id = ids.find(|id| shard_of(id, 2) == 1).unwrap();
-    site.bring(&id, "dead").await;
-    site.placed(&id, &["x", "EX", "3600"]).await;
-    let shadow = format!("keyfall:{{{}/0}}:shadow", site.kind());
-    let record: String = site.command(&["HGET", &shadow, &id]).await;
-    let begun = ["HSET", "keyfall:kinds", &site.kind(), "2 1 1"];
-    let _: u64 = site.command(&begun).await;
-    assert_eq!(site.cancelled_twice(&id).await, ["cancelled", "absent"]);
-    let deleted = site.client.delete_dead_letter(site.key(&id)).await;
-    assert!(deleted.unwrap());
-    // As whoever has put it there and died leaves it: job and letter.
-    let leaving = format!("keyfall:{{{}/0}}:leaving", site.kind());
-    let kept = format!("1 {record}");
-    let aside = ["HSET", &leaving, &id, &kept, &format!("{id}:1"), &kept];
-    let _: u64 = site.command(&aside).await;
-    assert_eq!(site.is_seen(&id).await, None);
-    assert_eq!(site.cancelled_twice(&id).await, ["absent", "absent"]);
-    let left: u64 = site.command(&["EXISTS", &leaving]).await;
-    assert_eq!(left, 0);
-    site.arrives(2, &BTreeSet::new()).await;
-}
-
-#[tokio::test]
-async fn while_redis_is_full_jobs_that_have_to_be_moved_are_looked_up_and_cancelled() {
-    let Some((_server, site)) = site().await else {
-        return;
-    };
-    let ids = site.has_many(12).await;
-    let begun = ["HSET", "keyfall:kinds", &site.kind(), "4 1 1"];
-    let _: u64 = site.command(&begun).await;
-    let () = site.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    for id in &ids {
-        let key = site.key(id);
-        let told = site.refused("schedule", &key, &["x", "EX", "1"]).await;
-        assert!(told.starts_with("OOM"), "{told}");
-        let seen = site.state_by_function(id).await;
-        assert_eq!(seen.as_deref(), Some("pending"), "{id}");
-        assert_eq!(site.cancelled_twice(id).await, ["cancelled", "absent"]);
-    }
-    let () = site.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    site.arrives(4, &BTreeSet::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
