@@ -3,8 +3,8 @@
 -- KEYS  1 calls  keyfall:{app:module:biz/0}:calls
 --       where the field is `layout`; or the list of kinds instead, where it is the kind
 -- ARGV  1 field, 2 layout: `shards epoch` or `shards epoch from`, 3 expected: the layout that is
---       to be there, `-` if there is to be none, or empty for any that it follows, then fields and
---       values to set if they are not there
+--       to be there, or empty for any that it follows, then fields and values to set if they are
+--       not there
 -- Reply {'ok', now µs, layout}: the one that is there now
 -- Holds: may be repeated, and be late: a newer layout stays, since its epoch is larger, or the same
 --       and nothing moves any more.
@@ -20,9 +20,7 @@ end
 
 local there = redis.call('HGET', key, field)
 local fits = not there or age(layout) > age(there)
-if expected == '-' then
-  fits = not there
-elseif expected ~= '' then
+if expected ~= '' then
   fits = fits and (there or '1') == expected
 end
 if fits then

@@ -1,11 +1,10 @@
 //! Kinds that start with several shards: all agree on the number, whoever comes first.
 
 use futures_util::future::join_all;
+use keyfall::Client;
 use keyfall::embedded::Embedded;
-use keyfall::{Client, shard_of};
 use keyfall_testing::proxies::FreezingProxy;
 
-use crate::resharding::FAR;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site};
 
@@ -114,56 +113,46 @@ async fn a_kind_keeps_the_number_that_it_started_with() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_puts_there_before_all_are_told_is_found() {
+async fn a_job_that_is_stored_first_makes_it_a_kind_of_one() {
+    let server = Embedded::start().await.unwrap();
+    let proxy = FreezingProxy::to(&server).await;
+    let site = Site::at(&server.url(), "founding-second").await;
+    let four = Client::builder(&proxy.url).default_shards(4);
+    let four = four.call_timeout(PATIENCE / 3).connect().await.unwrap();
+    // It has looked at everything then, and is about to say that there are four.
+    proxy.freeze_before("/0}:stats");
+    let second = site.key("second");
+    let scheduling = tokio::spawn(async move { four.schedule(second, "").after(HOUR).await });
+    eventually("it founds", async || proxy.is_frozen().then_some(())).await;
+    let first = site.client.schedule(site.key("first"), "").after(HOUR);
+    first.await.unwrap();
+    proxy.thaw();
+    scheduling.await.unwrap().unwrap();
+    assert_eq!(site.client.shards(&site.kind()).await.unwrap(), (1, None));
+    let stats = site.stats().await;
+    assert_eq!((stats.pending, stats.is_balanced()), (2, true), "{stats:?}");
+}
+
+#[tokio::test]
+async fn what_the_first_ledger_says_holds_before_anybody_else_is_told() {
     let site = Site::new("founding-half").await;
     let kind = site.kind();
-    for id in 0..10 {
+    // As whoever founds it leaves it who dies at once.
+    let first = format!("keyfall:{{{kind}/0}}:calls");
+    let _: u64 = site.command(&["HSET", &first, "layout", "4 7"]).await;
+    for id in 0..8 {
         let call = site.client.schedule(site.key(id), "").after(HOUR);
         call.await.unwrap();
     }
-    // As whoever founds it leaves it who dies before the first ledger is told.
-    let moving = ["HSET", "keyfall:kinds", &kind, "4 1 1"];
-    let _: u64 = site.command(&moving).await;
-    let four = newcomer(&site, 4).await;
-    four.schedule(site.key("next"), "")
-        .after(HOUR)
-        .await
-        .unwrap();
-    assert_eq!(four.shards(&kind).await.unwrap(), (4, None));
-    assert_eq!(site.pending_anywhere(&kind).await, 11);
-    for id in 0..10 {
-        assert!(four.get(site.key(id)).await.unwrap().is_some(), "{id}");
-        assert!(site.client.get(site.key(id)).await.unwrap().is_some());
+    let listed: String = site.command(&["HGET", "keyfall:kinds", &kind]).await;
+    assert_eq!(listed, "4 7");
+    let newcomer = newcomer(&site, 2).await;
+    for id in 0..8 {
+        assert!(newcomer.get(site.key(id)).await.unwrap().is_some(), "{id}");
     }
-    let stats = four.stats(&kind).await.unwrap();
-    assert!(stats.is_balanced(), "{stats:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_takes_along_meanwhile_is_found_before_a_kind_has_arrived() {
-    let server = Embedded::start().await.unwrap();
-    let proxy = FreezingProxy::to(&server).await;
-    let site = Site::at(&server.url(), "founding-taken").await;
-    let mut ids = (0..).map(|id| id.to_string());
-    let id = ids.find(|id| shard_of(id, 4) != 0).unwrap();
-    let call = site.client.schedule(site.key(&id), "").after(HOUR);
-    call.await.unwrap();
-    let moving = ["HSET", "keyfall:kinds", &site.kind(), "4 1 1"];
-    let _: u64 = site.command(&moving).await;
-    let builder = Client::builder(&proxy.url).default_shards(4);
-    let four = builder.call_timeout(PATIENCE / 3).connect().await.unwrap();
-    let next = site.key(ids.find(|id| shard_of(id, 4) == 0).unwrap());
-    // It has told all ledgers then, and is about to look what there is in the first.
-    proxy.freeze_before("HSCAN");
-    let scheduling = tokio::spawn(async move { four.schedule(next, "").after(HOUR).await });
-    eventually("it looks", async || proxy.is_frozen().then_some(())).await;
-    site.is_taken_along(&id, FAR).await;
-    proxy.thaw();
-    scheduling.await.unwrap().unwrap();
-    assert_eq!(site.client.shards(&site.kind()).await.unwrap(), (4, None));
-    let found = site.client.get(site.key(&id)).await.unwrap();
-    assert!(found.is_some(), "nobody else would look for it");
-    site.assert_balanced().await;
+    assert_eq!(site.pending_anywhere(&kind).await, 8);
+    let stats = newcomer.stats(&kind).await.unwrap();
+    assert_eq!((stats.pending, stats.is_balanced()), (8, true), "{stats:?}");
 }
 
 #[tokio::test]

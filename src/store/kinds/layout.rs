@@ -18,7 +18,7 @@ use crate::key::Kind;
 use crate::names::LedgerNames;
 use crate::shards::Layout;
 use crate::store::kinds::switches::Switches;
-use crate::store::ledger::script::{FOUND, LAYOUT, Script};
+use crate::store::ledger::script::{FOUND, LAYOUT, START, Script};
 use crate::store::servers::fan_out::is_of_absence;
 use crate::store::{Server, Store, from_value};
 
@@ -68,8 +68,6 @@ impl Layouts {
 pub(in crate::store) enum Expected {
     /// Any layout that the new one follows.
     Anything,
-    /// No layout.
-    Nothing,
     /// This layout.
     #[cfg(feature = "worker")]
     This(Layout),
@@ -186,7 +184,12 @@ impl Store {
     }
 
     /// As `spread`, but leaves out servers and nodes that are away.
-    async fn spread_as_can_be(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
+    pub(in crate::store) async fn spread_as_can_be(
+        &self,
+        kind: &Kind,
+        layout: Layout,
+        until: Instant,
+    ) -> Result<()> {
         if layout == Layout::FIRST {
             return Ok(());
         }
@@ -479,6 +482,24 @@ impl Server {
         self.layout_after(&cmd, key, field, until).await
     }
 
+    /// Writes a layout to the first ledger of a kind, if that is new; `lua/start.lua`. Returns the
+    /// layout of the ledger after that. The call may be repeated and be late.
+    pub(in crate::store) async fn start(
+        &self,
+        kind: &Kind,
+        layout: Layout,
+        until: Instant,
+    ) -> Result<Layout> {
+        let first = self.names.ledger(kind, 0);
+        let mut cmd = self.call_on(&START, &[&first.stats, &first.calls], &first);
+        cmd.arg(layout.to_string());
+        let called = self.eval(&START, &cmd, &self.clock, &first.subject, until);
+        match called.await?.reply.text()?.as_str() {
+            "" => Ok(Layout::FIRST),
+            text => Layout::parse(text).ok_or_else(|| not_ours(kind, &first.calls, text)),
+        }
+    }
+
     /// Sends a call of `lua/layout.lua`, and returns the layout that is stored after it.
     async fn layout_after(
         &self,
@@ -517,7 +538,6 @@ fn add_layout(cmd: &mut Cmd, field: &str, layout: Layout, expected: Expected, ke
     cmd.arg(field).arg(layout.to_string());
     match expected {
         Expected::Anything => cmd.arg(""),
-        Expected::Nothing => cmd.arg("-"),
         #[cfg(feature = "worker")]
         Expected::This(layout) => cmd.arg(layout.to_string()),
     };

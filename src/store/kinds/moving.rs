@@ -14,7 +14,9 @@ use crate::names::MARKER;
 use crate::shards::Layout;
 use crate::store::Ledger;
 use crate::store::ledger::reply::{Answered, Reply};
-use crate::store::ledger::script::{DROP, NAMES, PUT, TAKE};
+#[cfg(feature = "worker")]
+use crate::store::ledger::script::NAMES;
+use crate::store::ledger::script::{DROP, PUT, TAKE};
 use crate::store::ledger::who;
 
 /// The name that stands for the counters of a ledger in a batch. No id is `*`.
@@ -267,6 +269,7 @@ impl Ledger {
 
     /// A page of the names in one part of the ledger, about [`PAGE`] of them, and the cursor of the
     /// next page; `lua/names.lua`. The first cursor is `0`, and `0` is also the answer at the end.
+    #[cfg(feature = "worker")]
     pub(crate) async fn names_in(
         &self,
         part: Part,
@@ -286,9 +289,11 @@ impl Ledger {
 }
 
 /// About how many names a page has. Redis may return a few more, and repeat some.
+#[cfg(feature = "worker")]
 const PAGE: usize = 256;
 
 /// The part of a ledger whose names are read.
+#[cfg(feature = "worker")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part {
     /// Jobs that are pending or running: all that have a record. A job keeps its record while it is

@@ -2,37 +2,23 @@
 //! and creates the ledgers that it starts with.
 //!
 //! A kind has one ledger by default on a single server, and about one for each primary on a
-//! cluster. A kind with more begins as if it were resharded at once: the list of kinds gets a
-//! layout "from one to n", all n ledgers are told, and once the first ledger holds nothing that
-//! belongs elsewhere, the layout is settled. So the ledgers refuse a client that still takes the
-//! kind for a kind of one ledger, and jobs that it stored before are moved. A client that registers
-//! the same kind at the same time finds it in the list.
+//! cluster. The first ledger decides: it takes the layout of a kind that starts with several, unless
+//! a client that takes the kind for a kind of one ledger has stored a job there. From then on it
+//! refuses such clients. So no job has to be moved, and the other ledgers may be told later.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
-use tokio::time::timeout_at;
 
 use crate::error::Result;
 use crate::key::Kind;
-use crate::shards::{Layout, shard_of};
+use crate::shards::Layout;
 use crate::store::kinds::dropping::dropping;
-use crate::store::kinds::layout::Expected;
-use crate::store::kinds::moving::Part;
-use crate::store::ledger::reply::ReplyWord;
 use crate::store::servers::fan_out::is_of_absence;
-use crate::store::{Ledger, Server, Store, from_value};
+use crate::store::{Server, Store, from_value};
 
 /// The most ledgers that a kind starts with by default.
 const MOST: u16 = 8;
-
-/// How often the first ledger is looked through. Jobs that are still there afterwards are left to a
-/// reshard.
-const LOOKS: usize = 4;
-
-/// How many names one call of `lua/take.lua` gets at the most.
-const NAMES: usize = 128;
 
 impl Store {
     /// Makes a kind known to all clients and workers, before its first job is acknowledged.
@@ -49,7 +35,7 @@ impl Store {
     /// If a server that is needed does not answer before `until`, or refuses a call. A repeat is
     /// harmless.
     pub(crate) async fn register(
-        self: &Arc<Self>,
+        &self,
         kind: &Kind,
         ledgers: Option<u16>,
         until: Instant,
@@ -114,58 +100,25 @@ impl Store {
 
     /// Looks up the layout of a kind. A kind that nobody knows gets `ledgers` ledgers and is added
     /// to the list.
-    async fn find_or_found(
-        self: &Arc<Self>,
-        kind: &Kind,
-        ledgers: u16,
-        until: Instant,
-    ) -> Result<()> {
+    async fn find_or_found(&self, kind: &Kind, ledgers: u16, until: Instant) -> Result<()> {
         if self.knows(kind, until).await? {
-            let layout = self.look_up(kind, until).await?;
-            // The client that registered it may have died half-way.
-            if layout.from == Some(Layout::FIRST.shards) {
-                self.see_it_arrive(kind, layout, until).await;
-            }
-            return Ok(());
+            return self.look_up(kind, until).await.map(drop);
         }
         // A fail-over may have lost the entry in the list, but not all ledgers.
         if let Some(layout) = self.of_ledgers(kind, ledgers.max(MOST), until).await? {
             self.layouts.set(kind, layout);
             return self.spread(kind, layout, layout.ledgers(), until).await;
         }
-        let first = Ledger::new(self.clone(), kind.clone(), Layout::FIRST.place(0), false);
-        if ledgers == 1 || first.was_used(until).await? {
-            self.layouts.set(kind, Layout::FIRST);
-            return self.enlist(kind, until).await;
+        let mut layout = Layout::FIRST;
+        if ledgers > 1 {
+            let several = layout.to_at(ledgers, self.time(until).await?).settled();
+            let home = self.home_of(kind, 0);
+            layout = home.start(kind, several, until).await?;
         }
-        let wanted = Layout::FIRST.to_at(ledgers, self.time(until).await?);
-        let kinds = self.names.kinds();
-        let (home, nothing) = (self.home_of(kind, 0), Default::default());
-        let expected = Expected::Nothing;
-        let founding = home.set_layout(&kinds, kind.as_str(), wanted, expected, &nothing, until);
-        let layout = founding.await?;
         self.layouts.set(kind, layout);
-        if layout == wanted {
-            self.see_it_arrive(kind, layout, until).await;
-        }
-        Ok(())
-    }
-
-    /// Settles the layout of a kind that starts with several ledgers; see `arrive`.
-    ///
-    /// A ledger on a node that is away must not hold up calls on the others. So this waits only as
-    /// long as a call to all servers may take; the task goes on in the background, and if it fails,
-    /// the next registration repeats it.
-    async fn see_it_arrive(self: &Arc<Self>, kind: &Kind, layout: Layout, until: Instant) {
-        let (store, of) = (self.clone(), kind.clone());
-        let arriving = tokio::spawn(async move {
-            if let Err(error) = store.arrive(&of, layout, until).await {
-                tracing::debug!(kind = %of, %error, "a kind has not arrived yet");
-            }
-        });
-        let patience = self.patience_for_all(until);
-        if timeout_at(patience.into(), arriving).await.is_err() {
-            tracing::debug!(%kind, "it arrives while others go on");
+        match layout {
+            Layout::FIRST => self.enlist(kind, until).await,
+            layout => self.spread_as_can_be(kind, layout, until).await,
         }
     }
 
@@ -195,27 +148,6 @@ impl Store {
         }
         Ok(newest)
     }
-
-    /// Tells all ledgers of a kind that starts with several, moves jobs that other clients have
-    /// stored in the first one meanwhile, and settles the layout. A layout that is not settled
-    /// after [`LOOKS`] rounds is left to a reshard.
-    async fn arrive(self: &Arc<Self>, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
-        self.spread(kind, layout, layout.ledgers(), until).await?;
-        let first = Ledger::new(self.clone(), kind.clone(), layout.old_place(0), false);
-        for _ in 0..LOOKS {
-            match first.clear(layout, until).await? {
-                None => break,
-                Some(0) => {
-                    let settled = layout.settled();
-                    self.spread(kind, settled, layout.ledgers(), until).await?;
-                    self.layouts.learn(kind, settled);
-                    break;
-                }
-                Some(_) => {}
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Server {
@@ -233,45 +165,5 @@ impl Server {
         both.hdel(&kinds, dropping(kind));
         both.hset_nx(&kinds, kind.as_str(), layout.to_string());
         self.pipeline(&both, until).await.map(drop)
-    }
-}
-
-impl Ledger {
-    /// Whether this ledger has ever accepted a job: its counter `accepted` exists.
-    async fn was_used(&self, until: Instant) -> Result<bool> {
-        let mut get = redis::cmd("HGET");
-        get.arg(&self.names.stats).arg("accepted");
-        let accepted: Option<u64> = from_value(self.server.command(&get, until).await?)?;
-        Ok(accepted.is_some())
-    }
-
-    /// Moves the jobs, dead letters and adopted keys that belong to other ledgers by this layout.
-    /// Returns the number of names that were found. `None` if a part has more than one page, if a
-    /// job to be moved is running, or if the ledger has another layout.
-    async fn clear(&self, layout: Layout, until: Instant) -> Result<Option<usize>> {
-        let mut moved = 0;
-        for part in [Part::Jobs, Part::Letters, Part::Keys] {
-            let (next, mut names) = self.names_in(part, "0", until).await?;
-            if next != "0" {
-                return Ok(None);
-            }
-            let shard = |name: &str| {
-                let id = name.split_once(':').map_or(name, |(id, _)| id);
-                shard_of(id, layout.shards)
-            };
-            names.retain(|name| shard(name) != self.place().shard);
-            moved += names.len();
-            for names in names.chunks(NAMES) {
-                let answers = self.move_out(names, layout, until).await?;
-                let is_free = |it: &crate::store::Answered| it.answer != ReplyWord::Leased;
-                if !answers.is_some_and(|answers| answers.iter().all(is_free)) {
-                    return Ok(None);
-                }
-            }
-        }
-        // After the search: a batch that another client took out before the search was not visible
-        // to it.
-        let is_pushed = self.push_on(layout, until).await?;
-        Ok(is_pushed.then_some(moved))
     }
 }

@@ -299,6 +299,7 @@ impl Reply {
     }
 
     /// The next value as words separated by blanks, such as ids.
+    #[cfg(feature = "worker")]
     pub(crate) fn words(&mut self) -> Result<Vec<String>> {
         Ok(self
             .text()?

@@ -202,8 +202,10 @@ scripts! {
     ASIDE = "aside", 1 keys, ["clock", "placeholder"];
     CURE = "cure", 1 keys, ["clock"];
     LAYOUT = "layout", 1 keys, ["clock", "lasting"];
+    START = "start", 2 keys, ["clock", "lasting"];
     TAKE = "take", 9 keys, ["clock", "lasting", "placeholder", "calls", "count", "dead"];
     PUT = "put", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
+    #[cfg(feature = "worker")]
     NAMES = "names", 1 keys, ["clock", "placeholder"];
     IDLE = "idle", 7 keys, ["clock", "lasting", "calls"];
     #[cfg(feature = "worker")]

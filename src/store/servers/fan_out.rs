@@ -202,15 +202,6 @@ impl Store {
         self.cluster()
             .map_or(until, |cluster| cluster.patience_for_one(until))
     }
-
-    /// The deadline of a caller that asks all ledgers and can do without some of them.
-    pub(in crate::store) fn patience_for_all(&self, until: Instant) -> Instant {
-        match (self.has_parts(), self.away().is_empty()) {
-            (false, _) => until,
-            (true, true) => until.min(Instant::now() + PATIENCE),
-            (true, false) => until.min(Instant::now() + IMPATIENCE),
-        }
-    }
 }
 
 impl<T> MemberReplies<T> {

@@ -193,6 +193,17 @@ impl Scene {
                 );
                 set.await.map(|_| vec!["told"])
             }
+            "start" => {
+                let several = Layout::FIRST.to(2).settled();
+                let start = ledger.server.start(ledger.kind(), several, soon());
+                start.await.map(|layout| {
+                    vec![if layout == Layout::FIRST {
+                        "kept"
+                    } else {
+                        "set"
+                    }]
+                })
+            }
             "names" => {
                 for part in [Part::Jobs, Part::Letters, Part::Keys] {
                     ledger.names_in(part, "0", soon()).await?;
@@ -345,6 +356,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("trim", &["kept"]),
         ("restore", &["created", "created", "buried"]),
         ("layout", &["told"]),
+        ("start", &["kept"]),
         ("names", &["named"]),
         ("take", &["taken", "leased", "taken", "taken"]),
         ("put", &["put"]),

@@ -199,6 +199,8 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let layout = Layout::FIRST.to(1);
     let spread = ledger.store.spread(ledger.kind(), layout, 1, soon());
     spread.await.unwrap();
+    let start = ledger.server.start(ledger.kind(), layout, soon());
+    start.await.unwrap();
     let founded = ledger.server.found_one(ledger.kind(), 0, soon());
     founded.await.unwrap();
     let old = ledger.store.ledger(ledger.kind(), layout.place(0));

@@ -1,0 +1,20 @@
+-- start: says how many shards a kind has that starts with several, if its first ledger is new.
+--
+-- KEYS  1 stats  keyfall:{app:module:biz/0}:stats
+--       2 calls  keyfall:{app:module:biz/0}:calls
+-- ARGV  1 layout
+-- Reply {'ok', now µs, layout}: the one that the ledger goes by now, empty for one shard
+-- Holds: may be repeated, and be late. A ledger that has ever accepted a job, or knows a layout,
+--       keeps its own. So whoever is first decides: this call, or a job that is stored here by
+--       somebody who takes the kind for one of one shard.
+
+local _, stamp = now_us()
+
+local accepted = redis.call('HGET', KEYS[1], 'accepted')
+local layout = redis.call('HGET', KEYS[2], 'layout')
+if not accepted and not layout then
+  layout = ARGV[1]
+  redis.call('HSET', KEYS[2], 'layout', layout)
+  keep_for_good(KEYS[2])
+end
+return {'ok', stamp, layout or ''}
