@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_written_down_and_buried_at_the_end() {
+    fn a_failure_is_recorded_and_the_last_one_buries_the_job() {
         let (when, header, step) = later(verb(Outcome::retry("no"), 2));
         assert_eq!(when, When::After(Duration::from_secs(5)));
         assert_eq!(header, r#"{"v":1,"attempts":2,"error":"no"}"#);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn again_counts_and_records_no_failure() {
+    fn again_counts_an_attempt_and_records_no_failure() {
         let (when, header, step) = later(verb(Outcome::again(), 1));
         assert_eq!(when, When::After(Duration::from_secs(1)));
         assert_eq!(header, r#"{"v":1,"attempts":1}"#);

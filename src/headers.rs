@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_as_a_map_in_order() {
+    fn headers_are_written_as_a_map_in_order() {
         let headers = Headers::from_iter([("z", "1"), ("a", "2"), ("z", "3")]);
         let text = serde_json::to_string(&headers).unwrap();
         assert_eq!(text, r#"{"a":"2","z":"3"}"#);

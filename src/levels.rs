@@ -98,7 +98,7 @@ fn module_path(file: &Path) -> Vec<String> {
 }
 
 #[test]
-fn each_module_uses_only_modules_of_the_levels_before_it() {
+fn each_module_uses_only_modules_of_lower_levels() {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let root = Root::read(&fs::read_to_string(src.join("lib.rs")).unwrap());
     let mut paths = Vec::new();
@@ -140,7 +140,7 @@ fn each_module_uses_only_modules_of_the_levels_before_it() {
 }
 
 #[test]
-fn an_edge_that_goes_up_is_found() {
+fn an_upward_dependency_is_found() {
     let root = Root::read(
         "//! | 0 | `low` | text |\n//! | 0 | `side` | text |\n//! | 1 | `high` | text |\n\
          mod low;\nmod side;\npub mod high;\n#[cfg(test)]\nmod probe;\npub use high::{Tower, Roof as Top};\n",

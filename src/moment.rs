@@ -109,7 +109,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     #[test]
-    fn the_sleep_of_the_machine_counts() {
+    fn the_time_that_the_machine_sleeps_counts() {
         let before = Moment::now();
         let after = Moment {
             instant: before.instant,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_was_set_raises_a_doubt_and_decides_only_where_nothing_else_can() {
+    fn the_wall_clock_decides_only_where_no_other_clock_counts_sleep() {
         let before = Moment::now();
         let wall = before.wall + HOUR;
         let after = Moment { wall, ..before };

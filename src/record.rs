@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_header_is_what_the_serialiser_writes() {
+    fn the_plain_header_equals_the_serialised_one() {
         let header = Header::default();
         assert_eq!(serde_json::to_string(&header).unwrap(), PLAIN);
         assert_eq!(header.to_line(), PLAIN);
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_begins_anew_keeps_all_but_attempts_and_error() {
+    fn a_fresh_start_clears_only_attempts_and_error() {
         let kept = r#""headers":{"a":"1"},"max_attempts":2,"tenant":7}"#;
         let line = format!(r#"{{"v":1,"attempts":3,"error":"no",{kept}"#);
         let untried = Header::parse(line.as_bytes()).unwrap().untried();
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_apart() {
+    fn faults_are_distinguished() {
         let fault = |bytes: &'static [u8]| Record::parse(bytes).unwrap_err();
         assert_eq!(fault(b""), RecordFault::Missing);
         assert_eq!(fault(b"{\"v\":2,\"x\":1}\n1\n"), RecordFault::Newer(2));

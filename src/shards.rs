@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_spread_evenly_and_hints_keep_together() {
+    fn ids_spread_evenly_and_equal_hints_share_a_shard() {
         for shards in [2, 3, 4, 32, MAX_SHARDS] {
             let mut counts = vec![0_u32; usize::from(shards)];
             for number in 0..100_000 {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_has_an_old_place_only_while_it_may_be_there() {
+    fn a_job_has_an_old_place_only_during_a_reshard() {
         let moving = Layout::FIRST.to(4);
         let ids: Vec<String> = (0..100).map(|number| number.to_string()).collect();
         for id in &ids {

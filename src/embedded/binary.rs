@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_that_is_named_must_be_there() {
+    fn a_named_binary_must_exist() {
         let error = search(Some("/nonexistent/redis".into()), OsStr::new("/bin")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidSetting);
         assert!(

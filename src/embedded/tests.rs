@@ -63,7 +63,7 @@ async fn eventually(what: &str, mut probe: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn it_runs_the_shipped_configuration() {
+async fn the_server_runs_the_shipped_configuration() {
     let server = Embedded::start().await.unwrap();
     assert_eq!(server.pid(), u32::try_from(pid(&server).as_raw_pid()).ok());
     // Redis prints the letters in an order of its own.
@@ -264,7 +264,7 @@ async fn kept_data_exist_at_the_next_start() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_kept_is_refused() {
+async fn an_unusable_data_directory_is_refused() {
     let too_long = env::temp_dir().join("x".repeat(MAX_SOCKET_BYTES));
     for (dir, hint) in [
         (too_long.as_path(), "shorter"),

@@ -171,7 +171,7 @@ async fn a_payload_that_does_not_decode_is_buried_with_the_path() {
 }
 
 #[tokio::test]
-async fn every_extractor_and_eight_arguments() {
+async fn a_handler_takes_every_extractor_and_eight_arguments() {
     #[derive(Clone)]
     struct App {
         limit: u32,
@@ -287,7 +287,7 @@ async fn a_sample_has_the_given_fields() {
 }
 
 #[tokio::test]
-async fn an_extractor_can_be_tried_without_a_router() {
+async fn an_extractor_can_be_tested_without_a_router() {
     let sample = Job::sample("a:b:c:42").route("a:b:{biz}:{id}");
     let job = sample.source(crate::Source::Pacer).build();
     let Segments(both) = Segments::<(String, u8)>::from_job(&job, &()).await.unwrap();

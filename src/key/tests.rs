@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fault_names_the_segment_that_has_it(
+    fn a_fault_names_its_segment(
         segments in prop::array::uniform4("[a-z0-9]{1,9}"),
         at in 0_usize..4,
         wrong in "[*{} \t\n\0é\u{a0}]{1,3}|",

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_without_end_is_left() {
+    fn an_endless_chain_of_sources_is_cut() {
         #[derive(Debug)]
         struct Circle;
 

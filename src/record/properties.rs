@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(bytes: Vec<u8>, lines in "[\\PC\n@ {}\":0-9v]{0,80}") {
+    fn parsing_never_panics(bytes: Vec<u8>, lines in "[\\PC\n@ {}\":0-9v]{0,80}") {
         for bytes in [bytes, lines.into_bytes()] {
             if let Err(fault) = Record::parse(bytes.clone()) {
                 prop_assert_eq!(fault == RecordFault::Missing, bytes.is_empty());
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fault_says_which_part_it_is_in(header in header(), word in "[^ \n@]{1,9}") {
+    fn a_fault_names_the_part_of_the_record(header in header(), word in "[^ \n@]{1,9}") {
         let line = header.to_line();
         let fault = |stored: String| Record::parse(stored.into_bytes()).unwrap_err().to_string();
         let steps = fault(format!("{line}\n1 {word}\n"));

@@ -59,7 +59,7 @@ fn the_longest_delay_occurs_in_the_sequence() {
 }
 
 #[test]
-fn named_ladders() {
+fn named_ladders_have_their_rungs() {
     let day = [15, 180, 600, 1800, 1800, 3600, 7200, 21600, 54000];
     assert_eq!(delays(&RetryPolicy::day_ladder()), day);
     assert_eq!(delays(&RetryPolicy::default()), day);
@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(
+    fn parsing_never_panics(
         text: String,
         dense in "[-+0-9.,:hmsdwyPTμuno ]{0,40}",
         table in r#"[{}\[\]":, a-z0-9-]{0,60}"#,

@@ -55,7 +55,7 @@ fn options_reach_the_route_in_any_order() {
 }
 
 #[test]
-fn mistakes_are_errors_that_name_the_remedy() {
+fn mistakes_are_errors_with_a_remedy() {
     let fault = |result: Result<Router>| {
         let error = result.unwrap_err();
         (error.kind(), error.to_string())
@@ -148,7 +148,7 @@ fn options_of_the_fallback_are_checked() {
 }
 
 #[test]
-fn the_table_knows_nothing_of_the_fallback() {
+fn the_fallback_is_not_in_the_table() {
     let router = Router::new().fallback(done).route("a:b:c:1", done);
     let routes = router.finish().unwrap();
     let key = |text: &str| text.into_job_key().unwrap();

@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fault_names_the_segment_that_has_it(
+    fn a_fault_names_its_segment(
         parts in parts(),
         at in 0_usize..4,
         wrong in prop::sample::select(&["", "a*", "{", "{1x}", "{x:[}", "é é", "{x:a*:}}"][..]),

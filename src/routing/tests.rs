@@ -13,7 +13,7 @@ fn key(text: &str) -> JobKey {
 }
 
 #[test]
-fn a_malformed_pattern_is_quoted_and_told_segment_rule_and_remedy() {
+fn the_error_for_a_malformed_pattern_names_segment_rule_and_remedy() {
     let long_literal = format!("a:{}:c:*", "x".repeat(65));
     let nested = format!("a:b:c:{{id:{}}}", "(".repeat(9_999));
     #[rustfmt::skip]
@@ -162,7 +162,7 @@ fn priority_wins_and_then_the_leftmost_narrower_segment() {
 }
 
 #[test]
-fn coverage_tells_whether_the_id_matters() {
+fn coverage_says_whether_the_id_matters() {
     let table = RouteTable::new(vec![
         (pattern("a:b:c:*"), 0),
         (pattern("a:b:*:{id:[0-9]+}"), 0), // worse than the first for a:b:c

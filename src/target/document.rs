@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_put_in_as_it_is_and_bytes_as_base64() {
+    fn json_is_embedded_verbatim_and_bytes_as_base64() {
         let sample = |payload: &'static [u8]| Job::sample("a:b:c:1").raw_payload(payload).build();
         let text = Document::of(&sample(br#"{"a": 1.50}"#), false).to_json();
         let text = String::from_utf8(text).unwrap();

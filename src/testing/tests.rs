@@ -174,7 +174,7 @@ async fn a_cancelled_or_replaced_job_does_not_run() {
 }
 
 #[tokio::test]
-async fn without_a_route_a_job_stays_pending_and_the_fallback_takes_it() {
+async fn a_job_without_a_route_stays_pending_or_goes_to_the_fallback() {
     let app: Router = Router::new().route("a:b:c:*", done);
     let mut rehearsal = Rehearsal::new(app.clone());
     rehearsal.schedule("x:y:z:1", "");
@@ -220,7 +220,7 @@ async fn a_job_that_never_waits_is_noticed() {
 }
 
 #[tokio::test]
-async fn the_terms_of_a_job_win_over_those_of_its_route() {
+async fn the_terms_of_a_job_override_its_route() {
     let app = Router::new().route("a:b:c:*", async || Outcome::retry("no"));
     let mut rehearsal = Rehearsal::new(app);
     let second = Duration::from_secs(1);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_list_is_read_now_and_then_and_at_once_in_doubt() {
+    async fn the_list_is_read_regularly_and_at_once_in_doubt() {
         assert_eq!(reads(50, false, async |_| {}).await, [20, 40]);
         let once = reads(15, false, async |it| {
             sleep(Duration::from_secs(3)).await;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn doubts_without_cause_are_heard_less_and_less() {
+    async fn repeated_doubts_without_cause_cause_fewer_reads() {
         let always = async |it: &Freshness| {
             for _ in 0..2000 {
                 it.doubt();

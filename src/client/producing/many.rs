@@ -386,7 +386,7 @@ mod tests {
 
     /// Callers see a difference only when a connection breaks.
     #[test]
-    fn batches_with_a_key_in_common_stay_in_line() {
+    fn batches_with_a_common_key_stay_in_order() {
         let far_apart = (0..BATCH).chain([0]).map(|id| (id, 1));
         assert!(has_a_key_twice(&batches(far_apart)));
         assert!(!has_a_key_twice(&batches((0..=BATCH).map(|id| (id, 1)))));

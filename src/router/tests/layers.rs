@@ -71,7 +71,7 @@ async fn a_rate_limit_counts_for_each_route_and_over_clones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_state_too_layers_are_made_once() {
+async fn layers_are_made_once_without_a_state_too() {
     let router = Router::new()
         .route("a:b:x:*", done)
         .layer(RateLimitLayer::new(1, SECOND));
@@ -141,7 +141,7 @@ async fn a_shed_job_is_a_failure() {
 }
 
 #[tokio::test]
-async fn layers_that_change_jobs_and_outcomes() {
+async fn layers_can_change_jobs_and_outcomes() {
     async fn fail(job: Job) -> Outcome {
         Outcome::retry(job.payload().len().to_string())
     }
@@ -166,7 +166,7 @@ async fn a_buffer_is_made_on_the_runtime_of_the_worker() {
 }
 
 #[tokio::test]
-async fn a_retry_within_the_run() {
+async fn a_layer_can_retry_within_the_run() {
     #[derive(Clone)]
     struct Twice(bool);
     impl Policy<Job, Outcome, Infallible> for Twice {
@@ -198,7 +198,7 @@ async fn a_retry_within_the_run() {
 }
 
 #[tokio::test]
-async fn the_last_layer_is_the_outermost_and_the_fallback_has_it_too() {
+async fn the_last_layer_is_the_outermost_for_the_fallback_too() {
     let order: Arc<Mutex<Vec<&str>>> = Arc::default();
     let note = |what: &'static str| {
         let order = order.clone();

@@ -224,7 +224,7 @@ mod tests {
 
     #[cfg(not(feature = "tls"))]
     #[test]
-    fn a_build_without_tls_says_so_and_what_to_do() {
+    fn a_build_without_tls_names_the_missing_feature() {
         for scheme in ["rediss", "valkeys"] {
             for rest in ["localhost", "user:geheim@localhost:6380/1", ":geheim@"] {
                 let url = format!("{scheme}://{rest}");

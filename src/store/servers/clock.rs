@@ -105,7 +105,7 @@ mod tests {
     const EPOCH: u64 = 1_763_000_000_000_000;
 
     #[test]
-    fn a_closer_sample_replaces_a_vague_one_and_not_the_other_way_round() {
+    fn a_precise_sample_replaces_a_vague_one_but_not_the_reverse() {
         let clock = RedisClock::default();
         let start = Instant::now();
         clock.observe(start, start + 100 * MS, UnixUs(EPOCH + 90_000));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_is_as_vague_as_its_round_trip_was_long() {
+    fn the_uncertainty_of_a_sample_is_its_round_trip() {
         let clock = RedisClock::default();
         assert_eq!(clock.bounds(), None);
         let start = Instant::now() - 2000 * MS;

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_ordered_as_numbers_and_come_back_as_they_were() {
+    fn ids_are_ordered_as_numbers_and_round_trip() {
         let id = |text: &str| text.parse::<EntryId>().unwrap();
         assert!(id("9-10") > id("9-9") && id("10-0") > id("9-9"));
         assert_eq!(id("1763765346000-17").to_string(), "1763765346000-17");

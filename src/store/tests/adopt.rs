@@ -52,7 +52,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn a_value_with_a_time_becomes_a_job_replaces_one_or_succeeds_a_run() {
+async fn a_value_with_an_expiry_creates_replaces_or_succeeds() {
     let bench = Bench::new().await;
     bench.every_state().await;
     let ids = State::ALL.map(State::id);
@@ -98,7 +98,7 @@ async fn a_value_with_a_time_becomes_a_job_replaces_one_or_succeeds_a_run() {
 }
 
 #[tokio::test]
-async fn another_time_moves_the_job_and_another_value_replaces_it() {
+async fn a_new_expiry_moves_the_job_and_a_new_value_replaces_it() {
     let bench = Bench::new().await;
     let due = bench.adopted("a").await;
     let record = bench.record("a").await;
@@ -121,7 +121,7 @@ async fn another_time_moves_the_job_and_another_value_replaces_it() {
 }
 
 #[tokio::test]
-async fn a_key_that_loses_its_time_or_is_taken_away_cancels() {
+async fn a_key_that_is_persisted_or_deleted_cancels_its_job() {
     let bench = Bench::new().await;
     for (id, command, rest, why) in [
         ("persisted", "PERSIST", &[][..], Seen),
@@ -154,7 +154,7 @@ async fn a_key_that_loses_its_time_or_is_taken_away_cancels() {
 }
 
 #[tokio::test]
-async fn jobs_that_were_scheduled_otherwise_are_not_cancelled_by_their_keys() {
+async fn keys_do_not_cancel_jobs_that_were_scheduled_by_other_means() {
     let bench = Bench::new().await;
     bench.schedule("ours", after(HOUR)).await;
     for why in [Seen, Over, Begun] {
@@ -236,7 +236,7 @@ async fn a_change_by_another_call_stands_until_the_key_changes() {
 }
 
 #[tokio::test]
-async fn a_job_that_waits_to_be_retried_begins_anew_when_its_key_is_set_again() {
+async fn setting_the_key_again_restarts_a_job_that_waits_for_a_retry() {
     let bench = Bench::new().await;
     bench.adopted("a").await;
     bench.reschedule("a", after(Duration::ZERO)).await;
@@ -271,7 +271,7 @@ async fn a_successor_is_adopted_moved_replaced_and_dropped() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_about_to_run_is_taken_back_if_its_key_says_so() {
+async fn a_claimed_job_is_taken_back_if_its_key_changed() {
     let bench = Bench::new().await;
     let mut tokens = Vec::new();
     let ids = ["same", "missing", "lost", "persisted", "postponed", "other"];
@@ -351,7 +351,7 @@ async fn a_missing_key_is_lost_only_if_its_expiry_is_not_known() {
 }
 
 #[tokio::test]
-async fn a_job_whose_key_was_seen_postponed_once_it_was_claimed_is_not_run() {
+async fn a_claimed_job_whose_key_was_postponed_does_not_run() {
     let bench = Bench::new().await;
     for id in ["postponed", "other"] {
         bench.adopted(id).await;
@@ -516,7 +516,7 @@ async fn any_expiry_that_redis_accepts_is_a_due_time() {
 }
 
 #[tokio::test]
-async fn a_call_reads_so_many_bytes_and_leaves_the_rest() {
+async fn a_call_reads_a_bounded_number_of_bytes_and_leaves_the_rest() {
     let bench = Bench::new().await;
     let large = "x".repeat(3 << 20);
     let ids = ["a", "b", "c"];
@@ -570,7 +570,7 @@ async fn a_full_server_refuses_new_jobs_and_accepts_all_other_changes() {
 }
 
 #[tokio::test]
-async fn keys_whose_time_is_over_are_forgotten() {
+async fn expired_keys_are_forgotten() {
     let bench = Bench::new().await;
     let adopted = bench.names().adopted.clone();
     for number in 0..100 {

@@ -167,7 +167,7 @@ async fn a_due_job_without_a_record_becomes_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn a_record_alone_becomes_a_dead_letter_with_its_payload() {
+async fn an_orphaned_record_becomes_a_dead_letter_with_its_payload() {
     for (lost, accepted) in [(true, 1), (false, 1)] {
         let bench = Bench::new().await;
         if lost {
@@ -262,7 +262,7 @@ async fn a_run_without_a_record_is_left_alone_until_its_lease_lapses() {
 }
 
 #[tokio::test]
-async fn a_successor_of_nothing_becomes_pending() {
+async fn a_successor_without_a_run_becomes_pending() {
     let bench = Bench::new().await;
     let n = bench.names();
     let token = bench.bring("job", LeasedNext).await;
@@ -288,7 +288,7 @@ async fn a_successor_of_nothing_becomes_pending() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_made_whole() {
+async fn incomplete_dead_letters_are_completed() {
     let bench = Bench::new().await;
     let n = bench.names();
     for id in ["a", "b", "c"] {
@@ -411,7 +411,7 @@ async fn an_unreadable_record_becomes_a_readable_letter() {
 }
 
 #[tokio::test]
-async fn a_run_whose_record_cannot_be_read_is_left_to_its_worker() {
+async fn a_run_with_an_unreadable_record_is_left_to_its_worker() {
     let bench = Bench::new().await;
     let token = bench.bring("run", Leased).await;
     let shadow = bench.names().shadow.clone();
@@ -448,7 +448,7 @@ async fn data_under_an_impossible_name_are_kept_under_another() {
 }
 
 #[tokio::test]
-async fn the_placeholder_is_last_again() {
+async fn a_repair_makes_the_placeholder_the_last_entry() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     let due = bench.names().due.clone();
@@ -552,7 +552,7 @@ async fn letters_without_an_entry_under_their_id_get_one() {
 }
 
 #[tokio::test]
-async fn a_difference_that_no_flaw_explains_is_left() {
+async fn an_unexplained_difference_is_left() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     let stats = bench.names().stats.clone();
@@ -569,7 +569,7 @@ async fn a_difference_that_no_flaw_explains_is_left() {
 }
 
 #[tokio::test]
-async fn a_job_is_repaired_once_however_often_it_is_named() {
+async fn a_job_that_is_named_twice_is_repaired_once() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     bench.lose(&bench.names().shadow, "job").await;

@@ -203,7 +203,7 @@ async fn a_repeat_and_a_late_original_of_an_empty_claim_claim_nothing() {
 }
 
 #[tokio::test]
-async fn a_job_whose_record_is_missing_is_handed_out_to_be_buried() {
+async fn a_job_without_a_record_is_handed_out_for_burial() {
     let bench = Bench::new().await;
     bench.bring("bare", Due).await;
     let _: u64 = bench.ask(&["HDEL", &bench.names().shadow, "bare"]).await;

@@ -369,7 +369,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn lanes_and_history_are_hints_and_may_be_anything() {
+async fn damaged_lanes_and_histories_stop_no_call() {
     for script in scripts() {
         let scene = Scene::set().await;
         let bench = &scene.bench;
@@ -386,7 +386,7 @@ async fn lanes_and_history_are_hints_and_may_be_anything() {
 }
 
 #[tokio::test]
-async fn a_counter_that_is_no_number_stops_the_call_before_it_writes() {
+async fn a_damaged_counter_stops_the_call_before_it_writes() {
     let scene = Scene::set().await;
     let bench = &scene.bench;
     for (script, counter) in [
@@ -431,7 +431,7 @@ async fn with_counts(bench: &Bench) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_settlement_that_buries_nothing_needs_no_graveyard() {
+async fn a_settlement_without_a_burial_needs_no_graveyard() {
     let bench = Bench::new().await;
     let job = bench.run("job", HOUR).await;
     let grave = bench.names().grave.clone();
@@ -442,7 +442,7 @@ async fn a_settlement_that_buries_nothing_needs_no_graveyard() {
 }
 
 #[tokio::test]
-async fn what_hands_out_no_record_looks_at_the_records_all_the_same() {
+async fn calls_that_return_no_record_check_the_records_too() {
     let scene = Scene::set().await;
     let (bench, ledger) = (&scene.bench, &scene.bench.ledger);
     let shadow = bench.names().shadow.clone();

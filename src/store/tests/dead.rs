@@ -58,7 +58,7 @@ async fn letters_are_numbered_and_the_same_name_can_die_twice() {
 }
 
 #[tokio::test]
-async fn the_last_sixteen_letters_of_an_id_are_found_by_it() {
+async fn the_last_sixteen_letters_of_an_id_are_indexed() {
     let bench = Bench::new().await;
     for _ in 0..18 {
         die(&bench, &["often"], KEPT).await;
@@ -70,7 +70,7 @@ async fn the_last_sixteen_letters_of_an_id_are_found_by_it() {
 }
 
 #[tokio::test]
-async fn too_many_letters_are_trimmed_the_oldest_first_and_counted() {
+async fn letters_beyond_the_limit_are_trimmed_oldest_first_and_counted() {
     let bench = Bench::new().await;
     let three = DeadLimits { count: 3, ..KEPT };
     for id in ["a", "b", "a", "c", "d"] {
@@ -128,7 +128,7 @@ async fn a_limit_of_zero_keeps_no_letter() {
 }
 
 #[tokio::test]
-async fn no_limit_is_a_limit_too() {
+async fn letters_can_be_kept_without_a_limit() {
     let bench = Bench::new().await;
     let limits = DeadLimits {
         count: u64::MAX,
@@ -167,7 +167,7 @@ async fn a_lowered_limit_is_reached_in_steps() {
 }
 
 #[tokio::test]
-async fn letters_fall_to_their_limits_without_a_burial_too() {
+async fn letters_are_trimmed_without_a_burial_too() {
     let bench = Bench::new().await;
     let ids: Vec<String> = (0..60).map(|number| format!("job{number:02}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();

@@ -6,7 +6,7 @@ use crate::store::Lane;
 use State::*;
 
 #[tokio::test]
-async fn it_deletes_the_letter_and_leaves_a_job_of_the_name_alone() {
+async fn discard_deletes_the_letter_and_leaves_the_live_job_alone() {
     let bench = Bench::new().await;
     let mut items = Vec::new();
     for state in State::ALL {
@@ -26,7 +26,7 @@ async fn it_deletes_the_letter_and_leaves_a_job_of_the_name_alone() {
 }
 
 #[tokio::test]
-async fn it_takes_the_letter_with_the_number_once() {
+async fn discard_deletes_the_numbered_letter_once() {
     let bench = Bench::new().await;
     let first = bench.die("job").await;
     let second = bench.die("job").await;

@@ -234,7 +234,7 @@ async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
 }
 
 #[tokio::test]
-async fn callers_pass_what_headers_list() {
+async fn callers_pass_the_keys_and_arguments_that_headers_list() {
     let options = Embedded::options().args(["--slowlog-log-slower-than", "0"]);
     let server = options
         .args(["--slowlog-max-len", "1000"])
@@ -385,7 +385,7 @@ fn scripts_answer_with_the_words_of_their_headers() {
 }
 
 #[test]
-fn what_is_no_word_is_refused() {
+fn a_malformed_word_is_refused() {
     for text in [
         "",
         "!",

@@ -277,7 +277,7 @@ async fn a_long_error_is_cut_between_characters() {
 }
 
 #[tokio::test]
-async fn a_large_batch_is_cut_into_entries_and_none_is_missing() {
+async fn a_large_batch_is_split_into_entries_without_a_loss() {
     let bench = Bench::new().await;
     let ids: Vec<String> = (0..256)
         .map(|i| format!("{i}-{}", "x".repeat(200)))
@@ -328,7 +328,7 @@ async fn the_given_number_of_entries_is_kept() {
 }
 
 #[tokio::test]
-async fn keep_can_be_repeated_and_come_late() {
+async fn keep_can_be_repeated_and_can_come_late() {
     let bench = Bench::new().await;
     same_when_repeated(&bench, async |lane| {
         let done = bench.ledger.keep(lane, 7, soon()).await;

@@ -55,7 +55,7 @@ fn page_of(limit: usize) -> Sought {
 }
 
 #[tokio::test]
-async fn each_state_lists_its_own() {
+async fn each_state_lists_its_own_jobs() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let stored = bench.snapshot().await;

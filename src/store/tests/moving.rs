@@ -95,7 +95,7 @@ async fn the_permanent_data_stay_when_all_jobs_have_left() {
 }
 
 #[tokio::test]
-async fn a_ledger_whose_numbers_went_back_loses_no_batch() {
+async fn a_ledger_that_lost_its_latest_numbers_loses_no_batch() {
     let (bench, other, layout, id) = on_the_way().await;
     let old = old(&bench, layout, &id);
     let from = format!("from/{}", old.subject());

@@ -10,7 +10,7 @@ use crate::time::UnixMs;
 use State::*;
 
 #[tokio::test]
-async fn get_tells_every_state() {
+async fn get_reports_every_state() {
     let bench = Bench::new().await;
     let jobs = bench.every_state().await;
     let stored = bench.snapshot().await;
@@ -133,7 +133,7 @@ async fn a_sweep_finds_overdue_jobs_lapsed_leases_and_the_next_times() {
 }
 
 #[tokio::test]
-async fn a_sweep_is_bounded_and_goes_by_age() {
+async fn a_sweep_is_bounded_and_starts_with_the_oldest() {
     let bench = Bench::new().await;
     let now = bench.now().await;
     for (id, ago) in [("c", 3_000), ("a", 90_000), ("b", 80_000), ("d", 2_000)] {

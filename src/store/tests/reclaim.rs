@@ -103,7 +103,7 @@ async fn a_slow_worker_finds_another_owner() {
 }
 
 #[tokio::test]
-async fn a_lapsed_lease_that_was_renewed_is_not_taken_over() {
+async fn a_renewed_lease_is_not_taken_over() {
     let bench = Bench::new().await;
     let job = bench.lapse("job").await;
     assert_eq!(
@@ -198,7 +198,7 @@ async fn one_id_twice_is_answered_twice_and_handed_out_once() {
 }
 
 #[tokio::test]
-async fn a_lease_whose_token_was_lost_is_taken_over_all_the_same() {
+async fn a_lease_without_a_token_is_taken_over_too() {
     let bench = Bench::new().await;
     bench.lapse("job").await;
     let names = bench.names();

@@ -202,7 +202,7 @@ async fn pause_is_refused_and_resume_works() {
 }
 
 #[tokio::test]
-async fn an_audit_repairs() {
+async fn audit_works() {
     let (_server, bench, _) = full().await;
     let shadow = bench.names().shadow.clone();
     for id in ["Pending", "Lapsed"] {

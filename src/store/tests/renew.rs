@@ -54,7 +54,7 @@ async fn a_foreign_token_renews_nothing() {
 }
 
 #[tokio::test]
-async fn it_writes_the_deadline_and_nothing_else() {
+async fn renew_writes_only_the_deadline() {
     let bench = Bench::new().await;
     let job = bench.lapse("job").await;
     let mut stored = bench.snapshot().await;

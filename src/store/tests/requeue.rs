@@ -185,7 +185,7 @@ async fn a_foreign_value_under_its_name_is_left_alone_and_reported() {
 }
 
 #[tokio::test]
-async fn a_letter_whose_record_was_lost_is_no_letter() {
+async fn a_letter_without_a_record_cannot_be_requeued() {
     let bench = Bench::new().await;
     let letter = bench.die("job").await;
     let name = format!("job:{letter}");

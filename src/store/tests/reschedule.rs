@@ -117,7 +117,7 @@ async fn one_id_twice_in_a_batch_counts_as_two_calls_in_order() {
 }
 
 #[tokio::test]
-async fn the_last_eight_steps_are_kept_and_so_is_the_time_of_acceptance() {
+async fn the_record_keeps_eight_steps_and_the_time_of_acceptance() {
     let bench = Bench::new().await;
     bench.schedule("moved", after(HOUR)).await;
     let accepted = bench.record("moved").await.accepted;

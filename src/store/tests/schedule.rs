@@ -269,7 +269,7 @@ async fn a_payload_comes_back_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn ids_at_their_limits_are_told_apart() {
+async fn ids_at_their_limits_stay_distinct() {
     let bench = Bench::new().await;
     let longest = "x".repeat(MAX_ID_BYTES);
     let longer = format!("{}y", "x".repeat(MAX_ID_BYTES - 1));
@@ -301,7 +301,7 @@ async fn ids_at_their_limits_are_told_apart() {
 }
 
 #[tokio::test]
-async fn the_past_means_now() {
+async fn a_past_due_time_means_now() {
     let bench = Bench::new().await;
     let before = bench.now().await;
     let past = due_of(bench.schedule("past", at(5)).await);

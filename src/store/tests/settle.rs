@@ -137,7 +137,7 @@ async fn a_retry_keeps_payload_and_acceptance_and_takes_the_header_of_its_worker
 }
 
 #[tokio::test]
-async fn every_reason_to_come_later_has_a_counter() {
+async fn every_reason_for_a_delay_has_a_counter() {
     let bench = Bench::new().await;
     for step in ["failed", "again", "snoozed", "returned"] {
         let job = bench.run(step, HOUR).await;

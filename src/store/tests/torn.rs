@@ -85,7 +85,7 @@ async fn every_script_refuses_an_absent_ledger_unless_it_may_be_new() {
 }
 
 #[tokio::test]
-async fn a_ledger_that_never_had_all_its_keys_is_not_taken_for_torn() {
+async fn a_ledger_that_never_had_all_its_keys_is_not_torn() {
     let bench = Bench::new().await;
     bench.schedule("job", after(HOUR)).await;
     let call = STATS.call_on_whole(&bench.keys_of(&STATS), bench.names());

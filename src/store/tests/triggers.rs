@@ -40,7 +40,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn it_is_armed_moved_and_removed_with_its_job() {
+async fn a_trigger_is_armed_moved_and_removed_with_its_job() {
     let bench = Bench::new().await;
     assert!(!bench.try_schedule("job", HOUR).await.unarmed);
     bench.is_armed("job").await;

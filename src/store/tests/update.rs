@@ -114,7 +114,7 @@ async fn a_payload_updated_during_a_run_goes_to_the_retry_and_the_letter() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_taken_over_or_given_back_gets_the_new_payload() {
+async fn a_taken_over_or_returned_run_gets_the_new_payload() {
     let bench = Bench::new().await;
     let lapsed = bench.lapse("lapsed").await;
     let back = bench.run("back", HOUR).await;

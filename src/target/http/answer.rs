@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_kept_to_within_the_policy() {
+    fn retry_after_is_honoured_within_the_policy() {
         let after = |attempt, text: &str| {
             let answer = answer(429, &[("retry-after", text)], "");
             match answer.outcome("h", &job(attempt)) {

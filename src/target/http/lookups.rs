@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_zone_whose_names_hang_delays_no_other_zone() {
+    async fn a_zone_with_hanging_names_delays_no_other_zone() {
         let (lookups, count) = lookups();
         let names: Vec<String> = (0..500)
             .map(|n| format!("slow-{n}.evil.shared.org"))
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_domains_that_hang_delay_no_other_domain_of_their_top_level() {
+    async fn many_hanging_domains_delay_no_other_domain_of_their_top_level() {
         let (lookups, _) = lookups();
         for tld in ["com", "net"] {
             let names = (0..40).map(|n| format!("slow-{n}.{tld}"));
@@ -380,7 +380,7 @@ mod tests {
 
     /// The limit holds, however deep below their zone the names of the tenant are.
     #[tokio::test(start_paused = true)]
-    async fn a_tenant_with_a_zone_of_their_own_leaves_places_to_the_others() {
+    async fn a_tenant_with_its_own_zone_leaves_places_to_other_tenants() {
         for (all, levels) in [
             ("shared.org", 3),
             ("a.shared.org", 3),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn hosts_of_routes_have_places_that_no_job_takes() {
+    async fn hosts_of_routes_have_reserved_places() {
         let (lookups, _) = lookups();
         let names: Vec<String> = (0..200).map(|n| format!("slow.{n}.com")).collect();
         let asked = names
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thread_that_hangs_keeps_its_place_though_nobody_waits_for_it() {
+    async fn a_hanging_thread_keeps_its_place_after_its_caller_left() {
         let places = Arc::new(Semaphore::new(1));
         let permit = places.clone().try_acquire_owned().unwrap();
         let place = LookupPermit {
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_system_finds_names() {
+    async fn the_resolver_of_the_system_finds_names() {
         let (one, other) = (Lookups::of_the_system(), Lookups::of_the_system());
         assert!(Arc::ptr_eq(&one, &other), "all targets share its threads");
         let found = Lookups::of_the_system()

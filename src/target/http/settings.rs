@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_that_jobs_name_have_sixteen_calls_at_a_time() {
+    fn hosts_from_job_urls_have_sixteen_calls_at_a_time() {
         let calls = |url: Option<&str>, job_hosts: Option<&str>| {
             let mut settings = Settings::new(url.map(Into::into));
             settings.job_hosts = job_hosts.map(|host| vec![host.into()]);

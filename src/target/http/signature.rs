@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_stays_over_retries_and_is_of_one_job() {
+    fn an_id_is_the_same_for_all_retries_of_one_job() {
         let now = SystemTime::now();
         let id = |key: &str, attempt, at| {
             let job = Job::sample(key).attempt(attempt).first_scheduled_at(at);

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_looked_up_once_by_each_layout() {
+    fn a_kind_is_located_once_for_each_layout() {
         let strays = Strays::default();
         for _ in 0..2 {
             strays.note(&key(1), Layout::FIRST);

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_new_once_until_it_was_gone_for_two_rounds() {
+    fn a_lease_is_new_again_only_after_two_rounds_of_absence() {
         let mut lapses = Lapses::new();
         let news = |lapses: &mut Lapses, ids: &[&str]| {
             let news = ids.iter().filter(|id| lapses.is_new(id, false)).count();

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_rings_no_sooner_and_as_often_as_it_is_set() {
+    async fn the_timer_never_rings_early_and_can_be_set_again() {
         let alarm = PreciseTimer::new().unwrap();
         for ms in [3, 1, 0, 2] {
             let at = Instant::now() + Duration::from_millis(ms);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_can_be_set_sooner_and_later() {
+    async fn the_timer_can_be_set_sooner_and_later() {
         let alarm = PreciseTimer::new().unwrap();
         let far = Instant::now() + Duration::from_secs(3600);
         let near = Instant::now() + Duration::from_millis(5);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn its_thread_ends_with_it() {
+    fn the_thread_of_the_timer_ends_with_it() {
         let alarm = PreciseTimer::new().unwrap();
         let clockwork = Arc::downgrade(&alarm.clockwork);
         drop(alarm);

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lease_in_doubt_is_ours_when_it_was_renewed() {
+    async fn a_renewed_lease_is_no_longer_in_doubt() {
         let length = LeaseLength(Duration::from_secs(30));
         let leases = Leases::new(length);
         let earlier = Moment::now();

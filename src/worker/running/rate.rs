@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_adds_nothing() {
+    fn a_clock_that_stands_still_adds_no_token() {
         let start = Instant::now() + SECOND;
         let mut bucket = Bucket::new(
             Rate {

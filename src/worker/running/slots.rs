@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn not_all_jobs_may_wait_to_be_settled_without_a_slot() {
+    fn the_number_of_unsettled_jobs_without_a_slot_is_bounded() {
         let slots = slots(2, &[None]);
         let mut jobs = Vec::new();
         while jobs.len() < UNSETTLED {

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_go_where_their_first_key_is() {
+    fn commands_go_to_the_node_of_their_first_key() {
         let slot = |words: &[&str]| slot_of_command(redis::cmd(words[0]).arg(&words[1..]));
         let foo = Some(12182);
         assert_eq!(slot(&["HGET", "foo", "field"]), foo);

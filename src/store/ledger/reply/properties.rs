@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn any_other_word_is_named(text: String, word in "[a-z]{1,9}(:[0-9x-]{0,22})?!?") {
+    fn an_unknown_word_is_named_in_the_error(text: String, word in "[a-z]{1,9}(:[0-9x-]{0,22})?!?") {
         for text in [text, word] {
             let known = text.strip_suffix('!').unwrap_or(&text);
             let known = match known.split_once(':') {
@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn no_reply_panics(value in value(), head in vec(value(), 0..3), items: u8) {
+    fn parsing_a_reply_never_panics(value in value(), head in vec(value(), 0..3), items: u8) {
         let numbered = [Value::BulkString(b"ok".into()), Value::Int(1)];
         let list = Value::Array(numbered.into_iter().chain(head).chain([value.clone()]).collect());
         for value in [value, list] {
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn no_lease_panics(
+    fn parsing_a_lease_never_panics(
         text: String,
         dense in "[a-f0-9]{0,4}(-[0-9])?( [0-9]{1,21}){0,4}( (-|cancelled))?",
         numbers: (u32, u64, u64),

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_milliseconds_of_jobs_are_touched_in_one_go() {
+    async fn jobs_within_two_milliseconds_are_touched_together() {
         let mut track = reading(&[("a", 1), ("b", 1), ("c", 2), ("d", 3), ("e", 9)]);
         let mut touched = Vec::new();
         while !track.coming.is_empty() {
