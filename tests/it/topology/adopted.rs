@@ -165,7 +165,7 @@ async fn keys_of_each_server_schedule_postpone_cancel_and_run() {
 }
 
 #[tokio::test]
-async fn a_key_on_the_wrong_server_is_left_alone_and_told_of_once() {
+async fn a_key_on_the_wrong_server_is_left_alone_and_logged_once() {
     let log = Log::read();
     for missing in [MissingKey::Run, MissingKey::Cancel] {
         let it = AdoptedOnBoth::start(&format!("several-wrong-{missing:?}"), missing).await;
@@ -223,7 +223,7 @@ async fn a_key_on_the_wrong_server_is_left_alone_and_told_of_once() {
 
 /// Of jobs whose keys were deleted unheard, what is said on another server is all that is heard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_becomes_of_a_key_on_the_wrong_server_decides_nothing() {
+async fn the_fate_of_a_key_on_the_wrong_server_decides_nothing() {
     let it = AdoptedOnBoth::start("several-adopt-decides", MissingKey::Run).await;
     let ids = it.pair.ids_on(0, "k", 2);
     for id in &ids {
@@ -255,7 +255,7 @@ async fn what_becomes_of_a_key_on_the_wrong_server_decides_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_takes_its_keys_with_it_and_nothing_else() {
+async fn a_killed_server_takes_only_its_own_keys_with_it() {
     let mut it = AdoptedOnBoth::start("several-adopt-killed", MissingKey::Cancel).await;
     let of_dead = it.pair.ids_on(1, "dead", 4);
     for id in &of_dead {
@@ -293,7 +293,7 @@ async fn a_server_that_is_killed_takes_its_keys_with_it_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_that_were_set_before_a_server_was_there_are_found() {
+async fn keys_set_while_a_server_was_away_are_found() {
     let mut pair = Pair::start("several-adopt-found").await;
     let ids = pair.ids_on(1, "k", 5);
     let mut redis = connect(&pair.servers[1].url()).await;
@@ -314,7 +314,7 @@ async fn keys_that_were_set_before_a_server_was_there_are_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_flags_are_taken_away_is_mended_and_the_other_goes_on() {
+async fn a_server_without_its_flags_is_mended_and_the_other_continues() {
     let mut it = AdoptedOnBoth::start("several-adopt-flags", MissingKey::Cancel).await;
     let flags = "notify-keyspace-events";
     let off = ["CONFIG", "SET", flags, "Ex"];

@@ -39,7 +39,7 @@ fn has(object: &Value, figures: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_is_measured_with_shards_and_nothing_is_left_on_it() {
+async fn a_bench_on_a_cluster_uses_shards_and_leaves_no_key() {
     let cluster = Clustered::start().await;
     let (object, complaint) = measured(&cluster.url(), "--shards 3 --instances 2").await;
     has(

@@ -95,7 +95,7 @@ async fn fire_by_events(field: &Field, runs: &mut Runs, name: &str) {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_cluster_is_said_with_the_remedy() {
+async fn faults_of_a_cluster_are_reported_with_the_remedy() {
     let them = Clustered::start().await;
     let node = &them.nodes[0];
     for (url, kind, part) in [
@@ -125,7 +125,7 @@ async fn what_is_wrong_with_a_cluster_is_said_with_the_remedy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_does_not_work_on_a_cluster_is_refused() {
+async fn unsupported_features_are_refused_on_a_cluster() {
     let field = Field::new("cluster-refuses").await;
     let pattern = format!("{}:{{id}}", field.kinds[0]);
     let (log, _runs) = recorder();
@@ -139,7 +139,7 @@ async fn what_does_not_work_on_a_cluster_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn settings_are_looked_at_and_mended_on_each_node() {
+async fn settings_are_checked_and_mended_on_each_node() {
     let field = Field::new("cluster-settings").await;
     for node in &field.them.nodes {
         let _: () = node.ask("CONFIG SET notify-keyspace-events K$").await;
@@ -201,7 +201,7 @@ async fn jobs_live_on_all_nodes_and_fire_by_events() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_follows_a_run_has_a_trigger_however_that_ends() {
+async fn a_successor_has_a_trigger_after_any_end_of_its_run() {
     let field = Field::new("cluster-follows").await;
     let (client, kind) = (&field.client, &field.kinds[0]);
     let (log, mut runs) = recorder();
@@ -247,7 +247,7 @@ async fn what_follows_a_run_has_a_trigger_however_that_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_foreign_value_under_the_name_of_a_job_is_left_alone() {
+async fn a_foreign_value_in_place_of_a_trigger_is_left_alone() {
     let field = Field::new("cluster-foreign").await;
     let key = format!("{}:taken", field.kinds[0]);
     let slot = field.them.slot_of(&key, 0).await;
@@ -270,7 +270,7 @@ async fn a_foreign_value_under_the_name_of_a_job_is_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retries_dead_letters_and_pauses_are_as_on_a_single_redis() {
+async fn retries_dead_letters_and_pauses_work_as_on_a_single_redis() {
     let field = Field::new("cluster-ends").await;
     let client = &field.client;
     let (log, mut runs) = recorder();
@@ -336,7 +336,7 @@ async fn all_run(runs: &mut Runs, seen: &mut HashSet<String>, keys: &[String]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_that_move_lose_nothing_and_are_followed() {
+async fn moving_slots_are_followed_without_a_loss() {
     let field = Field::new("cluster-slots").await;
     let (log, mut runs) = recorder();
     let worker = field.serve(field.routes(|| log.done()));
@@ -370,7 +370,7 @@ async fn slots_that_move_lose_nothing_and_are_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fail_overs_that_are_asked_for_are_followed() {
+async fn requested_fail_overs_are_followed() {
     let field = Field::new("cluster-handover").await;
     let (log, mut runs) = recorder();
     let worker = field.serve(field.routes(|| log.done()));
@@ -395,7 +395,7 @@ async fn fail_overs_that_are_asked_for_are_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_run_on_when_a_primary_is_killed_and_when_one_hangs() {
+async fn jobs_continue_when_a_primary_is_killed_or_hangs() {
     let mut field = Field::new("cluster-killed").await;
     let (log, mut runs) = recorder();
     let worker = field.serve(field.routes(|| log.done()));
@@ -439,7 +439,7 @@ async fn jobs_run_on_when_a_primary_is_killed_and_when_one_hangs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_hangs_is_no_hindrance_to_kinds_on_others() {
+async fn a_hanging_node_does_not_delay_kinds_on_other_nodes() {
     let field = Field::new("cluster-hangs").await;
     let (log, mut runs) = recorder();
     let worker = field.serve(field.routes(|| log.done()));
@@ -467,7 +467,7 @@ async fn a_node_that_hangs_is_no_hindrance_to_kinds_on_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_added_is_followed_and_one_that_is_removed_is_not_missed() {
+async fn added_and_removed_nodes_are_noticed() {
     let mut field = Field::new("cluster-grows").await;
     let (log, mut runs) = recorder();
     let worker = field.serve(field.routes(|| log.done()));
@@ -520,7 +520,7 @@ async fn a_node_that_is_added_is_followed_and_one_that_is_removed_is_not_missed(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_shards_of_a_kind_are_on_all_primaries_and_its_number_changes_at_work() {
+async fn shards_lie_on_all_primaries_and_can_be_changed_under_load() {
     let field = Field::new("cluster-shards").await;
     let (recorder, mut runs) = recorder();
     let worker = field.serve(field.routes(|| recorder.done()));

@@ -33,7 +33,7 @@ impl Pair {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kind_goes_from_all_servers_and_comes_again() {
+async fn a_kind_is_dropped_from_all_servers_and_can_return() {
     let pair = Pair::start("several-dropped").await;
     for server in [0, 1] {
         assert!(!pair.left_on(server).await.is_empty(), "server {server}");
@@ -67,7 +67,7 @@ async fn a_kind_goes_from_all_servers_and_comes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_server_is_away_nothing_is_dropped() {
+async fn nothing_is_dropped_while_a_server_is_away() {
     let mut pair = Pair::start("several-undropped").await;
     let impatient = pair.impatient().await;
     for away in [0, 1] {

@@ -21,7 +21,7 @@ fn in_vain(replicas: u32) -> Durable {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_answer_says_how_many_replicas_have_it() {
+async fn the_answer_counts_the_replicas_that_have_the_write() {
     let primary = Node::start(None).await;
     let replica = Node::start(Some(primary.port)).await;
     primary.is_followed_by(1).await;
@@ -87,7 +87,7 @@ async fn the_answer_says_how_many_replicas_have_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_wait_at_the_same_time_wait_together() {
+async fn simultaneous_durable_calls_share_a_wait() {
     let primary = Node::start(None).await;
     let _replica = Node::start(Some(primary.port)).await;
     primary.is_followed_by(1).await;
@@ -107,7 +107,7 @@ async fn those_who_wait_at_the_same_time_wait_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_on_disk_is_told_where_the_server_knows() {
+async fn writes_on_disk_are_reported_where_the_server_can_tell() {
     let log = ["--appendonly", "yes", "--appendfsync", "everysec"];
     let primary = Node::with(None, &log).await;
     let _replica = Node::with(Some(primary.port), &log).await;
@@ -133,7 +133,7 @@ async fn what_is_on_disk_is_told_where_the_server_knows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_was_forgotten_meanwhile_is_made_again() {
+async fn a_call_that_the_server_forgot_is_repeated() {
     let primary = Node::start(None).await;
     let proxy = FreezingProxy::to(&primary.server).await;
     let site = Site::found_by(&proxy.url, &primary.server.url(), "forgotten").await;
@@ -155,7 +155,7 @@ async fn a_call_that_was_forgotten_meanwhile_is_made_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_ends_of_runs_are_durable_where_their_route_says_so() {
+async fn the_ends_of_runs_on_durable_routes_are_durable() {
     let primary = Node::start(None).await;
     let proxy = FreezingProxy::to(&primary.server).await;
     let replica = Node::start(Some(primary.port)).await;
@@ -194,7 +194,7 @@ async fn the_ends_of_runs_are_durable_where_their_route_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_and_the_http_api_can_ask_for_it() {
+async fn commands_and_the_http_api_can_make_durable_calls() {
     let primary = Node::start(None).await;
     let _replica = Node::start(Some(primary.port)).await;
     primary.is_followed_by(1).await;

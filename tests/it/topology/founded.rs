@@ -61,7 +61,7 @@ impl Founded {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_audit_moves_aside_tears_no_ledger() {
+async fn keys_that_an_audit_moves_aside_tear_no_ledger() {
     let it = Founded::new("founded-aside").await;
     it.schedule("first").await;
     for part in ["due", "grave", "leaving", "calls", "history"] {
@@ -80,7 +80,7 @@ async fn what_an_audit_moves_aside_tears_no_ledger() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kind_that_was_dropped_is_founded_anew() {
+async fn a_dropped_kind_can_be_founded_again() {
     let it = Founded::new("founded-anew").await;
     let key = format!("{}:first", it.kind);
     for _ in 0..2 {
@@ -117,7 +117,7 @@ async fn asked(them: &Clustered, what: &str) -> Option<u64> {
 /// Whether another node has something of a kind is asked for each that is unknown; which nodes there are
 /// is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_names_do_not_each_ask_for_the_nodes() {
+async fn the_list_of_nodes_is_not_requested_for_each_unknown_name() {
     const NAMES: u64 = 300;
     let them = Clustered::steady(&[]).await;
     let client = Client::connect(&them.url()).await.unwrap();

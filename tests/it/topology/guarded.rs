@@ -36,7 +36,7 @@ fn serve(client: &Client, kinds: &[String]) -> (Running, Runs) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_may_speak_tls_and_nothing_else() {
+async fn a_cluster_can_require_tls() {
     let (authority, folder) = (Authority::new(), Folder::new("cluster-tls"));
     let identity = authority.signs("127.0.0.1");
     let write = |name: &str, text: &str| {

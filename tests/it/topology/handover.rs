@@ -21,7 +21,7 @@ async fn told_to_try_again(them: &Clustered) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ledger_is_served_until_its_first_key_leaves_and_once_the_last_has_come() {
+async fn a_moving_ledger_is_served_before_its_first_and_after_its_last_key() {
     let them = Clustered::start().await;
     let client = Client::builder(&them.url()).default_shards(1);
     let client = client.connect().await.unwrap();

@@ -119,21 +119,21 @@ async fn with_sentinels(app: &str, lags: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_lagging_replica_of_a_cluster_does_not_know_is_written_again() {
+async fn a_lagging_replica_of_a_cluster_gets_missing_entries_again() {
     on_a_cluster("lagging-cluster", true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_replica_of_a_cluster_knows_is_not_written_again() {
+async fn a_replica_of_a_cluster_gets_no_known_entry_again() {
     on_a_cluster("copied-cluster", false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_lagging_replicas_behind_sentinels_do_not_know_is_written_again() {
+async fn a_lagging_replica_behind_sentinels_gets_missing_entries_again() {
     with_sentinels("lagging-sentinels", true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_replicas_behind_sentinels_know_is_not_written_again() {
+async fn a_replica_behind_sentinels_gets_no_known_entry_again() {
     with_sentinels("copied-sentinels", false).await;
 }

@@ -71,7 +71,7 @@ async fn consume(client: &redis::Client) -> RedisResult<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_handed_over_on_a_cluster_is_acknowledged_wherever_its_slot_goes() {
+async fn acknowledgements_on_a_cluster_survive_moving_slots() {
     let them = Clustered::start().await;
     let (url, client) = (them.url(), Client::connect(&them.url()).await.unwrap());
     // What is not acknowledged in time comes again, on a busy machine more often.
@@ -141,7 +141,7 @@ async fn what_is_handed_over_on_a_cluster_is_acknowledged_wherever_its_slot_goes
 }
 
 #[tokio::test]
-async fn what_belongs_together_is_to_have_a_hash_tag() {
+async fn keys_of_one_target_must_share_a_hash_tag() {
     let url = "redis+cluster://127.0.0.1:1";
     let fault = |route: keyfall::Route<()>| {
         let routed = Router::<()>::new().try_route("app1:it:job:*", route);

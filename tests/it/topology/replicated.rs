@@ -57,7 +57,7 @@ async fn waiting(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_replicas_of_the_node_that_has_the_ledger_are_counted() {
+async fn only_replicas_of_the_node_with_the_ledger_count() {
     let them = Clustered::start().await;
     let client = patient(&them).await;
     let kinds = them.kinds("durable-counts").await;
@@ -98,7 +98,7 @@ async fn the_replicas_of_the_node_that_has_the_ledger_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_of_a_node_that_hands_the_slot_over_do_not_count() {
+async fn replicas_of_a_node_that_gives_the_slot_away_do_not_count() {
     let them = Clustered::start().await;
     let client = patient(&them).await;
     let kind = &them.kinds("durable-moves").await[0];
@@ -123,7 +123,7 @@ async fn replicas_of_a_node_that_hands_the_slot_over_do_not_count() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_a_fail_over_forgot_is_made_again_where_the_slot_is_now() {
+async fn a_call_that_a_fail_over_lost_is_repeated_at_the_new_owner() {
     let mut them = Clustered::start().await;
     let client = patient(&them).await;
     let kind = them.kinds("durable-forgot").await.swap_remove(0);
@@ -143,7 +143,7 @@ async fn a_call_that_a_fail_over_forgot_is_made_again_where_the_slot_is_now() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_met_outlives_the_primary() {
+async fn durable_writes_survive_the_primary() {
     let mut them = Clustered::start().await;
     let client = patient(&them).await;
     let kind = them.kinds("durable-lives").await.swap_remove(0);

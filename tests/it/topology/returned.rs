@@ -44,7 +44,7 @@ async fn somebody_comes<T>(pair: &Pair, found: impl AsyncFn() -> Option<T>) -> (
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kind_that_began_while_its_server_was_away_is_paused_before_its_first_job() {
+async fn a_kind_begun_in_an_outage_is_paused_before_its_first_job() {
     let mut pair = Pair::start("returned-new").await;
     let proxy = FreezingProxy::to(&pair.servers[1]).await;
     let url = format!("{} {}", pair.servers[0].url(), proxy.url);
@@ -80,7 +80,7 @@ async fn a_kind_that_began_while_its_server_was_away_is_paused_before_its_first_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_that_a_server_has_missed_holds_there_before_the_first_claim() {
+async fn a_missed_pause_holds_on_the_server_before_the_first_claim() {
     let mut pair = Pair::start("returned-pause").await;
     let (log, mut runs) = recorder();
     let worker = pair.serve(Router::new().route(&pair.pattern(), log.done()));
@@ -118,7 +118,7 @@ async fn a_pause_that_a_server_has_missed_holds_there_before_the_first_claim() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_resume_that_a_server_has_missed_holds_there_as_well() {
+async fn a_missed_resume_holds_on_the_server_too() {
     let mut pair = Pair::start("returned-resume").await;
     let (log, mut runs) = recorder();
     let worker = pair.serve(Router::new().route(&pair.pattern(), log.done()));
@@ -162,7 +162,7 @@ async fn a_resume_that_a_server_has_missed_holds_there_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kinds_and_layouts_that_a_server_has_missed_are_known_there() {
+async fn a_returned_server_learns_missed_kinds_and_layouts() {
     let pair = Pair::start("returned-layout").await;
     let mut redis = connect(&pair.servers[1].url()).await;
     let calls = calls_of(&mut redis, &pair.kind).await;

@@ -27,7 +27,7 @@ async fn schedule_some(client: &Client, app: &str, from: u64, count: u64) -> Vec
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_sentinels_is_said_with_the_remedy() {
+async fn faults_of_sentinels_are_reported_with_the_remedy() {
     let them = Sentineled::start().await;
     let of = |url: String| async move {
         let settings = Client::builder(&url).call_timeout(ms(5_000));
@@ -70,7 +70,7 @@ async fn what_is_wrong_with_sentinels_is_said_with_the_remedy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_run_on_after_a_fail_over() {
+async fn jobs_continue_after_a_fail_over() {
     let them = Sentineled::start().await;
     let behind = them.nodes[0].server.url();
     let mut site = Site::found_by(&them.url(), &behind, "sentinels").await;
@@ -106,7 +106,7 @@ async fn jobs_run_on_after_a_fail_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_hangs_on_the_old_primary_is_not_waited_for_when_there_is_another_one() {
+async fn calls_that_hang_on_the_old_primary_move_to_the_new_one() {
     let them = Sentineled::start().await;
     let client = Client::builder(&them.url())
         .response_timeout(HOUR)
@@ -121,7 +121,7 @@ async fn what_hangs_on_the_old_primary_is_not_waited_for_when_there_is_another_o
 }
 
 #[tokio::test]
-async fn sentinels_may_want_a_password_of_their_own() {
+async fn sentinels_can_have_their_own_password() {
     let password = Some("of-sentinels");
     let them = Sentineled::with(SentinelTerms {
         password,
@@ -144,7 +144,7 @@ async fn sentinels_may_want_a_password_of_their_own() {
 }
 
 #[tokio::test]
-async fn sentinels_and_servers_may_speak_tls() {
+async fn sentinels_and_servers_can_speak_tls() {
     let authority = Authority::new();
     let identity = authority.signs("127.0.0.1");
     let name = format!("keyfall-tls-{:016x}", rand::random::<u64>());
@@ -188,7 +188,7 @@ async fn sentinels_and_servers_may_speak_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_that_hangs_is_no_hindrance() {
+async fn a_hanging_sentinel_delays_nothing() {
     let them = Sentineled::start().await;
     them.signal_sentinel(0, Signal::STOP);
     let client = Client::connect(&them.url()).await.unwrap();
@@ -206,7 +206,7 @@ async fn a_sentinel_that_hangs_is_no_hindrance() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_that_was_cut_off_and_names_the_old_primary_is_not_believed() {
+async fn a_stale_sentinel_that_names_the_old_primary_is_ignored() {
     let them = Sentineled::start().await;
     let old = them.primary().await;
     let stale = stale_sentinel(them.nodes[old].port).await;
@@ -234,7 +234,7 @@ async fn a_sentinel_that_was_cut_off_and_names_the_old_primary_is_not_believed()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_all_replicas_have_survives_a_fail_over_that_was_asked_for() {
+async fn writes_on_all_replicas_survive_a_requested_fail_over() {
     let them = Sentineled::start().await;
     let client = Client::connect(&them.url()).await.unwrap();
     let wanted = Durable::replicas(2).within(ms(300));
@@ -275,7 +275,7 @@ async fn what_all_replicas_have_survives_a_fail_over_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn the_shipped_settings_are_those_of_a_primary_that_fails_over() {
+async fn the_shipped_settings_work_for_a_fail_over() {
     let file = |name: &str| {
         let folder = repository().join("ops/sentinel");
         folder.join(name).display().to_string()

@@ -271,7 +271,7 @@ async fn the_order_and_the_number_of_the_servers_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_takes_its_jobs_with_it_and_nothing_else() {
+async fn a_killed_server_takes_only_its_own_jobs_with_it() {
     let mut pair = Pair::start("several-killed").await;
     let (log, runs) = recorder();
     let mut seen = Seen::of(runs);
@@ -330,7 +330,7 @@ async fn a_server_that_is_killed_takes_its_jobs_with_it_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_hangs_takes_its_jobs_with_it_and_nothing_else() {
+async fn a_hanging_server_delays_only_its_own_jobs() {
     let pair = Pair::start("several-hung").await;
     let (log, runs) = recorder();
     let mut seen = Seen::of(runs);
@@ -400,7 +400,7 @@ async fn work_begins_while_a_server_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_them_may_be_under_a_sentinel_with_a_password() {
+async fn one_of_several_servers_can_be_behind_sentinels() {
     let them = Sentineled::start().await;
     for node in &them.nodes {
         let mut redis = connect(&node.server.url()).await;
@@ -449,7 +449,7 @@ async fn one_of_them_may_be_under_a_sentinel_with_a_password() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_could_not_be_seen_is_said() {
+async fn answers_name_the_servers_that_could_not_be_read() {
     let mut pair = Pair::start("several-unseen").await;
     for server in [0, 1] {
         let ids = pair.ids_on(server, "job", 10);

@@ -13,7 +13,7 @@ use crate::site::{Running, ms};
 const DELAY: Duration = Duration::from_millis(2_500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trigger_that_goes_by_another_clock_makes_no_job_early_nor_wait_for_it() {
+async fn a_trigger_on_a_skewed_clock_makes_its_job_neither_early_nor_late() {
     let them = Clustered::start().await;
     let client = Client::connect(&them.url()).await.unwrap();
     let (tell, mut told) = mpsc::unbounded_channel();

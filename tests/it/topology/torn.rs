@@ -237,7 +237,7 @@ async fn the_jobs_of_a_torn_ledger_wait_until_its_halves_are_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_torn_ledger_is_told_of_and_mended() {
+async fn a_torn_ledger_is_reported_and_mended() {
     let mut torn = Torn::new("torn-mended", 20).await;
     let whole = torn.client.mend_slots().await.unwrap();
     assert!(whole.is_whole() && whole.slots.is_empty(), "{whole:?}");
@@ -305,7 +305,7 @@ async fn a_torn_ledger_is_told_of_and_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ledger_that_is_elsewhere_as_a_whole_is_not_taken_for_a_new_one() {
+async fn a_ledger_on_the_wrong_node_does_not_begin_anew() {
     let mut torn = Torn::new("torn-whole", 5).await;
     torn.tear(&PARTS).await;
     let (client, holder) = (torn.impatient().await, torn.address(1));
@@ -346,7 +346,7 @@ async fn a_rule_that_pauses_a_kind_does_not_begin_its_ledger_anew() {
 
 /// As versions did that took a part for the whole: the rest of the ledger begins anew, and changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_both_halves_have_is_joined_by_rule() {
+async fn the_halves_of_a_torn_ledger_are_joined_by_rule() {
     let mut torn = Torn::new("torn-joined", 3).await;
     torn.tear(&["shadow", "stats", "calls", "dead", "grave"])
         .await;
@@ -397,7 +397,7 @@ async fn what_both_halves_have_is_joined_by_rule() {
 
 /// As if the replica had not heard yet that a key has left when it took over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_is_dropped_or_takes_the_place_of_what_is_older() {
+async fn a_copy_is_dropped_or_replaces_the_older_key() {
     let mut torn = Torn::new("torn-copy", 3).await;
     torn.tear(&["shadow", "due"]).await;
     let (older, from) = (torn.name("due"), &torn.them.nodes[3]);
@@ -428,7 +428,7 @@ async fn a_copy_is_dropped_or_takes_the_place_of_what_is_older() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_no_node_has_any_more_can_be_given_up() {
+async fn parts_that_no_node_has_can_be_given_up() {
     let mut torn = Torn::new("torn-lost", 3).await;
     torn.tear(&["shadow"]).await;
     let shadow = format!("UNLINK {}", torn.name("shadow"));
@@ -446,7 +446,7 @@ async fn what_no_node_has_any_more_can_be_given_up() {
 }
 
 #[tokio::test]
-async fn the_log_names_the_slot_and_what_brings_it_together() {
+async fn the_log_names_the_slot_and_the_remedy() {
     let log = Log::read();
     let mut torn = Torn::new("torn-logged", 3).await;
     torn.tear(&["shadow", "grave"]).await;
@@ -542,7 +542,7 @@ async fn a_torn_ledger_is_mended_from_the_command_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_goes_on_without_what_is_lost_if_it_is_told_so() {
+async fn the_command_gives_up_lost_parts_on_request() {
     let mut torn = Torn::new("torn-forsaken", 3).await;
     torn.tear(&["shadow"]).await;
     let shadow = format!("UNLINK {}", torn.name("shadow"));

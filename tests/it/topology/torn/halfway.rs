@@ -24,7 +24,7 @@ impl Torn {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ledger_that_is_kept_aside_as_a_whole_is_not_taken_for_a_new_one() {
+async fn a_ledger_that_is_kept_aside_does_not_begin_anew() {
     let mut torn = Torn::new("torn-aside", 5).await;
     torn.tear(&PARTS).await;
     torn.put_aside().await;
@@ -72,7 +72,7 @@ async fn a_ledger_that_is_kept_aside_as_a_whole_is_not_taken_for_a_new_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ledger_elsewhere_is_seen_among_many_keys_of_its_slot() {
+async fn a_misplaced_ledger_is_found_among_many_keys_of_its_slot() {
     const OTHERS: u64 = 10_100;
     let mut torn = Torn::new("torn-crowd", 2).await;
     torn.tear(&PARTS).await;
