@@ -7,7 +7,7 @@ use crate::runs::{Gate, eventually};
 use crate::site::{Site, ms};
 
 #[tokio::test]
-async fn a_key_that_is_set_with_a_time_runs_once_when_it_is_due() {
+async fn a_key_with_an_expiry_runs_once_when_it_is_due() {
     let mut it = Adopting::new("adopt-set").await;
     for (id, command) in [
         ("ex", "SET v EX 5"),
@@ -27,7 +27,7 @@ async fn a_key_that_is_set_with_a_time_runs_once_when_it_is_due() {
 }
 
 #[tokio::test]
-async fn each_change_of_a_key_is_a_change_of_its_job() {
+async fn each_change_of_a_key_changes_its_job() {
     let it = Adopting::new("adopt-change").await;
     for (command, job) in [
         ("SET v EX 3600", Some(("v", 3600))),
@@ -54,7 +54,7 @@ async fn each_change_of_a_key_is_a_change_of_its_job() {
 }
 
 #[tokio::test]
-async fn a_value_that_comes_from_elsewhere_counts_as_if_it_had_been_set() {
+async fn a_renamed_copied_or_restored_key_counts_as_set() {
     let it = Adopting::new("adopt-moves").await;
     let key = |id: &str| it.site.key(id);
     let foreign = format!("{}-elsewhere", it.site.app);
@@ -97,7 +97,7 @@ async fn a_value_that_comes_from_elsewhere_counts_as_if_it_had_been_set() {
 }
 
 #[tokio::test]
-async fn a_time_that_is_past_ends_the_job_one_way_or_the_other() {
+async fn a_past_expiry_ends_the_job() {
     let mut it = Adopting::new("adopt-past").await;
     it.does("k", "SET v EX 900").await;
     it.becomes("k", Some(("v", 900))).await;
@@ -110,7 +110,7 @@ async fn a_time_that_is_past_ends_the_job_one_way_or_the_other() {
 }
 
 #[tokio::test]
-async fn a_retry_leaves_the_name_of_the_job_to_others() {
+async fn a_retry_leaves_the_key_of_the_job_free() {
     let site = Site::new("adopt-retry").await;
     let mut it = Adopting::at(site, |log| {
         let handler = log.then(|job| match job.attempt() {
@@ -133,7 +133,7 @@ async fn a_retry_leaves_the_name_of_the_job_to_others() {
 }
 
 #[tokio::test]
-async fn what_is_no_payload_becomes_a_dead_letter_with_the_reason() {
+async fn a_key_without_a_string_becomes_a_dead_letter_with_the_reason() {
     let it = Adopting::new("adopt-unusable").await;
     it.does("k", "RPUSH v").await;
     it.does("k", "EXPIRE 900").await;
@@ -163,7 +163,7 @@ async fn a_heartbeat_runs_only_when_it_falls_silent() {
 }
 
 #[tokio::test]
-async fn keys_that_no_route_adopts_stay_keys() {
+async fn keys_without_an_adopting_route_stay_keys() {
     let mut it = Adopting::new("adopt-not").await;
     let other = format!("{}:it:other:1", it.site.app);
     let () = it.site.command(&["SET", &other, "v", "PX", "100"]).await;
@@ -178,7 +178,7 @@ async fn keys_that_no_route_adopts_stay_keys() {
 
 /// A claim would tell that nothing is due yet, but nobody claims.
 #[tokio::test]
-async fn a_key_that_is_brought_forward_too_far_to_be_seen_runs_although_all_slots_are_taken() {
+async fn a_key_brought_forward_unseen_runs_though_all_slots_are_taken() {
     let site = Site::new("adopt-forward").await;
     let gate = Gate::closed();
     let mut it = Adopting::at(site, |log| log.behind(&gate).concurrency(1)).await;

@@ -86,7 +86,7 @@ async fn heartbeats_delay_no_other_kind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_names_than_are_kept_are_found_again() {
+async fn names_beyond_the_limit_are_found_again() {
     /// 65,536 are kept.
     const KEYS: usize = 66_500;
 
@@ -112,7 +112,7 @@ async fn more_names_than_are_kept_are_found_again() {
 }
 
 #[tokio::test]
-async fn beats_gather_until_they_are_worth_a_call() {
+async fn heartbeats_are_gathered_into_batches() {
     /// What else a worker asks meanwhile, and more.
     const OTHERS: usize = 60;
 

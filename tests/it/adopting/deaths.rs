@@ -36,7 +36,7 @@ async fn only_one_is_left(app: &str, before: impl AsyncFn(&Adopting)) -> (Embedd
 }
 
 #[tokio::test]
-async fn what_the_dead_heard_is_looked_at_by_those_who_live() {
+async fn live_instances_adopt_the_keys_that_dead_ones_heard_of() {
     let (_server, it) = only_one_is_left("adopt-dead", async |_| {}).await;
     for id in 0..KEYS {
         it.does(&id.to_string(), "SET v EX 3600").await;
@@ -49,7 +49,7 @@ async fn what_the_dead_heard_is_looked_at_by_those_who_live() {
 }
 
 #[tokio::test]
-async fn what_the_dead_heard_expire_too_soon_runs() {
+async fn keys_that_dead_instances_heard_expire_run() {
     let (_server, mut it) = only_one_is_left("adopt-dead-over", async |it| {
         for id in 0..KEYS {
             it.does(&id.to_string(), "SET v EX 3600").await;

@@ -39,7 +39,7 @@ async fn adopting(site: &Site, missing: MissingKey) -> Running {
 }
 
 #[tokio::test]
-async fn flags_of_changes_are_expected_and_mended_where_somebody_adopts() {
+async fn change_flags_are_expected_and_mended_while_a_worker_adopts() {
     let (_server, admin, meek) = two("adopt-doctor").await;
     set(&admin, "notify-keyspace-events", "Ex").await;
     let look = async || admin.client.diagnose().await.unwrap();
@@ -69,7 +69,7 @@ async fn flags_of_changes_are_expected_and_mended_where_somebody_adopts() {
 }
 
 #[tokio::test]
-async fn an_eviction_policy_that_takes_adopted_keys_is_warned_of() {
+async fn an_eviction_policy_that_evicts_adopted_keys_causes_a_warning() {
     let (_server, admin, meek) = two("adopt-evict").await;
     set(&admin, "maxmemory", "1gb").await;
     set(&admin, "maxmemory-policy", "volatile-ttl").await;
@@ -90,7 +90,7 @@ async fn an_eviction_policy_that_takes_adopted_keys_is_warned_of() {
 }
 
 #[tokio::test]
-async fn workers_that_do_not_agree_what_a_missing_key_means_are_found() {
+async fn workers_that_disagree_on_missing_keys_are_found() {
     let (_server, admin, meek) = two("adopt-alike").await;
     let runs = adopting(&meek, MissingKey::Run).await;
     let look = async || admin.client.diagnose().await.unwrap();
@@ -126,7 +126,7 @@ async fn workers_that_do_not_agree_what_a_missing_key_means_are_found() {
 
 /// One of a version that knew nothing of adoption.
 #[tokio::test]
-async fn an_instance_that_does_not_say_what_it_adopts_adopts_nothing() {
+async fn an_instance_without_adoption_data_adopts_nothing() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "adopt-old").await;
     let it = Adopting::at(site, |log| log.done().into_route()).await;

@@ -30,7 +30,7 @@ async fn announced(site: &Site) {
 }
 
 #[tokio::test]
-async fn flags_that_somebody_takes_away_are_missed_and_what_was_done_meanwhile_counts() {
+async fn removed_flags_are_noticed_and_changes_meanwhile_count() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "adopt-taken").await;
     let it = Adopting::at(site, |log| log.done().into_route()).await;
@@ -51,7 +51,7 @@ async fn flags_that_somebody_takes_away_are_missed_and_what_was_done_meanwhile_c
 
 /// A missing key means `cancel` only where nobody heard what became of it.
 #[tokio::test]
-async fn what_falls_due_while_flags_are_missing_is_as_in_any_gap() {
+async fn jobs_that_fall_due_without_flags_are_treated_as_in_a_gap() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "adopt-flags-gap").await;
     let mut it = Adopting::with(site, MissingKey::Cancel, |log| log.done().into_route()).await;
@@ -71,7 +71,7 @@ async fn what_falls_due_while_flags_are_missing_is_as_in_any_gap() {
 
 /// For some seconds nobody notices that flags are missing.
 #[tokio::test]
-async fn a_key_that_is_deleted_while_nothing_is_announced_does_not_run() {
+async fn a_key_deleted_while_events_are_off_does_not_run() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "adopt-unannounced").await;
     let mut it = Adopting::with(site, MissingKey::Cancel, |log| log.done().into_route()).await;
@@ -95,7 +95,7 @@ async fn a_key_that_is_deleted_while_nothing_is_announced_does_not_run() {
 
 /// Whoever sets flags last may have read them first.
 #[tokio::test]
-async fn flags_hold_in_whatever_order_they_are_merged() {
+async fn flags_hold_in_any_order_of_merging() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "adopt-orders").await;
     // The other one read "" before, and sets what it wants after.
@@ -126,7 +126,7 @@ async fn flags_hold_in_whatever_order_they_are_merged() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_configure_redis_searches_and_is_told_once_what_to_set() {
+async fn a_user_without_config_set_searches_and_logs_the_remedy_once() {
     let server = Embedded::start().await.unwrap();
     let admin = Site::at(&server.url(), "adopt-refused").await;
     let rule = "on >word ~adopt-refused:* ~keyfall:* resetchannels &keyfall:* \
@@ -179,7 +179,7 @@ async fn a_user_who_may_not_configure_redis_searches_and_is_told_once_what_to_se
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_look_the_flags_up_is_told_which_they_should_be() {
+async fn a_user_without_config_get_is_told_the_flags_to_set() {
     let server = Embedded::start().await.unwrap();
     let admin = Site::at(&server.url(), "adopt-unseen").await;
     let rule = "on >word ~adopt-unseen:* ~keyfall:* resetchannels &keyfall:* \

@@ -39,7 +39,7 @@ impl Adopting {
 }
 
 #[tokio::test]
-async fn what_was_set_before_anybody_listened_is_found() {
+async fn keys_set_before_any_worker_listened_are_found() {
     let site = Site::new("adopt-before").await;
     for id in 0..2000 {
         let key = site.key(id);
@@ -59,7 +59,7 @@ async fn what_was_set_before_anybody_listened_is_found() {
 }
 
 #[tokio::test]
-async fn what_was_done_in_a_gap_counts() {
+async fn changes_during_a_gap_count() {
     let (_server, mut it) = alone("adopt-gap", MissingKey::Run).await;
     for id in ["postponed", "persisted", "overwritten", "deleted", "left"] {
         it.does(id, "SET v EX 6").await;
@@ -87,7 +87,7 @@ async fn what_was_done_in_a_gap_counts() {
 }
 
 #[tokio::test]
-async fn a_key_that_expires_while_somebody_listens_is_not_missed() {
+async fn a_key_that_expires_while_a_worker_listens_is_not_missed() {
     let (_server, mut it) = alone("adopt-there", MissingKey::Cancel).await;
     for id in 0..20 {
         it.does(&id.to_string(), "SET v EX 900").await;
@@ -101,7 +101,7 @@ async fn a_key_that_expires_while_somebody_listens_is_not_missed() {
 }
 
 #[tokio::test]
-async fn who_comes_later_does_not_take_what_waits_for_missing() {
+async fn a_later_worker_does_not_take_waiting_jobs_for_missing() {
     let site = Site::new("adopt-late").await;
     let gate = Gate::closed();
     let (log, runs) = recorder();
@@ -241,7 +241,7 @@ async fn who_has_lost_an_event_gives_those_their_time_who_are_cut_off() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_missing_after_a_gap_can_mean_that_its_job_is_cancelled() {
+async fn a_key_missing_after_a_gap_can_cancel_its_job() {
     let (_server, it) = alone("adopt-lost", MissingKey::Cancel).await;
     it.does("soon", "SET v EX 6").await;
     it.does("later", "SET v EX 3600").await;
@@ -260,7 +260,7 @@ async fn a_key_that_is_missing_after_a_gap_can_mean_that_its_job_is_cancelled() 
 }
 
 #[tokio::test]
-async fn what_a_replica_announces_cancels_nothing() {
+async fn events_from_a_replica_cancel_nothing() {
     let (server, mut it) = alone("adopt-demoted", MissingKey::Run).await;
     let proxy = FreezingProxy::to(&server).await;
     let (host, port) = address(&proxy);

@@ -255,7 +255,7 @@ async fn says(process: TalkingProcess, expected: &'static str) -> TalkingProcess
 }
 
 #[test]
-fn the_shell_script_says_how_it_is_used() {
+fn the_shell_script_prints_its_usage() {
     let script = source("reminders.sh");
     for args in [&[][..], &["cancel"], &["forget", "42"]] {
         let ran = std::process::Command::new("sh")

@@ -85,7 +85,7 @@ async fn unannounced(worker: &Worker) -> impl AsyncFn(bool) -> String + use<> {
 }
 
 #[tokio::test]
-async fn a_route_that_adopts_does_not_start_where_keys_are_not_announced() {
+async fn an_adopting_route_does_not_start_without_key_events() {
     for (flags, unheard) in TOO_FEW {
         let server = rented(flags).await;
         let site = Site::at(&server.url(), "managed-few").await;
@@ -110,7 +110,7 @@ async fn a_route_that_adopts_does_not_start_where_keys_are_not_announced() {
 }
 
 #[tokio::test]
-async fn one_that_cannot_look_them_up_starts_where_they_are_and_nobody_adopts_its_probe() {
+async fn a_worker_proves_unreadable_flags_and_adopts_no_probe() {
     let server = rented("AKE").await;
     let log = Log::read();
     let site = Site::at(&server.url(), "managed-all").await;
@@ -145,7 +145,7 @@ async fn a_route_of_one_key_is_proved_by_another() {
 }
 
 #[tokio::test]
-async fn what_is_accepted_starts_and_says_what_is_lost() {
+async fn a_worker_that_allows_missing_flags_starts_and_reports_the_loss() {
     let server = rented("Ex").await;
     let log = Log::read();
     let site = Site::at(&server.url(), "managed-accepted").await;
@@ -168,7 +168,7 @@ async fn what_is_accepted_starts_and_says_what_is_lost() {
 }
 
 #[tokio::test]
-async fn flags_that_are_taken_away_later_are_missed_and_said_until_they_are_back() {
+async fn flags_removed_later_are_reported_until_they_are_back() {
     let (_server, admin, site) = guarded("managed-later", "AKE").await;
     let log = Log::read();
     let (runs, mut heard) = recorder();
@@ -210,7 +210,7 @@ async fn flags_that_are_taken_away_later_are_missed_and_said_until_they_are_back
 
 /// Long before it is proved now and then.
 #[tokio::test]
-async fn what_is_announced_is_proved_on_each_new_connection() {
+async fn key_events_are_proved_on_each_new_connection() {
     // The least time between two proofs without a reason.
     const APART: Duration = Duration::from_secs(10);
     let (_server, admin, site) = guarded("managed-again", "AKE").await;
@@ -237,7 +237,7 @@ async fn what_is_announced_is_proved_on_each_new_connection() {
 }
 
 #[tokio::test]
-async fn each_of_several_servers_has_to_announce_its_keys() {
+async fn each_of_several_servers_must_announce_its_keys() {
     for flags in [["AKE", "Ex"], ["Ex", "AKE"]] {
         let servers = [rented(flags[0]).await, rented(flags[1]).await];
         let both = format!("{} {}", servers[0].url(), servers[1].url());
@@ -255,7 +255,7 @@ async fn each_of_several_servers_has_to_announce_its_keys() {
 
 /// The daemon of a Redis that announces nothing, and of one that stops to.
 #[tokio::test]
-async fn a_daemon_says_it_in_readyz_and_metrics() {
+async fn a_daemon_reports_missing_events_in_readyz_and_metrics() {
     let (_server, admin, site) = guarded("managed-daemon", "").await;
     // Fails if another test was first.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -11,7 +11,7 @@ use crate::runs::eventually;
 use crate::site::Site;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_known_of_keys_moves_with_their_jobs_and_without() {
+async fn the_state_of_keys_moves_with_and_without_their_jobs() {
     let mut adopting = Adopting::new("adopt-shards").await;
     let ids: Vec<String> = (0..40).map(|id| id.to_string()).collect();
     for id in &ids {
@@ -57,7 +57,7 @@ async fn what_is_known_of_keys_moves_with_their_jobs_and_without() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_done_to_keys_while_jobs_are_moved_counts_once() {
+async fn changes_of_keys_during_a_reshard_count_once() {
     const PRODUCERS: usize = 4;
     const ROUNDS: usize = 12;
     let site = Site::new("adopt-reshard").await;

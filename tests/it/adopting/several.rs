@@ -108,7 +108,7 @@ impl Crowd {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_three_hear_of_is_one_job() {
+async fn a_key_that_three_workers_hear_of_is_one_job() {
     let crowd = Crowd::at("adopt-three").await;
     let workers = [crowd.join().await, crowd.join().await, crowd.join().await];
     crowd.so_many(3).await;
@@ -123,7 +123,7 @@ async fn a_key_that_three_hear_of_is_one_job() {
 
 /// Half of the keys fall to one that is frozen, and that the other takes for alive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_second_looks_where_the_first_is_frozen() {
+async fn the_second_worker_takes_over_the_keys_of_a_frozen_first() {
     let crowd = Crowd::at("adopt-second").await;
     let worker = crowd.join().await;
     let ghosts = crowd.haunt(1).await;
@@ -137,7 +137,7 @@ async fn the_second_looks_where_the_first_is_frozen() {
 
 /// Some of the keys fall to both of those that are frozen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_first_and_second_are_gone_the_rest_searches() {
+async fn the_other_workers_search_when_first_and_second_are_frozen() {
     let crowd = Crowd::at("adopt-rest").await;
     let worker = crowd.join().await;
     let ghosts = crowd.haunt(2).await;
@@ -162,7 +162,7 @@ async fn where_first_and_second_are_gone_the_rest_searches() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_joins_and_one_that_leaves_miss_nothing() {
+async fn joining_and_leaving_workers_miss_nothing() {
     let crowd = Crowd::at("adopt-shift").await;
     let first = crowd.join().await;
     crowd.does(0..100, "SET v EX 900").await;
@@ -178,7 +178,7 @@ async fn one_that_joins_and_one_that_leaves_miss_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_goes_on_where_the_one_that_searched_was_killed() {
+async fn another_worker_continues_the_search_of_a_killed_one() {
     const KEYS: usize = 10_000;
     let crowd = Crowd::at("adopt-search").await;
     // Somebody else searches, so that both wait with their question asked.

@@ -10,7 +10,7 @@ impl Adopting {
 }
 
 #[tokio::test]
-async fn why_tells_what_came_through_the_key() {
+async fn why_lists_the_changes_that_came_through_the_key() {
     let mut it = Adopting::new("adopt-why").await;
     it.does("k", "SET v EX 900").await;
     it.becomes("k", Some(("v", 900))).await;
@@ -53,7 +53,7 @@ async fn why_tells_what_came_through_the_key() {
 }
 
 #[tokio::test]
-async fn why_tells_how_the_key_of_a_job_that_waits_differs_from_it() {
+async fn why_says_how_the_key_differs_from_its_waiting_job() {
     let it = Adopting::new("adopt-differs").await;
     it.does("k", "SET v EX 900").await;
     it.becomes("k", Some(("v", 900))).await;
