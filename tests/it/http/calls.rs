@@ -10,7 +10,7 @@ use crate::site::Site;
 const NONE: Value = Value::Null;
 
 #[tokio::test]
-async fn a_job_is_scheduled_looked_at_changed_and_cancelled() {
+async fn a_job_is_scheduled_viewed_changed_and_cancelled() {
     let site = Site::new("http-one").await;
     let daemon = Daemon::start(&site);
     // A key whose id must be percent-encoded.
@@ -70,7 +70,7 @@ async fn a_job_is_scheduled_looked_at_changed_and_cancelled() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_with_its_code_and_its_field() {
+async fn a_wrong_request_is_refused_with_code_and_field() {
     let site = Site::new("http-wrong").await;
     let daemon = Daemon::start(&site);
     let job = format!("/v1/jobs/{}", site.key("a"));
@@ -164,7 +164,7 @@ async fn what_is_wrong_is_said_with_its_code_and_its_field() {
 }
 
 #[tokio::test]
-async fn what_is_there_or_runs_is_in_the_way() {
+async fn existing_and_running_jobs_are_conflicts() {
     let site = Site::new("http-way").await;
     let daemon = Daemon::start(&site);
     let key = site.key("a");
@@ -276,7 +276,7 @@ async fn jobs_are_pulled_extended_finished_and_failed() {
 }
 
 #[tokio::test]
-async fn each_attempt_has_one_idempotency_key_and_the_next_schedule_another() {
+async fn all_attempts_share_an_idempotency_key_and_the_next_job_has_another() {
     let site = Site::new("http-idem").await;
     let daemon = Daemon::with(&site, &["--worker-lease", "2s"]);
     let key = site.key("a");
@@ -377,7 +377,7 @@ async fn dead_letters_are_shown_requeued_and_deleted() {
 }
 
 #[tokio::test]
-async fn without_redis_it_lives_and_is_not_ready_and_says_so() {
+async fn a_daemon_without_redis_is_live_but_not_ready() {
     let (redis, site) = own_redis("http-away").await;
     let daemon = Daemon::start(&site);
     eventually("it hears", async || {

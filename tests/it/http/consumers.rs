@@ -95,7 +95,7 @@ async fn all_come_again(site: &Site, daemon: &Daemon, count: usize) {
 }
 
 #[tokio::test]
-async fn cut_off_while_they_wait_they_get_nothing() {
+async fn consumers_cut_off_while_waiting_get_no_job() {
     let site = Site::new("http-cut-wait").await;
     let daemon = Daemon::with(&site, &LONG);
     for number in 0..20 {
@@ -113,7 +113,7 @@ async fn cut_off_while_they_wait_they_get_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cut_off_between_claim_and_answer_they_cost_nothing_but_a_hand_back() {
+async fn consumers_cut_off_between_claim_and_answer_cost_only_a_hand_back() {
     /// By this the proxy knows the reply to the claim.
     const MARK: &str = "the job as it was claimed";
     let (redis, site) = own_redis("http-cut-claim").await;
@@ -142,7 +142,7 @@ async fn cut_off_between_claim_and_answer_they_cost_nothing_but_a_hand_back() {
 }
 
 #[tokio::test]
-async fn cut_off_in_the_middle_of_an_answer_they_have_none_of_it() {
+async fn consumers_cut_off_within_an_answer_have_none_of_its_jobs() {
     let site = Site::new("http-cut-answer").await;
     let daemon = Daemon::with(&site, &LONG);
     let payload = "x".repeat(1_000_000);
@@ -167,7 +167,7 @@ async fn cut_off_in_the_middle_of_an_answer_they_have_none_of_it() {
 /// Wherever an answer gets stuck, be it a byte before its end: it is handed out, or its jobs go
 /// back. What a connection holds on its way is found out by trying.
 #[tokio::test]
-async fn an_answer_is_handed_out_when_its_last_byte_has_gone_and_not_before() {
+async fn an_answer_is_handed_out_exactly_with_its_last_byte() {
     let site = Site::new("http-cut-end").await;
     let daemon = Daemon::with(&site, &LONG);
     let (mut passes, mut sticks) = (0, 1_040_000);
@@ -204,7 +204,7 @@ async fn an_answer_is_handed_out_when_its_last_byte_has_gone_and_not_before() {
 /// A consumer that stops as the Python example does never leaves a job to its lease: either it
 /// has the whole answer, or its jobs go back.
 #[tokio::test]
-async fn who_stops_well_has_the_jobs_or_gives_them_back_at_once() {
+async fn a_consumer_that_stops_well_has_its_jobs_or_returns_them() {
     let site = Site::new("http-cut-race").await;
     let daemon = Daemon::with(&site, &LONG);
     let (mut theirs, mut back) = (0, 0);
@@ -229,7 +229,7 @@ async fn who_stops_well_has_the_jobs_or_gives_them_back_at_once() {
 }
 
 #[tokio::test]
-async fn gone_after_the_answer_their_leases_lapse_and_others_go_on() {
+async fn the_leases_of_gone_consumers_lapse_and_others_get_the_jobs() {
     let site = Site::new("http-cut-after").await;
     let daemon = Daemon::with(&site, &["--worker-lease", "2s"]);
     for id in ["answered", "extended", "failed", "cut"] {
@@ -272,7 +272,7 @@ async fn gone_after_the_answer_their_leases_lapse_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_late_finish_counts_as_long_as_nobody_else_has_the_job() {
+async fn a_late_finish_counts_until_another_consumer_has_the_job() {
     let site = Site::new("http-late").await;
     let daemon = Daemon::with(&site, &["--worker-lease", "1s"]);
     site.client.schedule(site.key("a"), "").await.unwrap();
@@ -305,7 +305,7 @@ async fn a_late_finish_counts_as_long_as_nobody_else_has_the_job() {
 
 /// What the route says of retries holds for a job that brings nothing of its own.
 #[tokio::test]
-async fn a_failure_is_retried_as_its_route_says() {
+async fn a_failure_follows_the_retry_policy_of_its_route() {
     let site = Site::new("http-ladder").await;
     let file = std::env::temp_dir().join(format!("keyfall-ladder-{}.toml", std::process::id()));
     let routes = format!(

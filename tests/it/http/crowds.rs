@@ -131,7 +131,7 @@ fn assert_each_once(seen: &[String], count: usize) {
 
 /// A thousand consumers hold their connections; then jobs fall due.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_who_wait_get_each_job_once_and_a_stop_lets_all_go() {
+async fn a_thousand_waiting_consumers_get_each_job_once() {
     const WAITING: usize = 1000;
     const JOBS: usize = 3000;
     let site = Site::new("http-thousand").await;

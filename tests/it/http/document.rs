@@ -25,7 +25,7 @@ fn calls(document: &Value) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn the_router_has_the_calls_of_the_document_and_no_others() {
+async fn the_router_has_exactly_the_calls_of_the_document() {
     let site = Site::new("http-document").await;
     let daemon = Daemon::start(&site);
     let document = daemon.get("/v1/openapi.json").await;
@@ -83,7 +83,7 @@ async fn the_manual_lists_every_call_and_every_code() {
 }
 
 #[tokio::test]
-async fn the_document_holds_together() {
+async fn the_document_is_consistent() {
     let site = Site::new("http-whole").await;
     let daemon = Daemon::start(&site);
     let document = daemon.get("/v1/openapi.json").await;

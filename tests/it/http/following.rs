@@ -81,7 +81,7 @@ async fn schedule(site: &Site, key: &str) {
 }
 
 #[tokio::test]
-async fn a_tail_tells_of_what_was_asked_for_from_the_last_on() {
+async fn a_tail_shows_the_requested_events_from_the_last_ones_on() {
     let site = Site::new("http-tail").await;
     let daemon = Daemon::start(&site);
     let other = format!("{}:it:other:1", site.app);
@@ -240,7 +240,7 @@ async fn a_tail_ends_with_the_token_and_with_the_daemon() {
 }
 
 #[tokio::test]
-async fn a_daemon_serves_so_many_tails_and_a_place_is_free_when_one_is_closed() {
+async fn a_daemon_limits_its_tails_and_frees_the_places_of_closed_ones() {
     const MOST: usize = 64;
     const SHARE: usize = 16;
     let site = Site::new("http-tails").await;
@@ -276,7 +276,7 @@ async fn a_daemon_serves_so_many_tails_and_a_place_is_free_when_one_is_closed() 
 }
 
 #[tokio::test]
-async fn an_overview_has_a_page_of_kinds_and_those_that_are_named() {
+async fn an_overview_has_a_page_of_kinds_and_the_named_kinds() {
     let site = Site::new("http-overview").await;
     let daemon = Daemon::start(&site);
     let kinds = ["a", "b", "c"].map(|biz| format!("{}:it:{biz}", site.app));
@@ -334,7 +334,7 @@ async fn an_overview_has_a_page_of_kinds_and_those_that_are_named() {
 }
 
 #[tokio::test]
-async fn a_job_that_nobody_runs_is_scheduled_with_a_warning() {
+async fn a_job_without_a_route_is_scheduled_with_a_warning() {
     let site = Site::new("http-warned").await;
     let daemon = Daemon::start(&site);
     let put = async |key: &str| {

@@ -41,7 +41,7 @@ async fn accepted(daemon: &Daemon, site: &Site) {
 }
 
 #[tokio::test]
-async fn a_full_redis_takes_no_jobs_and_lets_those_it_has_be_ended() {
+async fn a_full_redis_refuses_new_jobs_and_lets_others_end() {
     let (_redis, site) = own_redis("http-full-redis").await;
     let daemon = at_work(&site).await;
     site.client.schedule(site.key("a"), "").await.unwrap();
@@ -85,7 +85,7 @@ async fn a_user_without_the_right_is_refused() {
 }
 
 #[tokio::test]
-async fn a_job_of_a_newer_version_is_left_alone_and_so_is_a_newer_schema() {
+async fn jobs_and_schemas_of_newer_versions_are_left_alone() {
     let (_redis, site) = own_redis("http-newer").await;
     let daemon = at_work(&site).await;
     let key = site.key("a");

@@ -7,7 +7,7 @@ use super::{Daemon, assert_problem, read};
 use crate::site::{HOUR, Site};
 
 #[tokio::test]
-async fn an_empty_kind_is_dropped_and_no_other() {
+async fn only_an_empty_kind_is_dropped() {
     let site = Site::new("http-drop").await;
     let daemon = Daemon::start(&site);
     let path = format!("/v1/kinds/{}", site.kind());
@@ -32,7 +32,7 @@ async fn an_empty_kind_is_dropped_and_no_other() {
 }
 
 #[tokio::test]
-async fn so_many_kinds_may_begin_and_no_more() {
+async fn the_number_of_new_kinds_is_limited() {
     let site = Site::new("http-new-kinds").await;
     let daemon = Daemon::with(&site, &["--http-new-kinds", "3"]);
     let path = |kind: usize, id: usize| format!("/v1/jobs/{}:it:kind{kind}:{id}", site.app);
@@ -87,7 +87,7 @@ async fn so_many_kinds_may_begin_and_no_more() {
 }
 
 #[tokio::test]
-async fn each_token_may_begin_so_many_kinds_of_its_own_and_no_more() {
+async fn the_number_of_new_kinds_is_limited_for_each_token() {
     let site = Site::new("http-kinds-each").await;
     let token = Token::make("http-kinds-each", "schedule", &[]);
     let other = token.another("schedule");

@@ -33,7 +33,7 @@ async fn rest(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused_wherever_that_is_seen() {
+async fn a_large_body_is_refused_wherever_its_size_shows() {
     let site = Site::new("http-large").await;
     let daemon = Daemon::with(&site, &["--http-body-limit", "10000B"]);
     let path = format!("/v1/jobs/{}", site.key("a"));
@@ -54,7 +54,7 @@ async fn a_body_that_is_too_large_is_refused_wherever_that_is_seen() {
 }
 
 #[tokio::test]
-async fn who_does_not_say_what_they_want_is_cut_off() {
+async fn a_client_that_sends_no_request_is_cut_off() {
     let site = Site::new("http-slow").await;
     let flags = ["--http-header-timeout", "1s", "--http-body-timeout", "1s"];
     let daemon = Daemon::with(&site, &flags);
@@ -97,7 +97,7 @@ async fn who_does_not_say_what_they_want_is_cut_off() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_is_cut_off() {
+async fn a_client_that_does_not_read_is_cut_off() {
     let site = Site::new("http-deaf").await;
     let daemon = Daemon::with(
         &site,
@@ -144,7 +144,7 @@ async fn who_does_not_read_is_cut_off() {
 }
 
 #[tokio::test]
-async fn there_are_no_more_connections_than_allowed() {
+async fn the_number_of_connections_is_limited() {
     let site = Site::new("http-full").await;
     let daemon = Daemon::with(&site, &["--http-max-connections", "2"]);
     let mut open = Vec::new();
@@ -171,7 +171,7 @@ async fn there_are_no_more_connections_than_allowed() {
 }
 
 #[tokio::test]
-async fn who_asks_too_often_is_told_when_to_come_back() {
+async fn a_client_beyond_its_rate_is_told_when_to_retry() {
     let site = Site::new("http-often").await;
     let daemon = Daemon::with(&site, &["--http-requests-per-second", "1"]);
     let mut refused = None;
@@ -268,7 +268,7 @@ async fn trusts(daemon: &Daemon, cert: &str) -> bool {
 }
 
 #[tokio::test]
-async fn it_serves_https() {
+async fn the_daemon_serves_https() {
     let site = Site::new("http-tls").await;
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let files = std::env::temp_dir().join(format!("keyfall-https-{:016x}", rand::random::<u64>()));
@@ -310,7 +310,7 @@ async fn it_serves_https() {
 }
 
 #[tokio::test]
-async fn a_web_page_gets_nothing_where_there_are_no_tokens() {
+async fn calls_from_web_pages_are_refused_without_tokens() {
     let site = Site::new("http-pages").await;
     let daemon = Daemon::start(&site);
     let key = site.key("a");
@@ -347,7 +347,7 @@ async fn a_web_page_gets_nothing_where_there_are_no_tokens() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_pulls_and_batches_well() {
+async fn a_stop_ends_pulls_and_batches_cleanly() {
     let site = Site::new("http-stop").await;
     let daemon = Daemon::start(&site);
     let key = site.key("a");
@@ -379,7 +379,7 @@ async fn a_stop_ends_pulls_and_batches_well() {
 }
 
 #[tokio::test]
-async fn an_answer_whose_jobs_have_gone_back_has_no_end() {
+async fn an_answer_whose_jobs_were_returned_is_broken_off() {
     const JOBS: usize = 30;
     const MORE_THAN_BUFFERS_HOLD: usize = 6_500_000;
     let site = Site::new("http-broken-off").await;
@@ -446,7 +446,7 @@ async fn an_answer_whose_jobs_have_gone_back_has_no_end() {
 
 /// A batch comes as fast as its jobs may, and a pull hands out as many.
 #[tokio::test]
-async fn jobs_count_as_requests_do() {
+async fn jobs_count_as_requests() {
     let site = Site::new("http-rate-jobs").await;
     let daemon = Daemon::with(&site, &["--http-requests-per-second", "5"]);
     let lines = site.keys(20).map(|key| {

@@ -40,7 +40,7 @@ fn brief(answers: &[Value]) -> Vec<(u64, u64)> {
 }
 
 #[tokio::test]
-async fn a_list_is_read_page_by_page_and_what_is_damaged_stands_beside() {
+async fn a_list_has_pages_and_names_damaged_records_beside_them() {
     let site = Site::new("http-list").await;
     let daemon = Daemon::start(&site);
     pending(&site, 25).await;
@@ -175,7 +175,7 @@ async fn many_jobs_are_postponed_fired_and_cancelled_after_a_dry_run() {
 }
 
 #[tokio::test]
-async fn a_batch_is_answered_line_by_line_and_a_bad_line_spoils_no_other() {
+async fn a_batch_is_answered_line_by_line_and_a_bad_line_fails_alone() {
     let site = Site::new("http-batch").await;
     let daemon = Daemon::with(&site, &["--http-body-limit", "2000B"]);
     let key = site.key("a");
@@ -354,7 +354,7 @@ async fn kinds_are_counted_paused_and_resumed() {
 }
 
 #[tokio::test]
-async fn who_runs_what_is_shown_and_what_nobody_runs() {
+async fn instances_and_unrouted_kinds_are_listed() {
     let site = Site::new("http-routes").await;
     let daemon = Daemon::start(&site);
     let pattern = format!("{}:*:*:*", site.app);

@@ -22,7 +22,7 @@ async fn scraped(daemon: &Daemon) -> String {
 }
 
 #[tokio::test]
-async fn what_becomes_of_jobs_is_counted() {
+async fn the_ends_of_jobs_are_counted() {
     let site = Site::new("metrics").await;
     let daemon = Daemon::start(&site);
     let of_kind = |name: &str, more: &str| {

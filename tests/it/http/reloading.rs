@@ -154,7 +154,7 @@ async fn routes_come_go_and_change_and_a_held_pull_survives() {
 }
 
 #[tokio::test]
-async fn a_faulty_file_changes_nothing_and_all_its_faults_are_told() {
+async fn a_faulty_file_changes_nothing_and_all_its_faults_are_logged() {
     let site = Site::new("http-reload-bad").await;
     let good = route(&site.pattern(), "lease = \"70s\"");
     let daemon = Configured::start(&site, &good);
@@ -184,7 +184,7 @@ async fn a_faulty_file_changes_nothing_and_all_its_faults_are_told() {
 }
 
 #[tokio::test]
-async fn pulls_go_on_while_routes_are_replaced_again_and_again() {
+async fn pulls_continue_while_routes_are_replaced_repeatedly() {
     const JOBS: usize = 300;
     let site = Site::new("http-reload-often").await;
     let routes = |number: usize| {
@@ -333,7 +333,7 @@ async fn a_payload_is_as_large_as_its_route_allows() {
 }
 
 #[tokio::test]
-async fn it_logs_what_it_was_given_and_where_and_no_secret() {
+async fn the_daemon_logs_its_settings_and_their_sources_without_secrets() {
     let site = Site::new("http-given").await;
     let file =
         std::env::temp_dir().join(format!("keyfall-given-{:016x}.toml", rand::random::<u64>()));

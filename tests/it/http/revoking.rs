@@ -346,7 +346,7 @@ async fn held_pulls_end_without_a_job_when_their_token_is_narrowed_or_expires() 
 }
 
 #[tokio::test]
-async fn jobs_that_come_for_held_pulls_of_a_revoked_token_go_to_another_one() {
+async fn jobs_for_held_pulls_of_a_revoked_token_go_to_another_token() {
     let name = "http-held-late";
     let (site, token, daemon) = held_in_vain(name, &[], 401, Token::revoke).await;
     // One that the daemon learns of as it has learnt of the other.
@@ -363,7 +363,7 @@ async fn jobs_that_come_for_held_pulls_of_a_revoked_token_go_to_another_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_is_being_claimed_for_a_held_pull_goes_back_when_its_token_is_revoked() {
+async fn a_job_claimed_for_a_revoked_token_goes_back() {
     /// By this the proxy knows the reply to the claim.
     const MARK: &str = "the job as it was claimed";
     let (redis, site) = own_redis("http-held-claim").await;
@@ -392,7 +392,7 @@ async fn a_job_that_is_being_claimed_for_a_held_pull_goes_back_when_its_token_is
 }
 
 #[tokio::test]
-async fn an_answer_that_hands_out_jobs_has_no_end_when_its_token_is_revoked() {
+async fn an_answer_with_jobs_is_broken_off_when_its_token_is_revoked() {
     const JOBS: usize = 10;
     let site = Site::new("http-held-answer").await;
     let token = Token::make("http-held-answer", "consume", &[]);
@@ -448,7 +448,7 @@ async fn an_answer_that_hands_out_jobs_has_no_end_when_its_token_is_revoked() {
 /// Where a call is when its token is revoked is up to the proxy: it has changed the first of two
 /// kinds, and does not know yet what the second one holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bulk_call_is_broken_off_when_its_token_is_revoked_and_what_it_did_stays() {
+async fn a_bulk_call_stops_when_its_token_is_revoked_and_keeps_its_changes() {
     /// By this the proxy knows the reply that names the job of the second kind.
     const MARK: &str = "it-does-not-come-to-this";
     let (redis, site) = own_redis("http-broken-off").await;

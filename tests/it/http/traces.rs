@@ -124,7 +124,7 @@ fn parent() -> String {
 
 // Whoever stops a process waits for it on the thread of the test, and the collector goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_trace_of_a_request_goes_on_through_every_attempt() {
+async fn the_trace_of_a_request_continues_through_every_attempt() {
     let site = Site::new("traces").await;
     let collector = Collector::start().await;
     let folder = Folder::new("traces");
@@ -199,7 +199,7 @@ async fn the_trace_of_a_request_goes_on_through_every_attempt() {
 
 // Whoever stops a process waits for it on the thread of the test, and the collector goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_trace_goes_on_in_another_process() {
+async fn a_trace_continues_in_another_process() {
     let site = Site::new("traces-restart").await;
     let collector = Collector::start().await;
     let daemon = serve(&site, &collector, &[]);
@@ -259,7 +259,7 @@ async fn without_a_collector_jobs_carry_the_trace_of_their_caller() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_holds_nothing_up() {
+async fn a_missing_collector_delays_nothing() {
     let site = Site::new("traces-away").await;
     // It takes connections and says nothing.
     let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -293,7 +293,7 @@ async fn a_collector_that_is_away_holds_nothing_up() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_none_is_refused() {
+async fn a_malformed_collector_address_is_refused() {
     let site = Site::new("traces-wrong").await;
     let command = Daemon::command(&site, &["--traces-endpoint", "collector:4317"]);
     let output = { command }.output().unwrap();
@@ -305,7 +305,7 @@ async fn a_collector_that_is_none_is_refused() {
 
 // Whoever stops a process waits for it on the thread of the test, and the collector goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_trace_of_a_producer_goes_on_in_a_worker() {
+async fn the_trace_of_a_producer_continues_in_a_worker() {
     let site = Site::new("traces-library").await;
     let collector = Collector::start().await;
     let run = |args: &[&str]| {
