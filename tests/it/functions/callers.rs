@@ -115,7 +115,7 @@ impl FunctionCaller {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_all_call_and_the_kind_is_resharded_no_job_is_lost_or_there_twice() {
+async fn a_reshard_under_load_neither_loses_nor_duplicates_jobs() {
     let Some((_server, site)) = site().await else {
         return;
     };

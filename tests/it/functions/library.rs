@@ -28,7 +28,7 @@ async fn diagnosed(client: &Client) -> (Severity, String, Option<String>) {
 }
 
 #[tokio::test]
-async fn a_library_is_replaced_unless_it_is_newer_or_not_ours() {
+async fn a_library_is_replaced_unless_it_is_newer_or_foreign() {
     let Some((_server, site)) = server().await else {
         return;
     };
@@ -219,7 +219,7 @@ async fn the_command_installs_checks_shows_and_removes() {
 }
 
 #[tokio::test]
-async fn a_server_without_functions_is_told_what_is_missing() {
+async fn a_server_without_functions_is_refused_with_the_reason() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "fcall").await;
     if ServerVersion::of(&mut site.redis()).await >= ServerVersion::Redis(7, 0) {

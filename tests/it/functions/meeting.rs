@@ -9,7 +9,7 @@ use crate::runs::{PATIENCE, Runs, recorder};
 use crate::site::{HOUR, Site};
 
 #[tokio::test]
-async fn what_one_side_schedules_the_other_sees_runs_and_cancels() {
+async fn functions_and_clients_see_run_and_cancel_the_same_jobs() {
     let Some((_server, site)) = site().await else {
         return;
     };
@@ -65,7 +65,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn a_worker_that_sleeps_is_woken() {
+async fn functions_wake_a_waiting_worker() {
     let Some((_server, site)) = site().await else {
         return;
     };
@@ -115,7 +115,7 @@ async fn wakes(url: &str) -> redis::aio::PubSub {
 }
 
 #[tokio::test]
-async fn a_kind_that_begins_here_is_paused_by_the_rules_that_stand() {
+async fn a_kind_that_functions_begin_obeys_the_pause_rules() {
     let Some((_server, site)) = site().await else {
         return;
     };
@@ -137,7 +137,7 @@ async fn a_kind_that_begins_here_is_paused_by_the_rules_that_stand() {
 
 /// Whoever began the ledger has not come to make its kind known.
 #[tokio::test]
-async fn one_that_finds_a_kind_unlisted_lists_it_whatever_it_does() {
+async fn every_function_lists_an_unlisted_kind() {
     let Some((_server, site)) = site().await else {
         return;
     };

@@ -5,7 +5,7 @@ use keyfall::shard_of;
 use super::site;
 
 #[tokio::test]
-async fn a_call_with_an_id_is_answered_again_and_not_done_again() {
+async fn a_repeated_call_gets_the_first_answer_and_changes_nothing() {
     let Some((_server, site)) = site().await else {
         return;
     };
@@ -33,7 +33,7 @@ async fn a_call_with_an_id_is_answered_again_and_not_done_again() {
 }
 
 #[tokio::test]
-async fn a_call_is_known_again_after_the_kind_was_given_another_number_of_shards() {
+async fn a_repeated_call_is_recognised_after_a_reshard() {
     let Some((_server, site)) = site().await else {
         return;
     };

@@ -249,7 +249,7 @@ async fn what_is_on_its_way_is_refused_until_it_has_arrived() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_is_seen_followed_and_stopped_where_it_stays() {
+async fn a_run_is_seen_succeeded_and_cancelled_in_its_old_ledger() {
     let Some((_server, site)) = site().await else {
         return;
     };

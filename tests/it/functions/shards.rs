@@ -25,7 +25,7 @@ fn all_sorts() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_job_is_in_the_ledger_that_is_published() {
+async fn functions_put_each_job_into_the_published_ledger() {
     let Some((_server, site)) = site().await else {
         return;
     };
@@ -71,7 +71,7 @@ async fn a_job_is_in_the_ledger_that_is_published() {
 }
 
 #[tokio::test]
-async fn whatever_number_of_shards_jobs_run_and_each_side_finds_those_of_the_other() {
+async fn functions_and_clients_meet_for_any_number_of_shards() {
     for shards in [1, 4, 7] {
         let Some((_server, site)) = site().await else {
             return;

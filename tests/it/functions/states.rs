@@ -74,7 +74,7 @@ async fn seen(site: &Site, id: &str) -> Option<(JobState, Vec<u8>, bool, bool)> 
 }
 
 #[tokio::test]
-async fn each_function_does_in_each_state_what_the_client_does() {
+async fn each_function_acts_like_the_client_in_each_state() {
     for shards in [1, 4] {
         let Some((_server, site)) = site().await else {
             return;
@@ -145,7 +145,7 @@ fn fields(view: &JobView) -> HashMap<String, String> {
 }
 
 #[tokio::test]
-async fn what_get_answers_is_what_the_client_sees() {
+async fn the_function_get_answers_what_the_client_sees() {
     for shards in [1, 4] {
         let Some((_server, site)) = site().await else {
             return;

@@ -11,7 +11,7 @@ use crate::runs::recorder;
 use crate::site::Site;
 
 #[tokio::test]
-async fn while_redis_is_full_jobs_are_refused_cancelled_and_looked_up() {
+async fn a_full_redis_refuses_new_jobs_and_can_cancel_and_look_up() {
     let Some((_server, site)) = site().await else {
         return;
     };
@@ -31,7 +31,7 @@ async fn while_redis_is_full_jobs_are_refused_cancelled_and_looked_up() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_taken_is_left_alone_and_told() {
+async fn a_taken_trigger_name_is_left_alone_and_reported() {
     let Some((_server, site)) = site().await else {
         return;
     };
@@ -74,7 +74,7 @@ async fn one_of_several_servers_is_refused() {
 }
 
 #[tokio::test]
-async fn a_database_that_was_not_prepared_or_has_another_schema_is_refused() {
+async fn an_unprepared_database_and_another_schema_are_refused() {
     let Some((server, site)) = site().await else {
         return;
     };

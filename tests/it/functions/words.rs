@@ -10,7 +10,7 @@ use crate::site::{HOUR, assert_about, ms};
 
 /// The lines with which the page begins.
 #[tokio::test]
-async fn the_manual_says_what_is_answered() {
+async fn the_manual_shows_the_actual_answers() {
     let Some((_server, site)) = site().await else {
         return;
     };
@@ -35,7 +35,7 @@ async fn the_manual_says_what_is_answered() {
 }
 
 #[tokio::test]
-async fn times_are_those_that_set_takes() {
+async fn functions_take_the_time_words_of_set() {
     let Some((_server, site)) = site().await else {
         return;
     };
@@ -65,7 +65,7 @@ async fn times_are_those_that_set_takes() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_refused_with_field_rule_and_remedy_and_nothing_is_written() {
+async fn a_wrong_call_is_refused_with_the_remedy_and_writes_nothing() {
     let Some((_server, site)) = site().await else {
         return;
     };
@@ -126,7 +126,7 @@ async fn what_is_wrong_is_refused_with_field_rule_and_remedy_and_nothing_is_writ
 }
 
 #[tokio::test]
-async fn a_key_is_valid_here_if_it_is_there() {
+async fn functions_and_clients_accept_the_same_keys() {
     let Some((_server, site)) = site().await else {
         return;
     };
