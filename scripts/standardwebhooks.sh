@@ -11,4 +11,4 @@ if [ ! -e "$tools/ready" ]; then
     touch "$tools/ready"
 fi
 KEYFALL_STANDARDWEBHOOKS="$PWD/$tools/bin/python" cargo test --workspace --all-features --test it -- \
-    --ignored --exact callbacks::signing::the_library_of_the_specification_believes_it_too
+    --ignored --exact callbacks::signing::the_library_of_the_specification_accepts_the_signatures

@@ -19,7 +19,7 @@ async fn nobody() -> String {
 }
 
 #[tokio::test]
-async fn jobs_of_a_host_that_is_down_lose_no_attempt_and_it_is_named_and_closed() {
+async fn jobs_of_a_host_that_is_down_lose_no_attempt() {
     let site = Site::new("cb-breaker").await;
     let host = nobody().await;
     let target = target::http(format!("http://{host}/"))
@@ -118,7 +118,7 @@ async fn tried(target: &target::Http, timeout: Duration) -> Outcome {
 }
 
 #[tokio::test]
-async fn who_tries_a_host_loses_no_attempt_though_it_has_less_time_than_connecting_has() {
+async fn a_trial_that_cannot_connect_in_its_timeout_costs_no_attempt() {
     const TIME: Duration = Duration::from_millis(400);
     // It accepts connections, and knows no TLS.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -140,7 +140,7 @@ async fn who_tries_a_host_loses_no_attempt_though_it_has_less_time_than_connecti
 }
 
 #[tokio::test]
-async fn who_tries_a_host_that_does_not_answer_has_made_an_attempt_once_it_is_connected() {
+async fn a_trial_that_connects_and_gets_no_answer_costs_an_attempt() {
     const TIME: Duration = Duration::from_secs(2);
     let receiver = Receiver::start(|_| Reply::Hangs).await;
     let target = gone_down(&receiver.url("/"), TIME).await;
@@ -153,7 +153,7 @@ async fn who_tries_a_host_that_does_not_answer_has_made_an_attempt_once_it_is_co
 
 /// The receiver may have done what it was asked to, so the job must not be tried for ever.
 #[tokio::test]
-async fn what_was_sent_is_an_attempt_though_the_host_is_known_to_be_down() {
+async fn a_request_that_was_sent_is_an_attempt_though_the_host_is_down() {
     let nobody = format!("location: http://{}/\r\n", nobody().await);
     let cuts = Receiver::start(|_| Reply::Cuts("")).await;
     let leads_nowhere = Receiver::start(move |_| says("307 Temporary Redirect", &nobody, "")).await;
@@ -177,7 +177,7 @@ async fn what_was_sent_is_an_attempt_though_the_host_is_known_to_be_down() {
 }
 
 #[tokio::test]
-async fn what_is_no_host_is_refused_and_what_is_not_open_is_told() {
+async fn a_malformed_host_is_refused_and_a_closed_breaker_is_reported() {
     let site = Site::new("cb-breaker-none").await;
     let error = site.client.close_breaker("a b").await.unwrap_err();
     assert!(
@@ -196,7 +196,7 @@ async fn what_is_no_host_is_refused_and_what_is_not_open_is_told() {
 }
 
 #[tokio::test]
-async fn a_breaker_is_closed_over_http_and_the_metrics_say_how_many_are_open() {
+async fn breakers_can_be_closed_over_http_and_metrics_count_open_ones() {
     let mut site = Site::new("cb-breaker-http").await;
     let folder = Folder::new("breakers");
     let host = nobody().await;

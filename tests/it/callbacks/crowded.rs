@@ -13,7 +13,7 @@ use crate::site::{Site, fails_slowly};
 const JOBS: usize = 60;
 
 #[tokio::test]
-async fn a_host_that_is_down_is_left_alone_until_it_is_up_and_others_go_on() {
+async fn a_host_that_is_down_gets_no_calls_and_delays_no_other() {
     let site = Site::new("cb-down").await;
     let is_up: Arc<AtomicBool> = Arc::default();
     let mut down = Receiver::start({

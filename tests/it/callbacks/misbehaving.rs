@@ -39,7 +39,7 @@ async fn fails_within(
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_come_or_is_cut_off_is_none() {
+async fn a_missing_or_truncated_answer_is_a_failure() {
     let told = fails_within(4 * SHORT, || Reply::Hangs).await;
     assert_eq!(told, "HOST did not answer within 1.6s");
     for cut in [
@@ -55,7 +55,7 @@ async fn an_answer_that_does_not_come_or_is_cut_off_is_none() {
 }
 
 #[tokio::test]
-async fn an_answer_without_an_end_is_cut_and_its_status_counts() {
+async fn an_endless_answer_is_cut_and_its_status_counts() {
     let told = fails(|| Reply::Floods("500 Oh")).await;
     assert!(
         told.starts_with("HOST answered 500 Internal Server Error: xxx"),
@@ -68,7 +68,7 @@ async fn an_answer_without_an_end_is_cut_and_its_status_counts() {
 }
 
 #[tokio::test]
-async fn nobody_listens_or_nobody_accepts() {
+async fn a_host_that_refuses_or_ignores_connections_is_unreachable() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
@@ -85,7 +85,7 @@ async fn nobody_listens_or_nobody_accepts() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_closed_in_the_meantime_costs_no_attempt() {
+async fn a_kept_connection_that_was_closed_costs_no_attempt() {
     let receiver =
         Receiver::start(|_| Reply::Cuts("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")).await;
     let target = target::http(receiver.url("/"));
@@ -150,7 +150,7 @@ async fn encrypted(identity: &Identity, clients: Option<&Authority>) -> u16 {
 }
 
 #[tokio::test]
-async fn who_is_not_to_be_trusted_is_sent_nothing() {
+async fn an_untrusted_server_gets_no_request() {
     let authority = Authority::new();
     let port = encrypted(&authority.signs("localhost"), None).await;
     let url = |host: &str| format!("https://{host}:{port}/");
@@ -181,7 +181,7 @@ async fn who_is_not_to_be_trusted_is_sent_nothing() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_shown_to_those_who_ask() {
+async fn the_client_certificate_is_sent_when_the_server_asks() {
     let (authority, clients) = (Authority::new(), Authority::new());
     let port = encrypted(&authority.signs("localhost"), Some(&clients)).await;
     let target = target::http(format!("https://localhost:{port}/")).ca_certificate(authority.pem());

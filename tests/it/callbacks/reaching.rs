@@ -15,7 +15,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[tokio::test]
-async fn the_url_of_a_job_is_on_one_of_the_hosts_or_nowhere() {
+async fn the_url_of_a_job_must_be_on_an_allowed_host() {
     let target = target::http("http://127.0.0.1:1/").job_urls([
         "*.hooks.example",
         "127.0.0.1",
@@ -82,7 +82,7 @@ async fn the_url_of_a_job_is_on_one_of_the_hosts_or_nowhere() {
 }
 
 #[tokio::test]
-async fn a_job_goes_to_no_address_inside() {
+async fn the_url_of_a_job_reaches_no_inside_address() {
     for inside in [
         "127.0.0.1",
         "10.0.0.1",
@@ -122,7 +122,7 @@ async fn a_job_goes_to_no_address_inside() {
 }
 
 #[tokio::test]
-async fn a_name_that_changes_its_address_is_checked_each_time() {
+async fn the_address_of_a_name_is_checked_at_each_call() {
     // Each answer closes its connection, so that the name is looked up again.
     let mut receiver = Receiver::start(|_| says("200 OK", "connection: close\r\n", "")).await;
     let asked: Arc<AtomicUsize> = Arc::default();
@@ -152,7 +152,7 @@ async fn a_name_that_changes_its_address_is_checked_each_time() {
 }
 
 #[tokio::test]
-async fn a_name_that_hangs_delays_no_other_host_and_says_so() {
+async fn a_hanging_lookup_delays_no_other_host_and_is_reported() {
     let good = Receiver::always("200 OK", "").await;
     let port = good.address.port();
     let asked: Arc<AtomicUsize> = Arc::default();
@@ -194,7 +194,7 @@ async fn a_name_that_hangs_delays_no_other_host_and_says_so() {
 
 /// So many names of a zone are looked up at a time, and one that waits for others is no attempt.
 #[tokio::test]
-async fn a_job_whose_name_is_not_looked_up_because_of_others_is_put_off() {
+async fn a_job_that_waits_for_lookups_of_others_is_put_off() {
     const NAMES: usize = 32;
     let receiver = Receiver::always("200 OK", "").await;
     let port = receiver.address.port();
@@ -259,7 +259,7 @@ async fn pointing(to: String) -> Receiver {
 }
 
 #[tokio::test]
-async fn redirects_lead_to_no_address_inside_either() {
+async fn redirects_reach_no_inside_address() {
     let mut inside = Receiver::always("200 OK", "").await;
     let name = format!("http://private.example:{}/", inside.address.port());
     for to in [inside.url("/"), name] {
@@ -295,7 +295,7 @@ async fn redirects_lead_to_no_address_inside_either() {
 }
 
 #[tokio::test]
-async fn redirects_are_followed_as_often_as_the_route_says() {
+async fn redirects_are_followed_up_to_the_limit_of_the_route() {
     let mut last = Receiver::always("200 OK", "").await;
     let second = pointing(last.url("/")).await;
     let mut first = pointing(second.url("/")).await;
@@ -312,7 +312,7 @@ async fn redirects_are_followed_as_often_as_the_route_says() {
 }
 
 #[tokio::test]
-async fn the_url_of_a_job_is_not_left_for_a_host_that_is_not_allowed() {
+async fn redirects_reach_only_allowed_hosts() {
     let last = Receiver::always("200 OK", "").await;
     let first = pointing(last.url("/")).await;
     let target = target::http_of_jobs([first.url("")])
@@ -332,7 +332,7 @@ async fn the_url_of_a_job_is_not_left_for_a_host_that_is_not_allowed() {
 }
 
 #[tokio::test]
-async fn a_target_that_cannot_work_is_refused_with_the_remedy() {
+async fn an_invalid_target_is_refused_with_the_remedy() {
     let ok = || target::http("https://shop.example.org/");
     let pem = "-----BEGIN CERTIFICATE-----";
     for (target, fault) in [

@@ -9,7 +9,7 @@ use super::receiver::{Receiver, says};
 use crate::site::{HOUR, Site, assert_about, ms, steps};
 
 #[tokio::test]
-async fn a_job_is_sent_with_all_that_a_handler_is_told() {
+async fn a_request_has_all_that_a_handler_gets() {
     let site = Site::new("cb-sent").await;
     let mut receiver = Receiver::always("204 No Content", "").await;
     let url = receiver.url("/orders?shop=7");
@@ -48,7 +48,7 @@ async fn a_job_is_sent_with_all_that_a_handler_is_told() {
 }
 
 #[tokio::test]
-async fn retries_are_of_the_same_message_and_no_two_attempts_are_alike() {
+async fn retries_repeat_the_message_id_and_differ_in_the_attempt() {
     let site = Site::new("cb-retried").await;
     let mut receiver = Receiver::start(|received| match received.header("keyfall-attempt") {
         "3" => says("200 OK", "", ""),
@@ -89,7 +89,7 @@ async fn retries_are_of_the_same_message_and_no_two_attempts_are_alike() {
 }
 
 #[tokio::test]
-async fn what_is_gone_is_buried() {
+async fn an_answer_of_410_buries_the_job() {
     let site = Site::new("cb-gone").await;
     let receiver = Receiver::always("410 Gone", "").await;
     let worker = site.serve(Router::new().route(&site.pattern(), target::http(receiver.url("/"))));
@@ -124,7 +124,7 @@ async fn asked(app: &str, status: &'static str, after: String, ahead: Duration) 
 }
 
 #[tokio::test]
-async fn whoever_asks_for_more_time_gets_it_within_the_policy() {
+async fn retry_after_delays_the_retry_within_the_policy() {
     let in_an_hour = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
     let date = in_an_hour.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
     asked("cb-later", "429 Too Many Requests", "3600".into(), HOUR).await;
@@ -134,7 +134,7 @@ async fn whoever_asks_for_more_time_gets_it_within_the_policy() {
 }
 
 #[tokio::test]
-async fn a_job_brings_its_own_url_ladder_and_timeout() {
+async fn a_job_can_bring_its_own_url_ladder_and_timeout() {
     let site = Site::new("cb-own").await;
     let mut route = Receiver::always("200 OK", "").await;
     let mut own = Receiver::start(|received| match received.header("keyfall-attempt") {

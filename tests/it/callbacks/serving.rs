@@ -29,7 +29,7 @@ fn serve(site: &Site, folder: &Folder) -> TalkingProcess {
 }
 
 #[tokio::test]
-async fn the_daemon_calls_as_its_file_says() {
+async fn the_daemon_calls_as_its_file_configures() {
     let site = Site::new("cb-serve").await;
     let folder = Folder::new("callbacks");
     let mut first = Receiver::always("200 OK", "").await;
