@@ -9,7 +9,7 @@ use super::{Queue, answered, kind, state};
 use crate::site::Site;
 
 #[tokio::test]
-async fn a_job_is_pushed_popped_and_finished_and_is_a_job_like_any_other() {
+async fn a_pushed_job_is_a_job_like_any_other() {
     let site = Site::new("classic-one").await;
     let queue = Queue::start(&site);
     // The body comes back as it came, white space and all.
@@ -75,7 +75,7 @@ async fn a_job_is_pushed_popped_and_finished_and_is_a_job_like_any_other() {
 /// What clients are answered, whatever they send.
 
 #[tokio::test]
-async fn every_call_is_answered_as_the_table_says() {
+async fn every_call_is_answered_as_in_the_table() {
     let site = Site::new("classic-table").await;
     let queue = Queue::with(&site, &["--http-body-limit", "2000B"]);
     let push = |field: &str, value: Value| {
@@ -203,7 +203,7 @@ async fn every_call_is_answered_as_the_table_says() {
 }
 
 #[tokio::test]
-async fn topics_and_ids_come_back_as_they_were_whatever_is_in_them() {
+async fn topics_and_ids_with_any_characters_come_back_unchanged() {
     let site = Site::new("classic-odd").await;
     let queue = Queue::start(&site);
     let ids = [

@@ -9,7 +9,7 @@ use crate::runs::eventually;
 use crate::site::Site;
 
 #[tokio::test]
-async fn an_id_is_unique_over_topics_and_replaced_or_refused() {
+async fn an_id_is_unique_over_all_topics() {
     let site = Site::new("classic-unique").await;
     let queue = Queue::start(&site);
     let push = |topic: &str, body: &str| json!({"topic": topic, "id": "7", "delay": 3600, "ttr": 60, "body": body});
@@ -71,7 +71,7 @@ async fn an_id_is_unique_over_topics_and_replaced_or_refused() {
 /// Two daemons, many pushes of the same id into several topics at the same time: one job is left.
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pushes_of_one_id_that_race_leave_one_job() {
+async fn racing_pushes_of_one_id_leave_one_job() {
     let site = Site::new("classic-race").await;
     let queues = [Queue::start(&site), Queue::start(&site)];
     // The topics are known, so that both daemons find them.

@@ -6,7 +6,7 @@ use super::{Queue, kind};
 use crate::site::Site;
 
 #[tokio::test]
-async fn a_new_topic_that_is_refused_is_told_so_and_leaves_nothing() {
+async fn a_refused_new_topic_gets_an_error_and_leaves_no_key() {
     let site = Site::new("classic-limited").await;
     let queue = Queue::with(&site, &["--http-new-kinds", "1"]);
     let job = |topic: &str, id| json!({"topic": topic, "id": id, "delay": 3600, "body": "x"});

@@ -13,7 +13,7 @@ use crate::site::{Site, command, connect, redis_time};
 
 /// A bucket of ids by due time, and a hash of bodies.
 #[tokio::test]
-async fn what_waits_in_sorted_sets_is_imported() {
+async fn jobs_in_sorted_sets_are_imported() {
     let site = Site::new("classic-import").await;
     let now = (redis_time(&mut site.redis()).await / 1_000_000) as u64;
     for number in 0..30_u64 {
@@ -64,7 +64,7 @@ fn kept(topic: &str, id: &str, delay: u64, body: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn what_the_original_keeps_is_imported() {
+async fn jobs_of_the_original_are_imported() {
     let site = Site::new("classic-original").await;
     let old = Embedded::start().await.unwrap();
     let mut redis = connect(&old.url()).await;
@@ -149,7 +149,7 @@ async fn the_examples_push_pop_and_finish() {
 }
 
 #[tokio::test]
-async fn a_queue_is_moved_through_the_interface() {
+async fn a_queue_can_be_moved_through_the_interface() {
     let site = Site::new("classic-move").await;
     let (old, new) = (
         Queue::start(&site),

@@ -32,7 +32,7 @@ fn only(topic: &str, body: &str) -> Vec<(String, String)> {
 /// One after the other, as fast as they are answered: by one daemon over one connection, and by two
 /// in turn.
 #[tokio::test]
-async fn whoever_pushed_last_wins_in_both_orders_of_names() {
+async fn the_last_push_wins_in_both_orders_of_topics() {
     let site = Site::new("classic-last").await;
     let daemons = [Queue::start(&site), Queue::start(&site)];
     for number in 0..150 {
@@ -65,7 +65,7 @@ async fn whoever_pushed_last_wins_in_both_orders_of_names() {
 /// The older job says that it came an hour later, as it does where the clock of Redis was set back,
 /// or the topics are on servers whose clocks differ.
 #[tokio::test]
-async fn no_clock_decides_which_push_was_the_last() {
+async fn clocks_do_not_decide_which_push_was_the_last() {
     let site = Site::new("classic-clocks").await;
     let queue = Queue::start(&site);
     for (number, topics) in [["a", "b"], ["b", "a"]].into_iter().enumerate() {
@@ -85,7 +85,7 @@ async fn no_clock_decides_which_push_was_the_last() {
 
 /// What a fail-over can do, and what an older version has left.
 #[tokio::test]
-async fn the_last_push_wins_where_numbers_were_forgotten_or_never_given() {
+async fn the_last_push_wins_where_numbers_are_missing() {
     let site = Site::new("classic-forgot").await;
     let queue = Queue::start(&site);
     let forget = async || {
@@ -120,7 +120,7 @@ async fn the_last_push_wins_where_numbers_were_forgotten_or_never_given() {
 /// Many at the same time, over two daemons and three topics: one of them is left, and whoever pushes
 /// after them wins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_pushes_that_race_one_is_left_whatever_comes_between() {
+async fn racing_pushes_into_several_topics_leave_one_job() {
     let site = Site::new("classic-three").await;
     let daemons = [Queue::start(&site), Queue::start(&site)];
     let topics = ["a", "b", "c"];
@@ -151,7 +151,7 @@ async fn of_pushes_that_race_one_is_left_whatever_comes_between() {
 
 /// A run that is out is not delivered again when another topic has a later push.
 #[tokio::test]
-async fn a_delivery_that_was_overtaken_ends_and_the_later_push_follows() {
+async fn an_overtaken_delivery_ends_and_the_later_push_follows() {
     let site = Site::new("classic-out").await;
     let queue = Queue::start(&site);
     queue.push("b", "1").await;

@@ -15,7 +15,7 @@ use crate::site::{Site, ms, redis_time};
 use crate::workers::SECOND;
 
 #[tokio::test]
-async fn one_that_is_not_finished_within_its_ttr_comes_again() {
+async fn a_job_that_is_not_finished_within_its_ttr_comes_again() {
     let site = Site::new("classic-ttr").await;
     let queue = Queue::with(
         &site,
@@ -69,7 +69,7 @@ async fn one_that_is_not_finished_within_its_ttr_comes_again() {
 }
 
 #[tokio::test]
-async fn a_consumer_waits_for_several_topics_and_gets_nothing_of_others() {
+async fn a_consumer_of_several_topics_gets_no_job_of_another_topic() {
     let site = Site::new("classic-topics").await;
     let queue = Queue::start(&site);
     queue.push("orders", "other").await;
@@ -93,7 +93,7 @@ async fn a_consumer_waits_for_several_topics_and_gets_nothing_of_others() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_goes_away_while_it_waits_costs_nothing() {
+async fn a_consumer_that_disconnects_while_waiting_loses_no_job() {
     let site = Site::new("classic-gone").await;
     let queue = Queue::start(&site);
     let mut at_once = 0;
@@ -164,7 +164,7 @@ async fn a_thousand_held_pops_get_a_job_each() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_those_go_who_wait() {
+async fn a_stop_ends_the_calls_of_waiting_consumers() {
     let site = Site::new("classic-stop").await;
     let queue = Queue::start(&site);
     let pops = (0..20).map(|_| {

@@ -13,7 +13,7 @@ use crate::runs::PATIENCE;
 use crate::site::Site;
 
 #[tokio::test]
-async fn a_web_page_gets_nothing() {
+async fn calls_from_web_pages_are_refused() {
     let site = Site::new("classic-page").await;
     let queue = Queue::start(&site);
     let pop = queue.http.post(format!("{}/pop", queue.url));
@@ -29,7 +29,7 @@ async fn a_web_page_gets_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_too_slow_or_too_much_ends_and_redis_that_is_away_is_told() {
+async fn slow_and_large_calls_end_and_a_missing_redis_is_reported() {
     let redis = Embedded::start().await.unwrap();
     let site = Site::at(&redis.url(), "classic-limits").await;
     let flags = ["--http-body-timeout", "1s", "--http-header-timeout", "1s"];
@@ -69,7 +69,7 @@ fn outward() -> String {
 }
 
 #[tokio::test]
-async fn it_listens_elsewhere_only_for_networks_that_are_named() {
+async fn the_interface_listens_publicly_only_for_named_networks() {
     let site = Site::new("classic-nets").await;
     let listen = ["--classic-listen", "0.0.0.0:0"];
     let refused = Queue::command(&site, "queue", &listen)
