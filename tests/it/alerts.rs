@@ -56,7 +56,7 @@ async fn slow_to_wake() -> Receiver {
 }
 
 #[tokio::test]
-async fn a_dead_letter_is_told_by_a_job_that_is_tried_until_it_is_heard() {
+async fn a_dead_letter_raises_an_alert_job_that_is_retried() {
     let site = Site::new("alert-dead").await;
     let folder = Folder::new("alert-dead");
     let gone = Receiver::always("410 Gone", "").await;
@@ -132,7 +132,7 @@ retry = {{ fixed = "10ms" }}
 }
 
 #[tokio::test]
-async fn a_late_start_is_told_by_a_job_and_an_alert_has_no_alert() {
+async fn a_late_start_raises_an_alert_and_an_alert_raises_none() {
     let site = Site::new("alert-late").await;
     let folder = Folder::new("alert-late");
     let (done, gone) = (
@@ -194,7 +194,7 @@ target = {{ http = {{ url = "{}" }} }}
 }
 
 #[tokio::test]
-async fn what_is_told_twice_is_one_alert() {
+async fn a_repeated_report_is_one_alert() {
     // What is broken is in nobody else's way.
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "alert-twice").await;
@@ -229,7 +229,7 @@ async fn what_is_told_twice_is_one_alert() {
 }
 
 #[tokio::test]
-async fn an_alert_that_redis_refuses_keeps_no_job_from_being_buried() {
+async fn a_refused_alert_does_not_stop_the_burial() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "alert-refused").await;
     let folder = Folder::new("alert-refused");
@@ -258,7 +258,7 @@ async fn an_alert_that_redis_refuses_keeps_no_job_from_being_buried() {
 }
 
 #[tokio::test]
-async fn what_a_consumer_gives_up_is_told_by_the_defaults_of_a_daemon_without_a_file() {
+async fn a_daemon_without_a_file_alerts_on_jobs_that_consumers_bury() {
     let site = Site::new("alert-pull").await;
     let alerts = site.of("alerts:dead");
     let daemon = site.daemon(&["--pull", &site.pattern(), "--alerts-on-dead", &alerts]);

@@ -60,7 +60,7 @@ async fn missing_flags_are_merged_in_at_the_start_and_with_each_new_connection()
 }
 
 #[tokio::test]
-async fn flags_that_somebody_takes_away_are_missed_as_soon_as_jobs_fall_due() {
+async fn removed_flags_are_noticed_as_soon_as_jobs_fall_due() {
     let server = Embedded::start().await.unwrap();
     let log = Log::read();
     let site = Site::at(&server.url(), "flags-taken").await;
@@ -89,7 +89,7 @@ async fn flags_that_somebody_takes_away_are_missed_as_soon_as_jobs_fall_due() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_configure_redis_gets_every_job_run_and_is_told_once_what_to_set() {
+async fn every_job_runs_without_config_set_and_the_remedy_is_logged_once() {
     let server = Embedded::start().await.unwrap();
     let admin = Site::at(&server.url(), "crash-acl").await;
     let rule = "on >word ~crash-acl:* ~keyfall:* resetchannels &keyfall:* &__keyevent@0__:expired +@all -@admin";

@@ -64,7 +64,7 @@ async fn audits_find_nothing_while_jobs_come_and_go() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_told_and_repaired_on_request() {
+async fn missing_parts_are_reported_and_repaired_on_request() {
     let site = Site::filled("audit-flaws", 300).await;
     let audit = || site.client.audit("audit-flaws:it:job");
     let clean = audit().await.unwrap();
@@ -148,7 +148,7 @@ async fn one_repair_may_uncover_the_next() {
 }
 
 #[tokio::test]
-async fn many_flaws_are_told_a_thousand_at_a_time() {
+async fn many_flaws_are_reported_a_thousand_at_a_time() {
     let site = Site::filled("audit-many", 1500).await;
     let _: u64 = site.command(&["DEL", &site.part("shadow")]).await;
     let report = site.client.audit(&site.kind()).await.unwrap();
@@ -168,7 +168,7 @@ async fn many_flaws_are_told_a_thousand_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_kind_that_was_never_used_is_not_clean_and_one_that_is_forgotten_can_be_made_known() {
+async fn an_unknown_kind_is_not_clean_and_an_unlisted_one_can_be_listed() {
     let site = Site::filled("audit-known", 3).await;
     let misspelt = format!("{}:it:jbo", site.app);
     for audit in [
@@ -193,7 +193,7 @@ async fn a_kind_that_was_never_used_is_not_clean_and_one_that_is_forgotten_can_b
 }
 
 #[tokio::test]
-async fn a_number_that_a_letter_has_is_not_given_again() {
+async fn the_number_of_a_letter_is_not_used_again() {
     let site = Site::new("audit-numbers").await;
     let (log, _runs) = recorder();
     let buries = log.then(|_| Outcome::bury("no"));

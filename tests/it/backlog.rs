@@ -34,7 +34,7 @@ fn resident(process: &TalkingProcess) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backlog_is_worked_off_from_its_oldest_end_and_is_in_nobodys_way() {
+async fn a_backlog_runs_oldest_first_and_delays_no_other_kind() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "backlog").await;
     let kind = format!("{}:work:sleep", site.app);

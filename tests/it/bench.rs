@@ -36,7 +36,7 @@ fn number(object: &Value, path: &str) -> f64 {
 }
 
 #[test]
-fn all_phases_come_to_a_figure_in_one_object() {
+fn all_phases_yield_a_figure_in_one_object() {
     let temp = std::env::temp_dir().join(format!("bench-it-{}", std::process::id()));
     std::fs::create_dir(&temp).unwrap();
     let output = bench(&format!("{TINY} --json --instances 2 --runs 2"))
@@ -100,7 +100,7 @@ fn all_phases_come_to_a_figure_in_one_object() {
 }
 
 #[test]
-fn people_get_a_table_of_what_they_asked_for_with_the_plain_form_beside_it() {
+fn the_table_has_the_chosen_phases_and_the_plain_figures() {
     let flags = "--jobs 200 --window 300ms --only lateness --plain";
     let output = bench(flags).output().unwrap();
     assert!(output.status.success());
@@ -118,7 +118,7 @@ fn people_get_a_table_of_what_they_asked_for_with_the_plain_form_beside_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_server_of_somebody_it_touches_only_what_it_brought() {
+async fn a_bench_on_a_given_server_touches_only_its_own_keys() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "theirs").await;
     site.client
@@ -161,7 +161,7 @@ async fn interrupted(server: &Embedded, site: &Site) -> Child {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ctrl_c_ends_it_and_removes_its_jobs() {
+async fn ctrl_c_ends_the_bench_and_removes_its_jobs() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "theirs").await;
     let child = interrupted(&server, &site).await;
@@ -178,7 +178,7 @@ async fn ctrl_c_ends_it_and_removes_its_jobs() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_with_the_remedy() {
+fn flags_without_a_measurement_are_refused_with_the_remedy() {
     for (flags, remedy) in [
         ("--jobs 0", "write 1 or more"),
         ("--burst 0", "write 1 or more"),

@@ -45,7 +45,7 @@ async fn tens_of_thousands_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn what_is_not_valid_spoils_nothing_else_and_kinds_may_be_mixed() {
+async fn an_invalid_job_fails_alone_and_kinds_may_be_mixed() {
     let site = Site::new("bulk-mixed").await;
     let client = Client::builder(&site.url)
         .payload_limit(10)
@@ -92,7 +92,7 @@ async fn what_is_not_valid_spoils_nothing_else_and_kinds_may_be_mixed() {
 }
 
 #[tokio::test]
-async fn one_key_twice_counts_as_two_calls_in_order_however_far_apart() {
+async fn repeated_keys_count_as_calls_in_order() {
     let site = Site::new("bulk-twice").await;
     let keys: Vec<String> = site.keys(1000).collect();
     let jobs = (0..3).flat_map(|round| {
@@ -126,7 +126,7 @@ async fn one_key_twice_counts_as_two_calls_in_order_however_far_apart() {
 }
 
 #[tokio::test]
-async fn conditions_hold_for_each_job_by_itself() {
+async fn conditions_hold_for_each_job_separately() {
     let site = Site::new("bulk-if").await;
     let [old, new, neither] = ["old", "new", "neither"].map(|id| site.key(id));
     site.client.schedule(&old, "old").after(HOUR).await.unwrap();
@@ -147,7 +147,7 @@ async fn conditions_hold_for_each_job_by_itself() {
 }
 
 #[tokio::test]
-async fn large_payloads_travel_in_smaller_batches_and_all_of_it_runs() {
+async fn large_payloads_travel_in_smaller_batches_and_all_run() {
     let site = Site::new("bulk-large").await;
     let (log, mut runs) = recorder();
     let jobs = site
@@ -165,7 +165,7 @@ async fn large_payloads_travel_in_smaller_batches_and_all_of_it_runs() {
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_or_is_gone_fails_each_job_and_the_call_ends() {
+async fn a_refusing_or_missing_server_fails_each_job_and_the_call_ends() {
     let mut server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "bulk-gone").await;
     let timeout = Duration::from_secs(1);
@@ -196,7 +196,7 @@ async fn a_server_that_refuses_or_is_gone_fails_each_job_and_the_call_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_calls_at_once_and_one_that_is_dropped_leave_the_books_balanced() {
+async fn simultaneous_and_dropped_calls_leave_the_books_balanced() {
     let site = Site::new("bulk-crowd").await;
     let tasks = (0..6).map(|task| {
         let (client, kind) = (site.client.clone(), site.kind());

@@ -10,7 +10,7 @@ use crate::runs::{Gate, recorder};
 use crate::site::{Site, ms};
 
 #[tokio::test]
-async fn a_pending_job_that_is_cancelled_never_runs() {
+async fn a_cancelled_pending_job_never_runs() {
     let site = Site::new("pro-cancel").await;
     let (log, mut runs) = recorder();
     let client = &site.client;
@@ -37,7 +37,7 @@ async fn a_pending_job_that_is_cancelled_never_runs() {
 }
 
 #[tokio::test]
-async fn a_cancel_that_races_with_the_start_prevents_it_or_says_that_it_did_not() {
+async fn a_cancel_that_races_with_the_start_prevents_it_or_says_running() {
     let site = Site::new("pro-race").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
@@ -81,7 +81,7 @@ async fn a_cancel_that_races_with_the_start_prevents_it_or_says_that_it_did_not(
 }
 
 #[tokio::test]
-async fn a_running_job_that_is_cancelled_hears_of_it_and_is_not_retried() {
+async fn a_cancelled_run_is_told_to_stop_and_is_not_retried() {
     let site = Site::new("pro-halt").await;
     let (log, mut runs) = recorder();
     let handler = log.until_stopped(|| Outcome::retry("told to stop"));
@@ -102,7 +102,7 @@ async fn a_running_job_that_is_cancelled_hears_of_it_and_is_not_retried() {
 }
 
 #[tokio::test]
-async fn a_cancelled_run_that_ends_well_all_the_same_is_done() {
+async fn a_cancelled_run_that_succeeds_is_done() {
     let site = Site::new("pro-halt-done").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();

@@ -87,7 +87,7 @@ async fn a_reschedule_moves_the_successor_of_a_running_job_and_never_the_run() {
 }
 
 #[tokio::test]
-async fn a_job_is_fired_now_whatever_it_waits_for() {
+async fn a_job_in_any_waiting_state_can_be_fired_now() {
     let site = Site::new("chg-fire").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -137,7 +137,7 @@ async fn a_job_is_fired_now_whatever_it_waits_for() {
 }
 
 #[tokio::test]
-async fn an_updated_payload_reaches_whatever_starts_next() {
+async fn an_updated_payload_reaches_the_next_run() {
     let site = Site::new("chg-update").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -191,7 +191,7 @@ async fn an_updated_payload_reaches_whatever_starts_next() {
 }
 
 #[tokio::test]
-async fn the_payload_of_a_successor_is_updated_and_not_that_of_the_run() {
+async fn an_update_during_a_run_changes_only_its_successor() {
     let site = Site::new("chg-update-next").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();

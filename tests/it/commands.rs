@@ -520,7 +520,7 @@ async fn completions_are_made_for_each_shell() {
 }
 
 #[tokio::test]
-async fn a_redis_that_does_not_answer_has_an_exit_code_of_its_own() {
+async fn an_unreachable_redis_has_its_own_exit_code() {
     let mut command = keyfall(&["count"]);
     command.env("KEYFALL_REDIS_URL", "redis://:hunter2@127.0.0.1:1");
     let ran = Ran::of(command).await;
@@ -536,7 +536,7 @@ async fn a_redis_that_does_not_answer_has_an_exit_code_of_its_own() {
 }
 
 #[tokio::test]
-async fn what_is_no_daemon_is_told_from_one_that_does_not_answer() {
+async fn an_address_without_a_daemon_differs_from_an_unreachable_one() {
     let site = Site::new("cmd_nowhere").await;
     let count = async |args: &[&str]| {
         let mut command = keyfall(&[&["count"], args].concat());
@@ -578,7 +578,7 @@ async fn what_is_no_daemon_is_told_from_one_that_does_not_answer() {
 }
 
 #[tokio::test]
-async fn a_token_and_a_ca_lead_to_a_daemon_that_asks_for_them() {
+async fn commands_reach_a_daemon_with_token_and_ca() {
     // Of its own: it audits everything, and others damage what they have.
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "cmd_token").await;
@@ -756,7 +756,7 @@ async fn one_grammar_holds_for_all_commands() {
 
 /// No Redis is there, and none was named.
 #[tokio::test]
-async fn where_no_redis_was_named_the_remedy_is_one_of_that_command() {
+async fn the_remedy_for_a_missing_redis_fits_the_command() {
     for (words, remedy, other) in [
         ("list", "name a daemon with `--api`", "redis-cluster://"),
         ("reshard a:b:c", "start one with `keyfall dev`", "--api"),
@@ -832,7 +832,7 @@ async fn tail_follows_what_is_done(site: Site) {
 
 /// The daemon goes away, things happen meanwhile, and it comes back at the same address.
 #[tokio::test]
-async fn a_tail_through_a_daemon_goes_on_where_it_was() {
+async fn a_tail_through_a_daemon_continues_after_an_outage() {
     let mut site = Site::new("cmd_tail_again").await;
     let daemon = site.daemon(&[]);
     let url = daemon.url.clone();
@@ -943,7 +943,7 @@ async fn what_is_not_seen_reaches_no_terminal(site: Site) {
 }
 
 #[tokio::test]
-async fn what_is_not_seen_is_neither_in_what_tail_tells_nor_in_a_log() {
+async fn tail_and_log_print_no_invisible_characters() {
     let site = Site::new("cmd_unseen_told").await;
     let id: String = std::iter::once('a').chain(UNSEEN).chain(['z']).collect();
     site.client.schedule(site.key(&id), "").await.unwrap();

@@ -44,7 +44,7 @@ fn refusal(output: &Output) -> String {
 }
 
 #[test]
-fn the_default_that_is_printed_has_no_fault() {
+fn the_printed_default_has_no_fault() {
     let folder = InFolder::new("default");
     let text = folder.run(&["config"]);
     assert!(text.contains("\n[redis]\n") && text.contains("\n# [[route]]\n"));
@@ -58,7 +58,7 @@ fn the_default_that_is_printed_has_no_fault() {
 }
 
 #[test]
-fn a_check_says_all_faults_and_ends_with_1() {
+fn a_check_reports_all_faults_and_exits_with_1() {
     let folder = InFolder::new("faults");
     let text = "[redis]\nurll = 1\n[[route]]\npattern = \"a:b\"\ntarget = \"pull\"\n";
     folder.0.write("k.toml", text);
@@ -81,7 +81,7 @@ fn a_check_says_all_faults_and_ends_with_1() {
 }
 
 #[test]
-fn a_check_shows_what_holds_and_no_password() {
+fn a_check_shows_the_effective_settings_without_the_password() {
     let folder = InFolder::new("shown");
     let text = "[[route]]\npattern = \"a:b:c:*\"\ntarget = \"pull\"\n";
     folder.0.write("k.toml", text);
@@ -170,7 +170,7 @@ fn tokens_are_made_listed_and_revoked() {
 }
 
 #[test]
-fn a_token_that_would_allow_too_much_or_nothing_is_not_made() {
+fn a_token_that_allows_too_much_or_nothing_is_refused() {
     let folder = InFolder::new("refused");
     let make = ["token", "make", "--file", "tokens.toml", "--scope", "read"];
     let with = |args: &[&'static str]| [&make, args].concat();
@@ -193,7 +193,7 @@ fn a_token_that_would_allow_too_much_or_nothing_is_not_made() {
 }
 
 #[tokio::test]
-async fn a_port_that_is_in_use_is_refused_before_a_worker_lives() {
+async fn a_port_in_use_is_refused_before_a_worker_starts() {
     let site = crate::site::Site::new("config-port").await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -65,7 +65,7 @@ async fn a_crowd_of_large_payloads_is_claimed_in_portions() {
 }
 
 #[tokio::test]
-async fn a_broken_ledger_is_left_alone_between_tries_and_others_go_on() {
+async fn a_broken_ledger_is_retried_with_pauses_and_delays_no_other() {
     let redis = Embedded::start().await.unwrap();
     let site = Site::at(&redis.url(), "crowd-broken").await;
     let quick = format!("{}:it:quick:1", site.app);
@@ -103,7 +103,7 @@ async fn a_broken_ledger_is_left_alone_between_tries_and_others_go_on() {
 }
 
 #[tokio::test]
-async fn of_a_kind_with_two_routes_more_than_one_look_shows_are_run_at_once() {
+async fn two_routes_of_a_kind_run_more_jobs_than_one_page_shows() {
     let site = Site::new("crowd-pages").await;
     let kind = site.kind();
     let calls = site
@@ -124,7 +124,7 @@ async fn of_a_kind_with_two_routes_more_than_one_look_shows_are_run_at_once() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_subscribe_runs_jobs_all_the_same() {
+async fn a_user_without_subscribe_runs_jobs_too() {
     let redis = Embedded::start().await.unwrap();
     let site = Site::at(&redis.url(), "crowd-deaf").await;
     let rules = [
@@ -160,7 +160,7 @@ async fn a_user_who_may_not_subscribe_runs_jobs_all_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_slots_are_short_kinds_get_their_share_of_them() {
+async fn kinds_share_scarce_slots() {
     const LARGE: usize = 1500;
     const SMALL: usize = 50;
     let site = Site::new("crowd-share").await;

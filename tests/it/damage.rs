@@ -147,7 +147,7 @@ loses! {
 }
 
 #[tokio::test]
-async fn records_that_cannot_be_read_are_buried_or_left_and_are_in_nobodys_way() {
+async fn unreadable_records_are_buried_or_left_and_delay_no_other_job() {
     let log = Log::read();
     let site = Site::new("damage-records").await;
     let shadow = site.ledger_key("shadow");
@@ -257,7 +257,7 @@ async fn a_worker_goes_on_when_its_database_is_emptied() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_scheduled_right_after_the_database_was_emptied_is_found_by_a_wildcard() {
+async fn a_wildcard_route_finds_a_job_scheduled_after_a_flush() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "damage-unknown").await;
     // Its client believes from now on that the kind is known.

@@ -81,7 +81,7 @@ impl HeldUp {
 }
 
 #[tokio::test]
-async fn a_schedule_that_looks_what_is_there_has_one_deadline() {
+async fn a_conditional_schedule_has_one_deadline() {
     let stage = HeldUp::new("deadline-absent").await;
     let waits = stage.site.client.schedule(&stage.key, "").after(HOUR);
     waits.await.unwrap();
@@ -162,7 +162,7 @@ async fn a_drop_of_a_kind_has_one_deadline() {
 }
 
 #[tokio::test]
-async fn to_close_a_breaker_has_one_deadline() {
+async fn closing_a_breaker_has_one_deadline() {
     let stage = HeldUp::new("deadline-breaker").await;
     let site = &stage.site;
     let worker = site.serve(Router::new().route(&site.pattern(), async |_: Job| Outcome::Done));

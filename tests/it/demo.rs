@@ -91,7 +91,7 @@ fn number(summary: &str, label: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn the_demo_plays_to_its_end_and_its_books_balance() {
+async fn the_demo_finishes_and_its_books_balance() {
     let mut demo = Demo::start(6);
     assert!(demo.redis_lives());
     let (status, output) = demo.end();
@@ -126,7 +126,7 @@ async fn ctrl_c_ends_the_demo_cleanly() {
 }
 
 #[tokio::test]
-async fn a_demo_that_is_killed_leaves_neither_a_server_nor_a_directory() {
+async fn a_killed_demo_leaves_neither_a_server_nor_a_directory() {
     let mut demo = Demo::start(600);
     demo.read_until("after");
     assert!(demo.redis_lives());

@@ -55,7 +55,7 @@ impl Drop for Dev {
 }
 
 #[tokio::test]
-async fn data_outlive_every_end_of_it() {
+async fn data_survive_every_way_to_end_dev() {
     let folder = Folder::new("dev");
     let dir = folder.path("data");
     let dev = Dev::start(&dir);
@@ -98,7 +98,7 @@ async fn data_outlive_every_end_of_it() {
 }
 
 #[tokio::test]
-async fn what_it_cannot_have_is_said() {
+async fn an_unusable_port_or_directory_is_reported() {
     let folder = Folder::new("port");
     let dir = folder.path("data");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

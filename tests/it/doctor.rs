@@ -176,7 +176,7 @@ const BREAKS: [Break; 20] = [
 ];
 
 #[tokio::test]
-async fn a_server_with_our_configuration_is_as_it_should_be() {
+async fn a_server_with_the_shipped_configuration_has_no_problem() {
     let (_server, site) = site("doctor-fine").await;
     let diagnosis = site.client.diagnose().await.unwrap();
     assert_eq!(told(&diagnosis), but(&[]), "{diagnosis:#?}");
@@ -186,7 +186,7 @@ async fn a_server_with_our_configuration_is_as_it_should_be() {
 }
 
 #[tokio::test]
-async fn every_setting_that_is_broken_is_found_alone_and_its_remedy_mends_it() {
+async fn every_broken_setting_is_found_alone_and_its_remedy_mends_it() {
     let (_server, site) = site("doctor-settings").await;
     // Those of redis.conf, by their names.
     let settings = CHECKS.iter().flat_map(|check| check.settings);
@@ -245,7 +245,7 @@ async fn every_setting_that_is_broken_is_found_alone_and_its_remedy_mends_it() {
 }
 
 #[tokio::test]
-async fn what_connect_refuses_is_looked_at_all_the_same() {
+async fn the_doctor_examines_servers_that_connect_refuses() {
     let primary = Embedded::options().args(["--repl-diskless-sync-delay", "0"]);
     let primary = primary.start().await.unwrap();
     let proxy = FreezingProxy::to(&primary).await;
@@ -276,7 +276,7 @@ async fn what_connect_refuses_is_looked_at_all_the_same() {
 }
 
 #[tokio::test]
-async fn the_state_of_jobs_and_workers_is_told() {
+async fn the_state_of_jobs_and_workers_is_reported() {
     let (_server, site) = site("doctor-jobs").await;
     let set: u64 = site.command(&["HSET", "keyfall:meta", "schema", "9"]).await;
     assert_eq!(set, 0);
@@ -397,7 +397,7 @@ async fn the_state_of_jobs_and_workers_is_told() {
 }
 
 #[tokio::test]
-async fn a_kind_that_was_empty_for_long_is_named() {
+async fn a_kind_that_has_long_been_empty_is_named() {
     let (_server, site) = site("doctor-empty").await;
     let key = site.key(1);
     site.client.schedule(&key, "").after(HOUR).await.unwrap();
@@ -431,7 +431,7 @@ async fn a_kind_that_was_empty_for_long_is_named() {
 }
 
 #[tokio::test]
-async fn a_worker_says_what_is_wrong_once_until_it_changes() {
+async fn a_worker_logs_each_problem_once_until_it_changes() {
     let log = Log::read();
     let (_server, site) = site("doctor-log").await;
     config(&site, &[("appendfsync", "no"), ("timeout", "400")]).await;
@@ -458,7 +458,7 @@ async fn a_worker_says_what_is_wrong_once_until_it_changes() {
 }
 
 #[tokio::test]
-async fn the_command_and_the_call_say_the_same_in_the_same_shape() {
+async fn the_command_and_the_call_answer_in_the_same_shape() {
     let (_server, mut site) = site("doctor-shape").await;
     let ran = site.run(&doctor("--json")).await.value();
     assert_eq!(ran["worst"], "info");
@@ -496,7 +496,7 @@ async fn the_command_and_the_call_say_the_same_in_the_same_shape() {
 
 /// As those are who rent a Redis.
 #[tokio::test]
-async fn what_may_not_be_seen_is_told_and_is_no_error() {
+async fn forbidden_checks_are_reported_and_are_no_error() {
     let server = Embedded::options().args(["--rename-command", "CONFIG", ""]);
     let server = server.start().await.unwrap();
     let site = Site::at(&server.url(), "doctor-rented").await;
@@ -530,7 +530,7 @@ async fn what_may_not_be_seen_is_told_and_is_no_error() {
 }
 
 #[tokio::test]
-async fn what_is_not_asked_for_is_not_put_right() {
+async fn problems_outside_the_chosen_checks_are_not_mended() {
     let (_server, site) = site("doctor-only").await;
     let limit = "pubsub 33554432 8388608 60";
     let broken = [
@@ -552,7 +552,7 @@ async fn what_is_not_asked_for_is_not_put_right() {
 
 /// Many checks are without their answer for one reason, whatever stands between them.
 #[tokio::test]
-async fn why_it_may_not_look_is_said_once() {
+async fn a_missing_right_is_reported_once_for_all_checks() {
     let (_server, site) = site("doctor-nothing").await;
     let () = site
         .command(&["ACL", "SETUSER", "default", "-info", "-time"])
@@ -563,7 +563,7 @@ async fn why_it_may_not_look_is_said_once() {
 }
 
 #[tokio::test]
-async fn the_exit_code_tells_how_bad_it_is() {
+async fn the_exit_code_reflects_the_worst_finding() {
     let (_server, site) = site("doctor-code").await;
     let ran = site.run(&doctor("")).await;
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));

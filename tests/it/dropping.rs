@@ -45,7 +45,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn calls_on_what_never_was_leave_nothing_behind() {
+async fn calls_on_unknown_kinds_leave_no_key() {
     let site = Site::new("drop-never").await;
     let client = &site.client;
     let key = |kind: usize| format!("{}:it:never{kind}:1", site.app);
@@ -90,7 +90,7 @@ async fn calls_on_what_never_was_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn what_is_in_use_is_not_dropped() {
+async fn a_kind_in_use_is_not_dropped() {
     let site = Site::new("drop-held").await;
     assert_eq!(site.drops().await, Dropped::Absent);
     let held = async |what: &str| match site.drops().await {
@@ -137,7 +137,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn one_whose_adopted_keys_are_still_to_expire_is_left_as_it_was() {
+async fn a_kind_with_live_adopted_keys_is_not_dropped() {
     for shards in [1, 3] {
         let site = Site::new(&format!("drop-adopted-{shards}")).await;
         let (key, kind) = (site.key(1), site.kind());
@@ -160,7 +160,7 @@ async fn one_whose_adopted_keys_are_still_to_expire_is_left_as_it_was() {
 }
 
 #[tokio::test]
-async fn one_that_the_list_has_lost_is_dropped_with_its_keys() {
+async fn an_unlisted_kind_is_dropped_with_its_keys() {
     let site = Site::new("drop-lost").await;
     let (key, kind) = (site.key(1), site.kind());
     site.client.schedule(&key, &1).after(HOUR).await.unwrap();
@@ -173,7 +173,7 @@ async fn one_that_the_list_has_lost_is_dropped_with_its_keys() {
 
 /// Whoever schedules the first job of a kind makes it known; this one dies before.
 #[tokio::test]
-async fn a_job_that_comes_between_the_steps_of_a_drop_is_found() {
+async fn a_job_scheduled_between_the_steps_of_a_drop_is_found() {
     let server = Embedded::start().await.unwrap();
     let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "drop-between").await;
@@ -211,7 +211,7 @@ async fn a_job_that_comes_between_the_steps_of_a_drop_is_found() {
 }
 
 #[tokio::test]
-async fn a_kind_of_many_shards_leaves_none_of_their_keys() {
+async fn a_dropped_kind_of_many_shards_leaves_no_key() {
     let site = Site::new("drop-shards").await;
     let stale = patient(&site.url).await;
     for shards in [8, 2, 5] {
@@ -248,7 +248,7 @@ async fn a_kind_of_many_shards_leaves_none_of_their_keys() {
 }
 
 #[tokio::test]
-async fn workers_with_wildcards_find_a_kind_that_comes_again() {
+async fn wildcard_routes_find_a_kind_that_returns() {
     let site = Site::new("drop-again").await;
     let (note, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&format!("{}:*:*:*", site.app), note.done()));
@@ -272,7 +272,7 @@ async fn workers_with_wildcards_find_a_kind_that_comes_again() {
 }
 
 #[tokio::test]
-async fn a_rule_of_a_pause_holds_for_a_kind_that_comes_again() {
+async fn a_pause_rule_holds_for_a_kind_that_returns() {
     let site = Site::new("drop-paused").await;
     site.client
         .schedule(site.key(1), &1)
@@ -297,7 +297,7 @@ async fn a_rule_of_a_pause_holds_for_a_kind_that_comes_again() {
 
 /// So that nobody serves it until the lists are read the next time.
 #[tokio::test]
-async fn all_are_told_that_a_kind_is_gone() {
+async fn a_drop_is_announced() {
     let site = Site::new("drop-told").await;
     let client = redis::Client::open(site.url.as_str()).unwrap();
     let mut told = client.get_async_pubsub().await.unwrap();
@@ -321,7 +321,7 @@ async fn all_are_told_that_a_kind_is_gone() {
 
 /// A mark that somebody left who died before the kind was off the list does no harm.
 #[tokio::test]
-async fn a_drop_that_breaks_off_is_made_again() {
+async fn an_interrupted_drop_can_be_repeated() {
     let site = Site::new("drop-broken").await;
     let (key, mark) = (site.key(1), format!("={}", site.kind()));
     site.client.schedule(&key, &1).after(HOUR).await.unwrap();
@@ -344,7 +344,7 @@ async fn a_drop_that_breaks_off_is_made_again() {
 
 /// A client that took the kind for known makes it known again with the first letter, too.
 #[tokio::test]
-async fn a_letter_that_comes_back_when_its_kind_was_dropped_is_found() {
+async fn a_letter_restored_into_a_dropped_kind_is_found() {
     let site = Site::new("drop-restored").await;
     let key = site.key(1);
     site.client.schedule(&key, &1).after(HOUR).await.unwrap();
@@ -365,7 +365,7 @@ async fn a_letter_that_comes_back_when_its_kind_was_dropped_is_found() {
 }
 
 #[tokio::test]
-async fn a_worker_forgets_what_was_dropped_and_serves_it_when_it_comes_again() {
+async fn a_worker_forgets_a_dropped_kind_and_serves_it_when_it_returns() {
     let log = Log::read();
     let site = Site::new("drop-forgotten").await;
     let (note, mut runs) = recorder();
@@ -390,7 +390,7 @@ async fn a_worker_forgets_what_was_dropped_and_serves_it_when_it_comes_again() {
 /// Producers schedule and cancel, and somebody drops the kind all the time: what was acknowledged is
 /// there, and its kind is listed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_acknowledged_beside_drops_is_there_and_found() {
+async fn jobs_acknowledged_during_drops_are_stored_and_found() {
     let site = Site::new("drop-race").await;
     race(&site, 400).await;
     site.assert_balanced().await;

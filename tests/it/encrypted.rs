@@ -163,7 +163,7 @@ async fn jobs_are_scheduled_announced_and_run_over_tls() {
 }
 
 #[tokio::test]
-async fn what_tls_refuses_is_told_with_the_remedy() {
+async fn tls_failures_are_reported_with_the_remedy() {
     let authority = Authority::new();
     let other = Authority::new();
     let redis = Encrypted::start(&authority, &authority.signs("127.0.0.1"), "no").await;

@@ -31,7 +31,7 @@ const EXAMPLES: [&str; 10] = [
 ];
 
 #[test]
-fn every_example_is_tested_and_in_the_guide_and_says_how_to_run_it() {
+fn every_example_is_tested_listed_and_documented() {
     let root = repository();
     let mut files: Vec<String> = std::fs::read_dir(root.join("examples"))
         .unwrap()
@@ -66,7 +66,7 @@ fn every_example_is_tested_and_in_the_guide_and_says_how_to_run_it() {
 }
 
 #[test]
-fn without_a_redis_every_example_says_so_and_fails() {
+fn every_example_fails_with_a_message_without_redis() {
     // Nobody listens there.
     let url = "redis://127.0.0.1:1";
     let started = EXAMPLES.map(|name| {

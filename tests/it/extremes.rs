@@ -62,7 +62,7 @@ async fn payloads_of_any_bytes_arrive_as_they_were_sent() {
 }
 
 #[tokio::test]
-async fn keys_at_their_limits_go_all_the_way() {
+async fn keys_at_their_limits_work_everywhere() {
     let long = format!("extreme-keys{}", "a".repeat(64 - "extreme-keys".len()));
     let site = Site::new(&long).await;
     let module = "m".repeat(64);
@@ -103,7 +103,7 @@ async fn keys_at_their_limits_go_all_the_way() {
 }
 
 #[tokio::test]
-async fn an_error_of_ten_megabytes_is_cut_and_holds_nobody_up() {
+async fn an_error_of_ten_megabytes_is_cut_and_delays_no_other_job() {
     let site = Site::new("extreme-error").await;
     let (note, mut runs) = recorder();
     let handler = async move |job: Job| {
@@ -246,13 +246,13 @@ impl Site {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_thousand_dead_letters_are_listed_requeued_deleted_and_trimmed_in_small_steps() {
+async fn twenty_thousand_dead_letters_are_handled_in_small_steps() {
     dead_letters(20_000).await;
 }
 
 /// `make extremes`
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes, and 1 GiB"]
-async fn a_million_dead_letters_are_listed_requeued_deleted_and_trimmed_in_small_steps() {
+async fn a_million_dead_letters_are_handled_in_small_steps() {
     dead_letters(1_000_000).await;
 }

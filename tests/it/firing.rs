@@ -20,7 +20,7 @@ struct Purchase {
 }
 
 #[tokio::test]
-async fn a_job_runs_with_its_payload_its_segments_its_state_and_its_headers() {
+async fn a_job_runs_with_its_payload_segments_state_and_headers() {
     type Seen = Arc<Mutex<Vec<(Purchase, String, u64, String)>>>;
     async fn handler(
         Json(order): Json<Purchase>,
@@ -89,7 +89,7 @@ async fn jobs_are_announced_by_events_and_none_runs_before_its_time() {
 }
 
 #[tokio::test]
-async fn what_was_due_in_the_past_or_is_due_now_runs_at_once() {
+async fn a_job_with_a_past_or_present_due_time_runs_at_once() {
     let site = Site::new("fire-past").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
@@ -115,7 +115,7 @@ async fn what_was_due_in_the_past_or_is_due_now_runs_at_once() {
 }
 
 #[tokio::test]
-async fn a_job_whose_trigger_was_deleted_is_run_by_the_pacer() {
+async fn the_pacer_runs_a_job_without_a_trigger() {
     let site = Site::new("fire-deleted").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
@@ -138,7 +138,7 @@ async fn a_job_whose_trigger_was_deleted_is_run_by_the_pacer() {
 }
 
 #[tokio::test]
-async fn a_worker_that_starts_late_finds_what_fell_due_before() {
+async fn a_worker_that_starts_late_finds_overdue_jobs() {
     let site = Site::new("fire-late").await;
     let (log, mut runs) = recorder();
     let keys: Vec<String> = site.keys(5).collect();
@@ -167,7 +167,7 @@ async fn a_worker_that_starts_late_finds_what_fell_due_before() {
 }
 
 #[tokio::test]
-async fn a_trigger_that_fires_too_early_neither_starts_the_job_early_nor_twice() {
+async fn an_early_trigger_starts_its_job_neither_early_nor_twice() {
     let site = Site::new("fire-spurious").await;
     let (log, mut runs) = recorder();
     let mut redis = site.redis();
@@ -204,7 +204,7 @@ async fn a_trigger_that_fires_too_early_neither_starts_the_job_early_nor_twice()
 }
 
 #[tokio::test]
-async fn a_name_that_is_heard_many_times_takes_one_slot_and_gives_it_back() {
+async fn a_name_heard_many_times_takes_one_slot_and_returns_it() {
     let site = Site::new("fire-noise").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -238,7 +238,7 @@ async fn a_name_that_is_heard_many_times_takes_one_slot_and_gives_it_back() {
 }
 
 #[tokio::test]
-async fn keys_of_others_that_expire_in_the_same_database_do_nothing() {
+async fn foreign_keys_that_expire_start_nothing() {
     let site = Site::new("fire-foreign").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
@@ -285,7 +285,7 @@ async fn keys_of_others_that_expire_in_the_same_database_do_nothing() {
 }
 
 #[tokio::test]
-async fn a_foreign_value_under_the_name_of_a_job_is_left_alone_and_the_job_runs() {
+async fn a_job_runs_though_its_trigger_name_is_taken() {
     let site = Site::new("fire-taken").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
@@ -315,7 +315,7 @@ async fn a_foreign_value_under_the_name_of_a_job_is_left_alone_and_the_job_runs(
 }
 
 #[tokio::test]
-async fn a_wildcard_route_hears_of_kinds_that_come_after_its_worker() {
+async fn a_wildcard_route_serves_kinds_that_are_newer_than_its_worker() {
     let site = Site::new("fire-wild").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&format!("{}:*:*:{{id}}", site.app), log.done()));
@@ -330,7 +330,7 @@ async fn a_wildcard_route_hears_of_kinds_that_come_after_its_worker() {
 }
 
 #[tokio::test]
-async fn each_database_of_a_server_is_a_world_of_its_own() {
+async fn the_databases_of_a_server_are_independent() {
     let zero = Site::new("fire-database").await;
     let three = Site::at(&format!("{}?db=3", zero.url), "fire-database").await;
     let (log, mut runs) = recorder();
@@ -372,7 +372,7 @@ async fn two_thousand_jobs_at_one_instant_all_run_once() {
 }
 
 #[tokio::test]
-async fn of_two_routes_that_share_a_kind_a_saturated_one_does_not_hold_up_the_other() {
+async fn a_saturated_route_does_not_delay_another_route_of_its_kind() {
     let site = Site::new("fire-split").await;
     let ((slow, mut slow_runs), (quick, mut quick_runs)) = (recorder(), recorder());
     let gate = Gate::closed();
@@ -417,7 +417,7 @@ async fn of_two_routes_that_share_a_kind_a_saturated_one_does_not_hold_up_the_ot
 }
 
 #[tokio::test]
-async fn a_saturated_kind_does_not_hold_up_another_one() {
+async fn a_saturated_kind_does_not_delay_another_kind() {
     let site = Site::new("fire-saturated").await;
     let ((slow, mut slow_runs), (quick, mut quick_runs)) = (recorder(), recorder());
     let gate = Gate::closed();

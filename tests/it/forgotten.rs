@@ -216,24 +216,24 @@ async fn goes_back(app: &str, saves: bool, habit: Habit) {
 }
 
 #[tokio::test]
-async fn what_a_snapshot_does_not_know_is_written_again() {
+async fn entries_missing_from_a_snapshot_are_written_again() {
     goes_back("forgot-snapshot", true, Habit::Ack).await;
 }
 
 #[tokio::test]
-async fn what_a_snapshot_does_not_know_is_written_again_to_consumers_that_delete() {
+async fn missing_entries_are_written_again_for_consumers_that_delete() {
     goes_back("forgot-deleted", true, Habit::AckAndDelete).await;
 }
 
 #[tokio::test]
-async fn what_an_empty_server_does_not_know_is_written_again() {
+async fn an_emptied_server_gets_its_entries_again() {
     goes_back("forgot-all", false, Habit::Ack).await;
 }
 
 /// Whoever read an entry may still have its job, so that its lease is waited for: what is written
 /// later is not.
 #[tokio::test]
-async fn what_is_forgotten_takes_no_room_from_what_comes_later() {
+async fn forgotten_entries_do_not_count_towards_the_limit() {
     let mut redis = forgetful().await;
     let apart = Apart::new("forgot-room", &redis).await;
     let route = apart.stream().lease(HOUR).concurrency(5);
@@ -252,7 +252,7 @@ async fn what_is_forgotten_takes_no_room_from_what_comes_later() {
 
 /// What went into a connection that is closed was not written, and nobody waits for its lease.
 #[tokio::test]
-async fn what_comes_after_a_restart_is_written_at_once() {
+async fn jobs_after_a_restart_are_written_at_once() {
     let mut redis = forgetful().await;
     let apart = Apart::new("forgot-idle", &redis).await;
     let worker = apart.serve_for(HOUR);
@@ -269,7 +269,7 @@ async fn what_comes_after_a_restart_is_written_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_trimmed_unread_comes_again_though_consumers_delete() {
+async fn entries_trimmed_unread_come_again_though_consumers_delete() {
     let redis = forgetful().await;
     let apart = Apart::new("trimmed-unread", &redis).await;
     let worker = apart.serve(apart.stream().keep(10), LEASE);
@@ -288,7 +288,7 @@ async fn what_is_trimmed_unread_comes_again_though_consumers_delete() {
 }
 
 #[tokio::test]
-async fn what_somebody_trims_or_deletes_unread_comes_again() {
+async fn entries_trimmed_or_deleted_by_hand_unread_come_again() {
     let redis = forgetful().await;
     let apart = Apart::new("trimmed-by-hand", &redis).await;
     let worker = apart.serve(apart.stream(), LEASE);
@@ -311,7 +311,7 @@ async fn what_somebody_trims_or_deletes_unread_comes_again() {
 }
 
 #[tokio::test]
-async fn what_a_route_without_a_group_trims_unread_comes_again() {
+async fn entries_that_another_route_trims_unread_come_again() {
     let redis = forgetful().await;
     let apart = Apart::new("trimmed-by-route", &redis).await;
     let worker = apart.serve_for(LEASE);
@@ -355,7 +355,7 @@ async fn what_a_route_without_a_group_trims_unread_comes_again() {
 }
 
 #[tokio::test]
-async fn what_a_group_that_a_consumer_makes_leaves_out_comes_again() {
+async fn entries_before_a_group_that_a_consumer_creates_come_again() {
     let redis = forgetful().await;
     let apart = Apart::new("left-out", &redis).await;
     let worker = apart.serve_for(LEASE);
@@ -376,7 +376,7 @@ async fn what_a_group_that_a_consumer_makes_leaves_out_comes_again() {
 }
 
 #[tokio::test]
-async fn consumers_that_acknowledge_and_delete_in_either_order_are_done() {
+async fn consumers_can_acknowledge_and_delete_in_either_order() {
     for (app, habit) in [
         ("ack-delete", Habit::AckAndDelete),
         ("delete-ack", Habit::DeleteAndAck),
@@ -395,7 +395,7 @@ async fn consumers_that_acknowledge_and_delete_in_either_order_are_done() {
 }
 
 #[tokio::test]
-async fn an_entry_that_is_deleted_and_not_acknowledged_is_a_failed_attempt() {
+async fn an_unacknowledged_deleted_entry_is_a_failed_attempt() {
     let redis = forgetful().await;
     let apart = Apart::new("only-deleted", &redis).await;
     let worker = apart.serve(apart.stream(), LEASE);

@@ -28,7 +28,7 @@ impl Site {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_use_a_kind_at_the_same_time_agree_on_its_number() {
+async fn simultaneous_users_of_a_new_kind_agree_on_its_shards() {
     let site = Site::new("founding-race").await;
     let mut numbers = std::collections::BTreeSet::new();
     for round in 0..30 {
@@ -62,7 +62,7 @@ async fn those_who_use_a_kind_at_the_same_time_agree_on_its_number() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kind_keeps_the_number_that_it_started_with() {
+async fn a_kind_keeps_its_first_number_of_shards() {
     let site = Site::new("founding-keeps").await;
     let (four, two) = (newcomer(&site, 4).await, newcomer(&site, 2).await);
     let kind = site.kind();
@@ -156,7 +156,7 @@ async fn what_the_first_ledger_says_holds_before_anybody_else_is_told() {
 }
 
 #[tokio::test]
-async fn a_layout_that_only_the_other_ledgers_know_is_not_forgotten() {
+async fn a_layout_that_only_later_ledgers_know_is_kept() {
     let site = Site::new("founding-rolled").await;
     let (four, kind) = (newcomer(&site, 4).await, site.kind());
     for id in 0..8 {

@@ -22,7 +22,7 @@ async fn next(leases: &mut UnboundedReceiver<(Lease, u32)>) -> (Lease, u32) {
 }
 
 #[tokio::test]
-async fn whoever_has_the_lease_ends_the_job() {
+async fn the_holder_of_the_lease_ends_the_job() {
     let site = Site::new("handed").await;
     let (out, mut leases) = unbounded_channel();
     let route = Handler::<(Job, State<Out>), Out>::lease(pass_on, STEADY);
@@ -52,7 +52,7 @@ async fn whoever_has_the_lease_ends_the_job() {
 }
 
 #[tokio::test]
-async fn a_lease_that_nobody_ends_lapses_and_counts_as_an_attempt() {
+async fn an_unsettled_lease_lapses_and_counts_as_an_attempt() {
     let site = Site::new("handed-lapse").await;
     let (out, mut leases) = unbounded_channel();
     let route = Handler::<(Job, State<Out>), Out>::lease(pass_on, STEADY);

@@ -72,7 +72,7 @@ fn buries(site: &Site) -> Worker {
 }
 
 #[tokio::test]
-async fn the_hook_is_told_all_that_an_alarm_needs_before_the_job_is_dead() {
+async fn the_hook_gets_the_details_before_the_job_is_dead() {
     let site = Site::new("hook-dead").await;
     let client = site.client.clone();
     let (tell, mut told) = told();
@@ -113,7 +113,7 @@ async fn the_hook_is_told_all_that_an_alarm_needs_before_the_job_is_dead() {
 }
 
 #[tokio::test]
-async fn a_job_whose_attempts_are_used_up_is_told_with_its_last_error() {
+async fn the_hook_gets_the_last_error_of_a_job_without_attempts() {
     let site = Site::new("hook-used-up").await;
     let count = Arc::new(AtomicUsize::new(0));
     let fail = async move || {
@@ -134,7 +134,7 @@ async fn a_job_whose_attempts_are_used_up_is_told_with_its_last_error() {
 }
 
 #[tokio::test]
-async fn a_job_that_ended_its_worker_in_its_last_attempt_is_told_by_the_next() {
+async fn the_next_worker_reports_a_job_that_killed_its_worker() {
     let site = Site::new("hook-lapsed").await;
     let (recorder, mut runs) = recorder();
     let policy = fails_slowly().attempts(1);
@@ -155,7 +155,7 @@ async fn a_job_that_ended_its_worker_in_its_last_attempt_is_told_by_the_next() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_told_with_what_is_known() {
+async fn the_hook_gets_the_known_facts_of_an_unreadable_record() {
     let site = Site::new("hook-unread").await;
     let key = site.key("a");
     site.client.schedule(&key, &1).after(ms(300)).await.unwrap();
@@ -175,7 +175,7 @@ async fn a_record_that_cannot_be_read_is_told_with_what_is_known() {
 }
 
 #[tokio::test]
-async fn a_job_that_was_pulled_is_told_when_its_consumer_gives_it_up() {
+async fn the_hook_hears_of_a_pulled_job_that_its_consumer_buries() {
     let site = Site::new("hook-pull").await;
     let pull = Pull::new();
     let router = Router::new().route(&site.pattern(), pull.clone());
@@ -215,7 +215,7 @@ async fn a_job_that_was_pulled_is_told_when_its_consumer_gives_it_up() {
 }
 
 #[tokio::test]
-async fn an_entry_of_a_stream_that_nobody_acknowledged_is_told() {
+async fn the_hook_hears_of_an_unacknowledged_stream_entry() {
     let site = Site::new("hook-stream").await;
     let name = format!("{}-stream", site.app);
     let target = stream(&site.url, &name).acknowledged("closers");
@@ -246,7 +246,7 @@ async fn an_entry_of_a_stream_that_nobody_acknowledged_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_that_nobody_has_a_route_for_are_told_when_they_are_buried() {
+async fn the_hook_hears_of_unrouted_jobs_when_they_are_buried() {
     // Alone, so that nobody else's routes are known.
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "hook-unrouted").await;
@@ -265,7 +265,7 @@ async fn jobs_that_nobody_has_a_route_for_are_told_when_they_are_buried() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_dies_between_hook_and_burial_is_told_after_by_the_next() {
+async fn the_hook_runs_again_after_a_crash_before_the_burial() {
     let site = Site::new("hook-crash").await;
     let route = async || Err::<(), _>("refused");
     let router = Router::new().route(&site.pattern(), route.retry(fails_slowly().attempts(1)));
@@ -299,7 +299,7 @@ async fn a_worker_that_dies_between_hook_and_burial_is_told_after_by_the_next() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_that_leaves_no_time_for_the_hook_leaves_the_job_to_others() {
+async fn a_stop_without_time_for_the_hook_leaves_the_burial_to_others() {
     let site = Site::new("hook-no-time").await;
     let (tell, mut first) = told();
     let worker = buries(&site).lease(STEADY).grace(Duration::ZERO);
@@ -373,7 +373,7 @@ async fn a_stop_waits_for_hooks_within_its_grace() {
 }
 
 #[tokio::test]
-async fn a_hook_that_fails_panics_or_hangs_keeps_no_job_from_being_buried() {
+async fn a_hook_that_fails_panics_or_hangs_stops_no_burial() {
     let site = Site::new("hook-bad").await;
     let log = Log::read();
     let worker = buries(&site).hook_timeout(ms(100));
@@ -402,7 +402,7 @@ async fn a_hook_that_fails_panics_or_hangs_keeps_no_job_from_being_buried() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_hook_that_blocks_its_thread_keeps_no_job_from_being_buried() {
+async fn a_hook_that_blocks_its_thread_stops_no_burial() {
     let site = Site::new("hook-blocks").await;
     // With a single reader, `tracing` asks the thread that is the first to log a line whether
     // anybody wants it, for ever; and the test above reads the same line.
@@ -426,7 +426,7 @@ async fn a_hook_that_blocks_its_thread_keeps_no_job_from_being_buried() {
 }
 
 #[tokio::test]
-async fn a_hook_for_late_starts_hears_of_each_that_is_later_than_its_route_allows() {
+async fn the_late_hook_hears_of_starts_beyond_the_limit_of_their_route() {
     let site = Site::new("hook-late").await;
     let kind = |biz: &str| format!("{}:late:{biz}", site.app);
     let pattern = |biz: &str| format!("{}:*", kind(biz));
@@ -462,7 +462,7 @@ async fn a_hook_for_late_starts_hears_of_each_that_is_later_than_its_route_allow
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pauses_make_late_and_the_first_start_counts() {
+async fn a_pause_makes_jobs_late_and_only_the_first_start_counts() {
     let site = Site::new("hook-first").await;
     let kind = site.kind();
     site.client.prefix(&kind).pause().await.unwrap();
@@ -493,7 +493,7 @@ async fn pauses_make_late_and_the_first_start_counts() {
 }
 
 #[tokio::test]
-async fn late_starts_beyond_those_that_are_told_are_counted() {
+async fn late_starts_beyond_the_reported_ones_are_counted() {
     let site = Site::new("hook-crowd").await;
     let (note, mut runs) = recorder();
     let router = Router::new().route(&site.pattern(), note.done());
@@ -531,7 +531,7 @@ async fn late_starts_beyond_those_that_are_told_are_counted() {
 }
 
 #[tokio::test]
-async fn a_limit_that_is_for_nobody_is_refused() {
+async fn a_late_limit_without_a_hook_is_refused() {
     let site = Site::new("hook-nobody").await;
     let router = || Router::new().route(&site.pattern(), (async || {}).late_after(SECOND));
     let error = site.worker(router()).run().await.unwrap_err();
@@ -547,7 +547,7 @@ async fn a_limit_that_is_for_nobody_is_refused() {
 }
 
 #[tokio::test]
-async fn a_retry_and_a_job_of_the_past_are_due_when_they_come_to_be() {
+async fn retries_and_jobs_of_the_past_are_late_only_from_their_creation() {
     let site = Site::new("hook-retry").await;
     let (note, mut runs) = recorder();
     let again = note.then(|job| match job.attempt() {

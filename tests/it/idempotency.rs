@@ -17,7 +17,7 @@ fn failing(log: &Recorder, attempts: u32) -> Route {
 }
 
 #[tokio::test]
-async fn all_attempts_have_one_whatever_becomes_of_the_job_between_them() {
+async fn all_attempts_of_a_job_share_one_key() {
     let site = Site::new("idem-one").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), failing(&log, 3)));
@@ -62,7 +62,7 @@ async fn all_attempts_have_one_whatever_becomes_of_the_job_between_them() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_taken_over_keeps_its_own() {
+async fn a_job_that_is_taken_over_keeps_its_key() {
     let site = Site::new("idem-over").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -82,7 +82,7 @@ async fn a_job_that_is_taken_over_keeps_its_own() {
 
 /// Many of them within one millisecond.
 #[tokio::test]
-async fn each_schedule_has_another() {
+async fn each_schedule_has_another_key() {
     const ROUNDS: usize = 300;
     let site = Site::new("idem-next").await;
     let (log, mut runs) = recorder();
@@ -116,7 +116,7 @@ async fn each_schedule_has_another() {
 
 /// What a version before this one has stored says no more than the millisecond.
 #[tokio::test]
-async fn a_record_of_before_has_one_for_all_attempts() {
+async fn a_record_of_an_older_version_has_one_key_for_all_attempts() {
     let site = Site::new("idem-before").await;
     let key = site.key(1);
     site.client

@@ -52,7 +52,7 @@ async fn one_asks(site: &Site, instances: usize, mut round: impl AsyncFnMut(Rang
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_instances_that_hear_of_a_job_one_asks_for_it() {
+async fn one_of_many_instances_claims_a_job_that_all_hear_of() {
     const WORKERS: usize = 5;
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-share").await;
@@ -91,7 +91,7 @@ async fn of_many_instances_that_hear_of_a_job_one_asks_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_that_are_due_when_they_are_scheduled_are_shared_too() {
+async fn jobs_due_at_once_are_shared_too() {
     const WORKERS: usize = 4;
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-now").await;
@@ -116,7 +116,7 @@ async fn jobs_that_are_due_when_they_are_scheduled_are_shared_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_is_killed_leaves_its_share_and_its_pacing_to_the_others() {
+async fn a_killed_instance_leaves_its_share_and_its_pacing_to_others() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-kill").await;
     let kind = format!("{}:work:sleep", site.app);
@@ -176,7 +176,7 @@ async fn an_instance_that_is_killed_leaves_its_share_and_its_pacing_to_the_other
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_without_room_leaves_its_share_to_one_that_has_some() {
+async fn an_instance_without_room_leaves_its_share_to_another() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-room").await;
     let (busy, mut busy_runs) = recorder();
@@ -207,7 +207,7 @@ async fn an_instance_without_room_leaves_its_share_to_one_that_has_some() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn instances_that_do_not_see_each_other_both_pace_and_run_each_job_once() {
+async fn instances_that_do_not_see_each_other_run_each_job_once() {
     const JOBS: usize = 300;
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-blind").await;
@@ -243,7 +243,7 @@ async fn instances_that_do_not_see_each_other_both_pace_and_run_each_job_once() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kind_that_no_instance_routes_waits_and_is_reported_until_one_does() {
+async fn an_unrouted_kind_waits_and_is_reported_until_it_has_a_route() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-routes").await;
     let (recorder, mut runs) = recorder();
@@ -303,7 +303,7 @@ async fn a_kind_that_no_instance_routes_waits_and_is_reported_until_one_does() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_without_a_route_are_buried_at_an_age_where_one_is_set() {
+async fn jobs_without_a_route_are_buried_at_the_configured_age() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-age").await;
     let (recorder, _runs) = recorder();
@@ -349,7 +349,7 @@ async fn jobs_without_a_route_are_buried_at_an_age_where_one_is_set() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fallback_takes_what_no_instance_has_a_route_for_and_nothing_else() {
+async fn a_fallback_takes_only_jobs_without_a_route_on_any_instance() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-rest").await;
     let (own, mut own_runs) = recorder();
@@ -404,7 +404,7 @@ async fn a_fallback_takes_what_no_instance_has_a_route_for_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fallback_that_has_just_come_takes_nothing_of_those_who_were_there() {
+async fn a_new_fallback_takes_no_job_of_existing_routes() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-comer").await;
     let (own, mut own_runs) = recorder();
@@ -432,7 +432,7 @@ async fn a_fallback_that_has_just_come_takes_nothing_of_those_who_were_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_ledger_does_not_keep_others_from_being_reported() {
+async fn a_broken_ledger_does_not_hide_reports_of_others() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "inst-broken").await;
     let kind = |number: usize| format!("{}:it:k{number}", site.app);

@@ -107,7 +107,7 @@ const SAID: [(&str, Before, &[&str], Left); 42] = [
 ];
 
 #[tokio::test]
-async fn each_command_announces_what_adoption_expects_of_it() {
+async fn each_command_announces_the_events_that_adoption_expects() {
     let mut stage = BareServer::new().await;
     for (command, before, said, left) in SAID {
         let heard = changed(&mut stage, before, command).await;
@@ -123,7 +123,7 @@ async fn each_command_announces_what_adoption_expects_of_it() {
 }
 
 #[tokio::test]
-async fn a_value_that_is_restored_is_announced() {
+async fn a_restored_value_is_announced() {
     let mut stage = BareServer::new().await;
     for before in [&[][..], TIMED] {
         let () = prepare(&mut stage, before).await;
@@ -140,7 +140,7 @@ async fn a_value_that_is_restored_is_announced() {
 }
 
 #[tokio::test]
-async fn a_time_that_is_past_is_announced_as_a_deletion_or_as_an_expiry() {
+async fn a_past_expiry_is_announced_as_a_deletion_or_an_expiry() {
     let mut stage = BareServer::new().await;
     for command in ["EXPIRE k 0", "PEXPIREAT k 1000", "GETEX k PXAT 1000"] {
         let heard = changed(&mut stage, TIMED, command).await;

@@ -54,7 +54,7 @@ async fn ends(site: &Site) {
 }
 
 #[tokio::test]
-async fn of_many_leases_some_are_told_and_the_others_counted() {
+async fn of_many_lapsed_leases_some_are_logged_and_the_others_counted() {
     let site = Site::new("lapsed-told").await;
     abandoned(&site, MANY).await;
     let told = Log::read();
@@ -80,7 +80,7 @@ async fn of_many_leases_some_are_told_and_the_others_counted() {
 }
 
 #[tokio::test]
-async fn leases_that_a_worker_cannot_take_over_are_looked_for_less_and_less() {
+async fn a_worker_checks_leases_that_it_cannot_take_over_ever_less_often() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "lapsed-looks").await;
     abandoned(&site, MANY).await;

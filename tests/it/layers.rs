@@ -13,7 +13,7 @@ use crate::site::{Site, ms};
 use crate::workers::STEADY;
 
 #[tokio::test]
-async fn a_timeout_of_the_ecosystem_is_a_failure_and_the_job_runs_again() {
+async fn a_timeout_layer_fails_the_attempt_and_the_job_runs_again() {
     let site = Site::new("lay-timeout").await;
     let (log, mut runs) = recorder();
     let hangs_once = async move |job: keyfall::Job| {
@@ -64,7 +64,7 @@ async fn a_rate_limit_spaces_runs_and_keeps_their_leases() {
 }
 
 #[tokio::test]
-async fn what_a_stack_of_layers_makes_of_a_job_is_settled() {
+async fn the_outcome_of_a_stack_of_layers_is_settled() {
     let site = Site::new("lay-stack").await;
     let (log, mut runs) = recorder();
     let noted = log.clone();
@@ -93,7 +93,7 @@ async fn what_a_stack_of_layers_makes_of_a_job_is_settled() {
 }
 
 #[tokio::test]
-async fn a_job_whose_time_is_up_before_its_turn_comes_has_used_no_attempt() {
+async fn a_job_that_times_out_before_its_turn_uses_no_attempt() {
     let site = Site::new("lay-turn").await;
     let (log, mut runs) = recorder();
     let policy = RetryPolicy::none();

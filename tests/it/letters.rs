@@ -16,7 +16,7 @@ fn picky(job: &keyfall::Job) -> Outcome {
 }
 
 #[tokio::test]
-async fn a_requeued_job_has_all_its_attempts_ahead_and_keeps_the_rest() {
+async fn a_requeued_job_gets_all_its_attempts_and_keeps_the_rest() {
     let site = Site::new("let-requeue").await;
     let (log, mut runs) = recorder();
     let twice = RetryPolicy::fixed(std::time::Duration::ZERO)
@@ -126,7 +126,7 @@ async fn a_letter_is_chosen_by_its_number_and_the_latest_without_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_who_requeue_one_letter_one_does() {
+async fn one_of_many_simultaneous_requeues_succeeds() {
     let site = Site::new("let-race").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.then(picky)));
@@ -147,7 +147,7 @@ async fn of_many_who_requeue_one_letter_one_does() {
 }
 
 #[tokio::test]
-async fn a_letter_that_a_newer_version_wrote_is_left_to_it() {
+async fn a_letter_of_a_newer_version_is_left_alone() {
     let site = Site::new("let-newer").await;
     let key = site.key("1");
     let grave = format!("keyfall:{{{}/0}}:grave", site.kind());
@@ -168,7 +168,7 @@ async fn a_letter_that_a_newer_version_wrote_is_left_to_it() {
 }
 
 #[tokio::test]
-async fn letters_that_come_of_age_fall_and_are_told() {
+async fn letters_beyond_their_age_are_trimmed_and_reported() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "letters-age").await;
     let router = || Router::new().route(&site.pattern(), async || Outcome::bury("no"));

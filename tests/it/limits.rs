@@ -22,7 +22,7 @@ pub(crate) fn assert_refused<T: std::fmt::Debug>(
 }
 
 #[tokio::test]
-async fn what_breaks_a_limit_is_refused_with_the_rule() {
+async fn a_value_beyond_its_limit_is_refused_with_the_rule() {
     let site = Site::new("pro-limits").await;
     let small = Client::builder(shared_redis()).payload_limit(10);
     let small = small.connect().await.unwrap();
@@ -106,7 +106,7 @@ async fn what_breaks_a_limit_is_refused_with_the_rule() {
 }
 
 #[tokio::test]
-async fn what_is_no_job_key_is_refused_by_every_call() {
+async fn a_malformed_job_key_is_refused_by_every_call() {
     let site = Site::new("pro-keys").await;
     let long = format!("a:b:c:{}", "x".repeat(257));
     let cases: [(&str, &[&str]); 9] = [
@@ -151,7 +151,7 @@ async fn what_is_no_job_key_is_refused_by_every_call() {
 }
 
 #[tokio::test]
-async fn settings_that_make_no_sense_stop_the_start() {
+async fn invalid_settings_stop_the_start() {
     let site = Site::new("pro-settings").await;
     let kind = ErrorKind::InvalidSetting;
     let client = |change: fn(ClientBuilder) -> ClientBuilder| {

@@ -87,7 +87,7 @@ async fn a_job_is_done_when_it_is_written() {
 }
 
 #[tokio::test]
-async fn what_is_cancelled_in_time_is_not_written() {
+async fn a_job_that_is_cancelled_in_time_is_not_written() {
     let site = Site::new("list-cancel").await;
     let worker = site.serve(Router::new().route(&site.pattern(), list(&site.url, &site.list())));
     let (early, late) = (site.key("early"), site.key("late"));
@@ -106,7 +106,7 @@ async fn what_is_cancelled_in_time_is_not_written() {
 }
 
 #[tokio::test]
-async fn a_target_that_cannot_be_written_to_is_a_failed_attempt_that_says_why() {
+async fn a_failed_write_to_the_target_is_a_failed_attempt() {
     let site = Site::new("list-fails").await;
     let other = Embedded::start().await.unwrap();
     let mut redis = connect(&other.url()).await;
@@ -151,7 +151,7 @@ async fn a_target_that_cannot_be_written_to_is_a_failed_attempt_that_says_why() 
 }
 
 #[tokio::test]
-async fn what_is_no_target_is_refused_by_the_router() {
+async fn an_invalid_target_is_refused_by_the_router() {
     let refused = |target: List| {
         let error = Router::<()>::new()
             .try_route("a:b:c:*", target)
@@ -169,7 +169,7 @@ async fn what_is_no_target_is_refused_by_the_router() {
 }
 
 #[tokio::test]
-async fn an_acknowledged_job_is_done_when_its_consumer_says_so() {
+async fn a_job_is_done_when_its_consumer_acknowledges_it() {
     let site = Site::new("list-ack").await;
     let worker = site.serve(Router::new().route(&site.pattern(), route(site.acknowledged())));
     let mut redis = site.redis();
@@ -207,7 +207,7 @@ async fn an_acknowledged_job_is_done_when_its_consumer_says_so() {
 }
 
 #[tokio::test]
-async fn a_job_that_nobody_acknowledges_comes_again_and_ends_as_a_dead_letter() {
+async fn an_unacknowledged_job_comes_again_and_ends_as_a_dead_letter() {
     let site = Site::new("list-lapse").await;
     let policy = RetryPolicy::fixed(ms(10)).unwrap().attempts(2);
     let route = site.acknowledged().lease(SHORT).retry(policy);
@@ -230,7 +230,7 @@ async fn a_job_that_nobody_acknowledges_comes_again_and_ends_as_a_dead_letter() 
 }
 
 #[tokio::test]
-async fn receipts_outlast_workers_and_those_of_others_are_dealt_with() {
+async fn receipts_outlast_workers_and_any_worker_reads_them() {
     let site = Site::new("list-outlast").await;
     let router = || Router::new().route(&site.pattern(), route(site.acknowledged()));
     let first = site.serve(router());
@@ -255,7 +255,7 @@ async fn receipts_outlast_workers_and_those_of_others_are_dealt_with() {
 }
 
 #[tokio::test]
-async fn what_is_no_lease_is_dropped_and_those_behind_it_are_heard() {
+async fn a_malformed_receipt_is_dropped_and_the_following_count() {
     let site = Site::new("list-nonsense").await;
     let worker = site.serve(Router::new().route(&site.pattern(), route(site.acknowledged())));
     let mut redis = site.redis();
@@ -286,7 +286,7 @@ async fn what_is_no_lease_is_dropped_and_those_behind_it_are_heard() {
 }
 
 #[tokio::test]
-async fn no_more_jobs_are_out_than_the_route_allows() {
+async fn the_limit_of_the_route_bounds_the_written_jobs() {
     let site = Site::new("list-limit").await;
     let limited = route(site.acknowledged()).concurrency(3);
     let worker = site.serve(Router::new().route(&site.pattern(), limited));
@@ -312,7 +312,7 @@ async fn no_more_jobs_are_out_than_the_route_allows() {
 }
 
 #[tokio::test]
-async fn a_ledger_that_is_away_loses_no_receipt() {
+async fn an_unreachable_ledger_loses_no_receipt() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "list-away").await;
     let shared = Site::new("list-away-target").await;
@@ -333,7 +333,7 @@ async fn a_ledger_that_is_away_loses_no_receipt() {
 }
 
 #[tokio::test]
-async fn a_ledger_that_refuses_us_for_a_while_loses_no_receipt() {
+async fn a_ledger_that_refuses_calls_for_a_while_loses_no_receipt() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "list-refused").await;
     let shared = Site::new("list-refused-target").await;
@@ -365,7 +365,7 @@ async fn a_ledger_that_refuses_us_for_a_while_loses_no_receipt() {
 }
 
 #[tokio::test]
-async fn a_write_whose_answer_is_lost_is_not_repeated_where_it_is_acknowledged() {
+async fn an_acknowledged_write_with_a_lost_answer_is_not_repeated() {
     let site = Site::new("list-once").await;
     let other = Embedded::start().await.unwrap();
     let proxy = FreezingProxy::to(&other).await;
@@ -391,7 +391,7 @@ async fn a_write_whose_answer_is_lost_is_not_repeated_where_it_is_acknowledged()
 }
 
 #[tokio::test]
-async fn what_goes_into_a_connection_that_was_cut_unnoticed_waits_for_no_lease() {
+async fn a_write_into_a_dead_connection_is_repeated_at_once() {
     let site = Site::new("list-idle").await;
     let other = Embedded::start().await.unwrap();
     let proxy = FreezingProxy::to(&other).await;

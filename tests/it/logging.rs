@@ -9,7 +9,7 @@ use crate::site::{HOUR, Running, Site, fails_slowly, steps};
 use crate::workers::{Mortal, SECOND};
 
 #[tokio::test]
-async fn a_worker_says_once_what_it_serves_and_where() {
+async fn a_worker_logs_once_its_routes_and_its_server() {
     let site = Site::new("log-start").await;
     let told = Log::read();
     let (log, _runs) = recorder();
@@ -34,7 +34,7 @@ async fn a_worker_says_once_what_it_serves_and_where() {
 }
 
 #[tokio::test]
-async fn each_attempt_that_fails_is_told_with_its_reason_and_the_next_time() {
+async fn each_failed_attempt_is_logged_with_reason_and_next_time() {
     let site = Site::new("log-failed").await;
     let told = Log::read();
     let (log, _runs) = recorder();
@@ -66,7 +66,7 @@ async fn each_attempt_that_fails_is_told_with_its_reason_and_the_next_time() {
 }
 
 #[tokio::test]
-async fn of_many_that_fail_some_are_told_and_the_others_counted() {
+async fn of_many_failures_some_are_logged_and_the_others_counted() {
     let site = Site::new("log-many").await;
     let told = Log::read();
     let (log, _runs) = recorder();
@@ -97,7 +97,7 @@ async fn of_many_that_fail_some_are_told_and_the_others_counted() {
 }
 
 #[tokio::test]
-async fn a_lease_that_lapsed_is_told_once_with_its_key() {
+async fn a_lapsed_lease_is_logged_once_with_its_key() {
     let site = Site::new("log-gone").await;
     let told = Log::read();
     let (log, mut runs) = recorder();
@@ -134,7 +134,7 @@ async fn a_lease_that_lapsed_is_told_once_with_its_key() {
 }
 
 #[tokio::test]
-async fn one_that_is_put_off_or_goes_on_later_has_not_failed() {
+async fn snoozes_and_repetitions_are_not_logged_as_failures() {
     let site = Site::new("log-later").await;
     let told = Log::read();
     let (log, _runs) = recorder();
@@ -158,7 +158,7 @@ async fn one_that_is_put_off_or_goes_on_later_has_not_failed() {
 }
 
 #[tokio::test]
-async fn a_lease_that_lapses_again_is_told_again() {
+async fn a_lease_that_lapses_again_is_logged_again() {
     let site = Site::new("log-again").await;
     let told = Log::read();
     let (hand_over, mut handed) = unbounded_channel();

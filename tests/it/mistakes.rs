@@ -96,7 +96,7 @@ fn assert_refused(name: &str, program: &str, phrases: &[&str]) {
 }
 
 #[test]
-fn a_function_that_is_no_handler_is_referred_to_the_attribute() {
+fn the_error_for_a_non_handler_names_the_attribute() {
     assert_refused(
         "route",
         r#"async fn handle(_: Unknown) {}
@@ -109,7 +109,7 @@ fn a_function_that_is_no_handler_is_referred_to_the_attribute() {
 }
 
 #[test]
-fn the_argument_at_fault_is_named() {
+fn the_error_names_the_faulty_argument() {
     assert_refused(
         "argument",
         "#[debug_handler]
@@ -140,7 +140,7 @@ fn the_argument_at_fault_is_named() {
 }
 
 #[test]
-fn the_state_is_named() {
+fn the_error_names_the_state() {
     assert_refused(
         "part",
         "struct App;
@@ -178,7 +178,7 @@ fn the_state_is_named() {
 }
 
 #[test]
-fn the_return_type_is_named() {
+fn the_error_names_the_return_type() {
     assert_refused(
         "output",
         "#[debug_handler]
@@ -197,7 +197,7 @@ fn the_return_type_is_named() {
 }
 
 #[test]
-fn the_shape_of_the_function_is_named() {
+fn the_error_names_the_shape_of_the_function() {
     assert_refused(
         "sync",
         "#[debug_handler]
@@ -233,7 +233,7 @@ fn the_shape_of_the_function_is_named() {
 }
 
 #[test]
-fn a_future_that_is_not_send_is_told_why() {
+fn the_error_says_why_a_future_is_not_send() {
     assert_refused(
         "send",
         "#[debug_handler]
@@ -251,7 +251,7 @@ fn a_future_that_is_not_send_is_told_why() {
 }
 
 #[test]
-fn what_is_no_service_of_jobs_is_refused() {
+fn a_type_that_is_no_service_of_jobs_is_refused() {
     assert_refused(
         "service",
         r#"fn app() -> Router { Router::new().route_service("a:b:c:*", Unknown) }"#,

@@ -64,7 +64,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn kinds_are_told_in_order() {
+async fn kinds_are_listed_in_order() {
     let site = Site::new("op-kinds").await;
     for kind in ["b:x", "a:y", "a:x"] {
         let key = site.begin(&format!("{kind}:1"));
@@ -195,7 +195,7 @@ async fn each_state_is_listed_and_counted() {
 }
 
 #[tokio::test]
-async fn a_damaged_record_does_not_spoil_the_page() {
+async fn a_damaged_record_leaves_the_page_readable() {
     let site = Site::new("op-damaged").await;
     site.crowd(site.keys(5)).await;
     let shadow = format!("keyfall:{{{}/0}}:shadow", site.kind());
@@ -216,7 +216,7 @@ async fn a_damaged_record_does_not_spoil_the_page() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_listed_is_refused() {
+async fn an_invalid_list_is_refused() {
     let site = Site::new("op-refused").await;
     for id in 0..3 {
         site.client
@@ -257,7 +257,7 @@ async fn what_cannot_be_listed_is_refused() {
 }
 
 #[tokio::test]
-async fn a_cancel_takes_what_begins_so_and_nothing_else() {
+async fn a_bulk_cancel_takes_only_jobs_with_its_prefix() {
     let site = Site::new("op-cancel").await;
     let (log, mut runs) = recorder();
     let router = Router::new().route(
@@ -322,7 +322,7 @@ async fn a_cancel_takes_what_begins_so_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn jobs_are_postponed_to_a_time_or_by_a_while_each_once() {
+async fn jobs_are_postponed_to_a_time_or_by_a_duration_once_each() {
     let site = Site::new("op-postpone").await;
     // Due over an hour, so that the ones moved land among the others.
     let keys: Vec<String> = site.keys(900).collect();
@@ -370,7 +370,7 @@ async fn jobs_are_postponed_to_a_time_or_by_a_while_each_once() {
 }
 
 #[tokio::test]
-async fn firing_now_starts_what_waits() {
+async fn fire_now_starts_waiting_jobs() {
     let site = Site::new("op-fire").await;
     let (log, mut runs) = recorder();
     site.crowd(site.keys(600)).await;
@@ -437,7 +437,7 @@ async fn dead_letters_are_requeued_and_deleted_by_prefix() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_on_many_ends_though_jobs_keep_coming() {
+async fn a_bulk_call_ends_though_jobs_keep_coming() {
     let site = Site::new("op-endless").await;
     site.crowd(site.keys(300)).await;
     let (client, kind) = (site.client.clone(), site.kind());
@@ -483,7 +483,7 @@ async fn a_call_on_many_ends_though_jobs_keep_coming() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_leaves_done_what_is_done() {
+async fn a_dropped_bulk_call_keeps_its_changes() {
     let site = Site::new("op-dropped").await;
     site.crowd(site.keys(2000)).await;
     let prefix = "op-dropped:";
@@ -505,7 +505,7 @@ async fn a_call_that_is_dropped_leaves_done_what_is_done() {
 }
 
 #[tokio::test]
-async fn everything_is_every_job_of_the_server() {
+async fn everything_covers_every_job_of_the_server() {
     let server = keyfall::embedded::Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "op-all").await;
     for key in ["op-all:a:a:1", "other:b:b:1"] {
@@ -528,7 +528,7 @@ async fn everything_is_every_job_of_the_server() {
 }
 
 #[tokio::test]
-async fn of_several_letters_of_one_name_the_latest_is_requeued_however_far_apart() {
+async fn a_bulk_requeue_takes_the_latest_letter_of_each_name() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "op-latest").await;
     let burier = site.serve(Router::new().route(&site.pattern(), async || Outcome::bury("no")));
@@ -567,7 +567,7 @@ async fn of_several_letters_of_one_name_the_latest_is_requeued_however_far_apart
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_fails_while_its_kind_is_cancelled_does_not_slip_through() {
+async fn a_run_that_fails_during_a_bulk_cancel_is_cancelled_too() {
     let site = Site::new("op-slip").await;
     let (note, mut runs) = recorder();
     let gate = Gate::closed();

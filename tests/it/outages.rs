@@ -115,7 +115,7 @@ async fn a_redis_that_is_killed_or_restarted_loses_no_job() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_fell_due_while_redis_was_away_runs_as_soon_as_it_is_back() {
+async fn jobs_that_fall_due_in_an_outage_run_as_soon_as_redis_is_back() {
     let mut server = durable_redis().await;
     let mut site = Site::at(&server.url(), "crash-away").await;
     let (log, mut runs) = recorder();
@@ -192,7 +192,7 @@ async fn a_redis_that_hangs_for_a_while_loses_no_job() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_whose_lease_cannot_be_renewed_is_ended_and_the_job_is_run_again() {
+async fn a_run_whose_lease_cannot_be_renewed_ends_and_the_job_runs_again() {
     let server = durable_redis().await;
     let mut site = Site::at(&server.url(), "crash-renew").await;
     let (log, mut runs) = recorder();
@@ -229,7 +229,7 @@ async fn a_run_whose_lease_cannot_be_renewed_is_ended_and_the_job_is_run_again()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_ends_while_redis_is_away_is_settled_later_and_not_repeated() {
+async fn a_run_that_ends_in_an_outage_is_settled_later_and_not_repeated() {
     let mut server = durable_redis().await;
     let mut site = Site::at(&server.url(), "crash-settle").await;
     let (log, mut runs) = recorder();
@@ -314,7 +314,7 @@ async fn a_worker_that_waits_for_redis_can_be_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_killed_all_the_time_lose_nothing_and_repeat_nothing() {
+async fn constantly_killed_connections_lose_and_repeat_nothing() {
     let server = durable_redis().await;
     let mut site = Site::at(&server.url(), "crash-cut").await;
     let (log, mut runs) = recorder();
@@ -356,7 +356,7 @@ async fn connections_that_are_killed_all_the_time_lose_nothing_and_repeat_nothin
 }
 
 #[tokio::test]
-async fn a_crowd_makes_its_kind_known_once_for_each_connection() {
+async fn simultaneous_calls_list_their_kind_once_for_each_connection() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "crash-known").await;
     let made_known = async || {

@@ -76,7 +76,7 @@ async fn a_job_that_fails_climbs_its_ladder_and_ends_as_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn the_fencing_value_grows_over_several_lives_of_one_name() {
+async fn the_fencing_value_grows_over_several_jobs_of_one_name() {
     let site = Site::new("out-fence").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
@@ -93,7 +93,7 @@ async fn the_fencing_value_grows_over_several_lives_of_one_name() {
 }
 
 #[tokio::test]
-async fn a_rung_of_zero_means_at_once() {
+async fn a_rung_of_zero_retries_at_once() {
     let site = Site::new("out-zero").await;
     let (log, mut runs) = recorder();
     let twice = log.then(|job| match job.attempt() {
@@ -182,7 +182,7 @@ async fn a_snooze_uses_no_attempt() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_buried_keeps_its_reason_and_leaves_its_attempts_unused() {
+async fn a_buried_job_keeps_its_reason_and_its_unused_attempts() {
     let site = Site::new("out-bury").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(
@@ -205,7 +205,7 @@ async fn a_job_that_is_buried_keeps_its_reason_and_leaves_its_attempts_unused() 
 }
 
 #[tokio::test]
-async fn a_name_that_died_can_be_used_again_and_can_die_twice() {
+async fn the_name_of_a_dead_job_can_be_used_again_and_die_again() {
     let site = Site::new("out-twice").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(
@@ -229,7 +229,7 @@ async fn a_name_that_died_can_be_used_again_and_can_die_twice() {
 }
 
 #[tokio::test]
-async fn a_panic_is_a_failed_attempt_and_the_worker_lives() {
+async fn a_panic_is_a_failed_attempt_and_the_worker_survives() {
     let site = Site::new("out-panic").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(
@@ -266,7 +266,7 @@ async fn a_panic_is_a_failed_attempt_and_the_worker_lives() {
 }
 
 #[tokio::test]
-async fn a_payload_that_does_not_decode_is_buried_with_the_place_of_the_fault() {
+async fn an_undecodable_payload_is_buried_with_the_place_of_the_fault() {
     #[derive(Serialize, Deserialize)]
     struct Line {
         price: u32,
@@ -299,7 +299,7 @@ async fn a_payload_that_does_not_decode_is_buried_with_the_place_of_the_fault() 
 }
 
 #[tokio::test]
-async fn a_run_that_takes_too_long_is_told_to_stop_and_has_failed() {
+async fn a_run_that_times_out_is_told_to_stop_and_has_failed() {
     let site = Site::new("out-timeout").await;
     let (log, mut runs) = recorder();
     let (told, mut was_told) = tokio::sync::mpsc::unbounded_channel();
@@ -329,7 +329,7 @@ async fn a_run_that_takes_too_long_is_told_to_stop_and_has_failed() {
 }
 
 #[tokio::test]
-async fn a_handler_may_ask_for_a_time_of_its_own_to_be_retried_at() {
+async fn a_handler_can_choose_the_time_of_its_retry() {
     let site = Site::new("out-after").await;
     let (log, mut runs) = recorder();
     let policy = RetryPolicy::fixed(HOUR).unwrap().attempts(2);

@@ -10,7 +10,7 @@ use crate::runs::{Gate, eventually, recorder};
 use crate::site::{HOUR, Site, ms, redis_time};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn once_a_pause_is_acknowledged_nothing_is_claimed_and_other_kinds_go_on() {
+async fn an_acknowledged_pause_stops_all_claims_of_its_kind_only() {
     let site = Site::new("pause-load").await;
     let (log, mut runs) = recorder();
     let (other_log, mut other_runs) = recorder();
@@ -76,7 +76,7 @@ async fn once_a_pause_is_acknowledged_nothing_is_claimed_and_other_kinds_go_on()
 }
 
 #[tokio::test]
-async fn a_run_in_progress_ends_as_ever_and_its_retry_waits() {
+async fn a_run_in_progress_ends_normally_and_its_retry_waits() {
     let site = Site::new("pause-runs").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -198,7 +198,7 @@ async fn a_kind_that_comes_later_is_paused_by_its_prefix() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_paused_is_refused_with_the_remedy() {
+async fn an_invalid_prefix_of_a_pause_is_refused_with_the_remedy() {
     let site = Site::new("pause-refused").await;
     for (text, hint) in [
         (String::new(), "everything()"),
@@ -221,7 +221,7 @@ async fn what_cannot_be_paused_is_refused_with_the_remedy() {
 }
 
 #[tokio::test]
-async fn a_kind_that_appears_during_the_pause_ends_paused_and_during_the_resume_ends_resumed() {
+async fn a_kind_that_appears_during_a_pause_or_resume_follows_it() {
     let site = Site::new("pause-race").await;
     for round in 0..40 {
         let kind = |n: usize| format!("{}:race{round}:kind{n}", site.app);
@@ -250,7 +250,7 @@ async fn a_kind_that_appears_during_the_pause_ends_paused_and_during_the_resume_
 }
 
 #[tokio::test]
-async fn a_worker_that_missed_the_resumption_finds_it_out() {
+async fn a_worker_that_missed_the_resume_notices_it() {
     let site = Site::new("pause-missed").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));

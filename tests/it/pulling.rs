@@ -32,7 +32,7 @@ async fn one(pull: &Pull) -> (Job, Lease) {
 }
 
 #[tokio::test]
-async fn a_job_waits_in_the_ledger_until_it_is_pulled_and_is_settled_by_its_lease() {
+async fn a_job_waits_until_it_is_pulled_and_is_settled_by_its_lease() {
     let site = Site::new("pull-one").await;
     let pull = Pull::new();
     let worker = pulled(&site, &pull);
@@ -75,7 +75,7 @@ async fn a_job_waits_in_the_ledger_until_it_is_pulled_and_is_settled_by_its_leas
 }
 
 #[tokio::test]
-async fn whoever_waits_is_served_when_a_job_falls_due() {
+async fn a_waiting_pull_is_served_when_a_job_falls_due() {
     let site = Site::new("pull-wait").await;
     let pull = Pull::new();
     let worker = pulled(&site, &pull);
@@ -101,7 +101,7 @@ async fn whoever_waits_is_served_when_a_job_falls_due() {
 }
 
 #[tokio::test]
-async fn only_what_was_asked_for_comes_and_no_more() {
+async fn a_pull_gets_only_the_requested_kinds_and_number() {
     let site = Site::new("pull-kinds").await;
     let pull = Pull::new();
     let worker = site.serve(Router::new().route(&format!("{}:*:*:*", site.app), pull.clone()));
@@ -146,7 +146,7 @@ async fn only_what_was_asked_for_comes_and_no_more() {
 }
 
 #[tokio::test]
-async fn what_is_not_accepted_goes_back_at_once_and_counts_no_attempt() {
+async fn an_unaccepted_job_goes_back_at_once_and_uses_no_attempt() {
     let site = Site::new("pull-back").await;
     let pull = Pull::new();
     let router = Router::new().route(&site.pattern(), pull.clone().lease(HOUR));
@@ -177,7 +177,7 @@ async fn what_is_not_accepted_goes_back_at_once_and_counts_no_attempt() {
 }
 
 #[tokio::test]
-async fn a_lease_that_lapses_delivers_again_and_its_late_holder_is_told() {
+async fn a_lapsed_lease_delivers_again_and_its_late_holder_is_refused() {
     let site = Site::new("pull-lapse").await;
     let pull = Pull::new();
     let router = Router::new().route(&site.pattern(), pull.clone().lease(STEADY));
@@ -214,7 +214,7 @@ async fn a_lease_that_lapses_delivers_again_and_its_late_holder_is_told() {
 }
 
 #[tokio::test]
-async fn one_that_lapsed_can_still_be_settled_while_nobody_else_has_it() {
+async fn a_lapsed_lease_can_be_settled_until_another_consumer_has_it() {
     let site = Site::new("pull-late").await;
     let pull = Pull::new();
     let router = Router::new().route(&site.pattern(), pull.clone().lease(HOUR));
@@ -262,7 +262,7 @@ async fn a_failure_climbs_the_ladder_and_ends_as_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn one_that_its_consumers_never_settle_is_buried_at_the_end_of_its_policy() {
+async fn a_job_that_consumers_never_settle_is_buried_after_its_attempts() {
     let site = Site::new("pull-poison").await;
     let pull = Pull::new();
     let route = pull
@@ -290,7 +290,7 @@ async fn one_that_its_consumers_never_settle_is_buried_at_the_end_of_its_policy(
 }
 
 #[tokio::test]
-async fn a_cancel_is_told_to_whoever_extends() {
+async fn extending_the_lease_of_a_cancelled_job_reports_the_cancel() {
     let site = Site::new("pull-cancel").await;
     let pull = Pull::new();
     let worker = pulled(&site, &pull);
@@ -312,7 +312,7 @@ async fn a_cancel_is_told_to_whoever_extends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_consumers_of_two_workers_drain_a_backlog_each_job_once() {
+async fn consumers_of_two_workers_get_each_job_of_a_backlog_once() {
     const JOBS: usize = 5000;
     let here = Site::new("pull-many").await;
     let there = Site::new("pull-many").await;
@@ -364,7 +364,7 @@ async fn many_consumers_of_two_workers_drain_a_backlog_each_job_once() {
 }
 
 #[tokio::test]
-async fn what_is_in_nobodys_hands_goes_back_when_its_worker_stops() {
+async fn undelivered_jobs_go_back_when_their_worker_stops() {
     let site = Site::new("pull-stop").await;
     let pull = Pull::new();
     let router = Router::new().route(&site.pattern(), pull.clone().lease(HOUR));
@@ -386,7 +386,7 @@ async fn what_is_in_nobodys_hands_goes_back_when_its_worker_stops() {
 }
 
 #[tokio::test]
-async fn a_worker_that_starts_waits_as_its_routes_have_leases_and_no_longer() {
+async fn a_starting_worker_waits_no_longer_than_the_leases_of_its_routes() {
     let site = Site::new("pull-hold").await;
     let pull = Pull::new();
     let start = || {
@@ -423,7 +423,7 @@ async fn leases_outlive_the_process_that_claimed_them() {
 }
 
 #[tokio::test]
-async fn routes_that_are_pulled_and_routes_that_run_share_a_kind() {
+async fn pulled_and_running_routes_can_share_a_kind() {
     let site = Site::new("pull-mixed").await;
     let (log, mut runs) = recorder();
     let pull = Pull::new();
@@ -459,7 +459,7 @@ async fn routes_that_are_pulled_and_routes_that_run_share_a_kind() {
 }
 
 #[tokio::test]
-async fn a_route_hands_out_no_more_than_its_limit_until_leases_end() {
+async fn a_route_hands_out_jobs_up_to_its_limit_until_leases_end() {
     let site = Site::new("pull-limit").await;
     let pull = Pull::new();
     let route = pull.clone().concurrency(3).lease(HOUR);
@@ -497,7 +497,7 @@ async fn a_route_hands_out_no_more_than_its_limit_until_leases_end() {
 }
 
 #[tokio::test]
-async fn a_route_starts_no_more_in_a_time_than_its_rate() {
+async fn a_route_starts_no_more_jobs_than_its_rate() {
     let site = Site::new("pull-rate").await;
     let (log, mut runs) = recorder();
     let route = log.done().rate(5, HOUR);
@@ -531,7 +531,7 @@ async fn a_route_starts_no_more_in_a_time_than_its_rate() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_pulled_or_extended_is_refused_with_the_rule() {
+async fn an_invalid_pull_or_extension_is_refused_with_the_rule() {
     let site = Site::new("pull-refused").await;
     let pull = Pull::new();
     let error = pull.pull(&["a:b:c:d"], 1, SECOND).await.unwrap_err();
@@ -554,7 +554,7 @@ async fn what_cannot_be_pulled_or_extended_is_refused_with_the_rule() {
 /// A lease runs as long as its consumer wants it from the moment of acceptance, whatever its route
 /// says, and is that one's alone from then on.
 #[tokio::test]
-async fn a_job_can_be_accepted_for_a_time_of_its_own() {
+async fn a_consumer_can_accept_a_job_with_its_own_lease() {
     let site = Site::new("pull-own-lease").await;
     let pull = Pull::new();
     let route = pull.clone().lease(30 * SECOND).concurrency(2);

@@ -135,12 +135,12 @@ fn handler(journal: Arc<RunJournal>) -> impl Handler<(Job, Json<u64>), ()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_happens_at_once_nothing_is_lost_nor_run_after_its_cancel() {
+async fn random_simultaneous_calls_lose_no_job_and_honour_cancels() {
     race("race", async |_| {}).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nor_while_the_kind_is_given_other_numbers_of_shards() {
+async fn random_simultaneous_calls_survive_reshards() {
     race("race-shards", async |site| {
         for shards in [4, 2, 7, 1, 3] {
             let resharded = site.client.reshard(&site.kind(), shards).await.unwrap();

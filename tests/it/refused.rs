@@ -75,7 +75,7 @@ async fn answers(client: &Client, url: &str, key: &str) -> [End; 6] {
 }
 
 #[tokio::test]
-async fn a_call_ends_in_time_in_any_weather_and_says_whether_trying_again_can_help() {
+async fn a_call_ends_in_time_in_any_outage_and_says_if_a_retry_can_help() {
     use ErrorKind::{Denied, Full, ReadOnly, Unavailable};
     let slow = ["--key-load-delay", "700", "--appendfsync", "no"];
     let mut server = Embedded::options().args(slow).start().await.unwrap();
@@ -188,7 +188,7 @@ async fn a_password_opens_the_server_and_is_never_repeated_in_an_error() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_carry_keyfall_is_refused_with_the_remedy() {
+async fn an_unsuitable_server_is_refused_with_the_remedy() {
     let start = async |args: &[&str]| {
         let options = Embedded::options().args(args.iter().copied());
         options.start().await.unwrap()
@@ -226,7 +226,7 @@ async fn a_server_that_cannot_carry_keyfall_is_refused_with_the_remedy() {
 }
 
 #[tokio::test]
-async fn a_primary_without_its_replicas_says_which_setting_refuses_writes() {
+async fn the_error_names_the_setting_that_refuses_writes_without_replicas() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "crash-alone").await;
     let least = "min-replicas-to-write";
@@ -237,7 +237,7 @@ async fn a_primary_without_its_replicas_says_which_setting_refuses_writes() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_full_refuses_new_jobs_and_runs_those_it_has() {
+async fn a_full_redis_refuses_new_jobs_and_runs_existing_ones() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "crash-full").await;
     let (log, mut runs) = recorder();
@@ -267,7 +267,7 @@ async fn a_redis_that_is_full_refuses_new_jobs_and_runs_those_it_has() {
 }
 
 #[tokio::test]
-async fn eviction_is_refused_or_warned_of_by_what_it_would_drop() {
+async fn eviction_is_refused_or_causes_a_warning_by_its_policy() {
     let log = Log::read();
     let connect = async |policy: &str, maxmemory: &str, allow: bool| {
         let args = ["--maxmemory-policy", policy, "--maxmemory", maxmemory];
@@ -347,7 +347,7 @@ async fn refusals(site: &Site) -> u64 {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_use_the_names_of_the_jobs_is_told_so_before_any_is_claimed() {
+async fn a_user_without_rights_to_job_names_is_refused_before_any_claim() {
     let server = Embedded::start().await.unwrap();
     let log = Log::read();
     let site = Site::at(&server.url(), "refused-acl").await;

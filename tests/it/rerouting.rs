@@ -9,7 +9,7 @@ use crate::site::{HOUR, Running, Site, ms};
 const ANY: [&str; 0] = [];
 
 #[tokio::test]
-async fn routes_come_and_go_and_what_has_begun_ends_as_it_began() {
+async fn routes_come_and_go_and_runs_end_under_their_old_route() {
     let site = Site::new("reroute").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -68,7 +68,7 @@ async fn routes_come_and_go_and_what_has_begun_ends_as_it_began() {
 }
 
 #[tokio::test]
-async fn those_who_pull_notice_nothing_and_a_route_keeps_its_limits() {
+async fn pulls_survive_a_change_of_routes_and_limits_hold() {
     let site = Site::new("reroute-pull").await;
     let pull = Pull::new();
     let limited = |jobs| pull.clone().lease(HOUR).concurrency(jobs);
@@ -122,7 +122,7 @@ async fn those_who_pull_notice_nothing_and_a_route_keeps_its_limits() {
 }
 
 #[tokio::test]
-async fn a_job_that_was_claimed_and_not_taken_goes_to_the_routes_that_follow() {
+async fn a_claimed_and_unaccepted_job_goes_to_the_new_routes() {
     let site = Site::new("reroute-back").await;
     let pull = Pull::new();
     let router = || Router::new().route(&site.pattern(), pull.clone().lease(HOUR));

@@ -246,7 +246,7 @@ async fn a_run_stays_where_it_is_until_it_is_settled() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_begun_and_stopped_goes_on_and_hides_nothing_meanwhile() {
+async fn an_interrupted_reshard_hides_no_job_and_can_be_continued() {
     let site = Site::new("shards-half").await;
     let keys: Vec<String> = site.keys(600).collect();
     let jobs = keys.iter().map(|key| NewJob::new(key, &0).after(HOUR));
@@ -341,7 +341,7 @@ async fn dead_letters_are_moved_with_their_numbers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_shards_are_paused_and_resumed_and_those_that_come_later() {
+async fn a_pause_and_a_resume_cover_all_shards_and_new_ones() {
     let site = Site::new("shards-pause").await;
     let (recorder, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), recorder.done()));
@@ -362,7 +362,7 @@ async fn all_shards_are_paused_and_resumed_and_those_that_come_later() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_resharded_is_refused_with_the_remedy() {
+async fn an_invalid_reshard_is_refused_with_the_remedy() {
     let site = Site::new("shards-refused").await;
     let refused = async |kind: &str, shards, part: &str| {
         let error = site.client.reshard(kind, shards).await.unwrap_err();
@@ -390,7 +390,7 @@ async fn what_cannot_be_resharded_is_refused_with_the_remedy() {
 }
 
 #[tokio::test]
-async fn the_command_tells_and_changes_the_number() {
+async fn the_command_shows_and_changes_the_number_of_shards() {
     let site = Site::new("shards-cli").await;
     for key in site.keys(20) {
         site.client.schedule(&key, &0).after(HOUR).await.unwrap();
@@ -421,7 +421,7 @@ async fn the_command_tells_and_changes_the_number() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_under_way_when_a_reshard_was_killed_runs() {
+async fn jobs_on_the_way_in_a_killed_reshard_run() {
     let site = Site::new("shards-killed").await;
     let jobs = site.keys(2000).map(|key| NewJob::new(key, &0).after(HOUR));
     for answer in site.client.schedule_many(jobs).await {
@@ -444,7 +444,7 @@ async fn what_was_under_way_when_a_reshard_was_killed_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_durable_call_by_a_layout_of_before_finds_its_ledger_at_once() {
+async fn a_durable_call_with_a_stale_layout_finds_its_ledger_at_once() {
     let site = Site::new("shards-durable").await;
     // It is to fail if it goes on asking where the job is not.
     let client = Client::connect(&site.url).await.unwrap();
@@ -460,7 +460,7 @@ async fn a_durable_call_by_a_layout_of_before_finds_its_ledger_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_takes_along_while_it_is_looked_for_has_arrived_in_the_end() {
+async fn a_job_that_moves_during_a_lookup_is_found() {
     let server = Embedded::start().await.unwrap();
     let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "shards-taken").await;
@@ -486,7 +486,7 @@ async fn what_somebody_takes_along_while_it_is_looked_for_has_arrived_in_the_end
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shards_that_a_worker_learns_of_by_a_refusal_are_served() {
+async fn a_worker_serves_shards_that_it_learns_of_by_a_refusal() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "shards-learned").await;
     let mut ids = (0..).map(|id| id.to_string());

@@ -176,7 +176,7 @@ async fn the_rules_of_a_producer_suffice_and_none_can_be_left_out() {
 }
 
 #[tokio::test]
-async fn the_rules_of_a_producer_suffice_while_jobs_are_on_their_way_to_other_ledgers() {
+async fn the_rules_of_a_producer_suffice_during_a_reshard() {
     let scene = Scene::set().await;
     let url = scene.url("keyfall-producer", "change-me");
     let client = Client::connect(&url).await.unwrap();
@@ -357,7 +357,7 @@ async fn adopter(client: &Client) -> Result<Running, String> {
 }
 
 #[tokio::test]
-async fn the_rules_of_an_adopter_suffice_and_whoever_lacks_one_does_not_start() {
+async fn the_rules_of_an_adopter_suffice_and_it_needs_all_to_start() {
     let scene = Scene::set().await;
     let log = Log::read();
     let admin = &scene.admin;
@@ -452,7 +452,7 @@ async fn the_doctor_says_which_rule_an_adopter_lacks() {
 }
 
 #[tokio::test]
-async fn who_may_not_read_the_history_is_told_what_it_takes() {
+async fn a_user_without_the_history_is_told_the_missing_rule() {
     let scene = Scene::set().await;
     let client = &scene.admin.client;
     client.schedule(key("1"), "").after(HOUR).await.unwrap();
@@ -545,7 +545,7 @@ async fn the_doctor_works_with_each_user_and_says_which_rule_is_missing() {
 
 /// One who may see neither `INFO` nor `CONFIG`, which is told of checks in turn.
 #[tokio::test]
-async fn what_may_not_be_seen_for_several_reasons_is_said_once_for_each() {
+async fn the_doctor_reports_each_reason_of_a_forbidden_check_once() {
     let scene = Scene::set().await;
     let url = scene.without("keyfall-producer", "+info").await;
     let mut doctor = keyfall(&["doctor"]);
@@ -564,7 +564,7 @@ async fn what_may_not_be_seen_for_several_reasons_is_said_once_for_each() {
 }
 
 #[tokio::test]
-async fn who_looks_after_jobs_needs_the_rules_more_that_the_file_names() {
+async fn an_operator_needs_the_additional_rules_of_the_file() {
     let scene = Scene::set().await;
     let mut args = vec!["ACL", "SETUSER", "operator", "on", ">word", "resetchannels"];
     let worker = grants("keyfall-worker");
@@ -710,7 +710,7 @@ async fn call(scene: &Scene, url: &str) -> Result<(), String> {
 }
 
 #[tokio::test]
-async fn the_rules_of_those_who_call_functions_suffice_and_none_can_be_left_out() {
+async fn the_rules_of_a_caller_suffice_and_none_can_be_left_out() {
     let scene = Scene::set().await;
     if ServerVersion::of(&mut scene.admin.redis()).await < ServerVersion::Redis(7, 0) {
         return;
@@ -744,7 +744,7 @@ async fn install(scene: &Scene, url: &str) -> keyfall::Result<()> {
 }
 
 #[tokio::test]
-async fn the_rules_of_those_who_install_functions_suffice_and_none_can_be_left_out() {
+async fn the_rules_of_an_installer_suffice_and_none_can_be_left_out() {
     let scene = Scene::set().await;
     if ServerVersion::of(&mut scene.admin.redis()).await < ServerVersion::Redis(7, 0) {
         return;

@@ -157,27 +157,27 @@ async fn judge_all(rows: &[Sabotage]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_key_that_jobs_are_in_may_be_anything() {
+async fn each_key_of_jobs_can_be_damaged() {
     judge_all(sabotage::JOBS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_key_that_dead_letters_are_in_may_be_anything() {
+async fn each_key_of_dead_letters_can_be_damaged() {
     judge_all(sabotage::LETTERS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn counters_and_what_a_ledger_keeps_in_mind_may_be_anything() {
+async fn each_key_of_counters_and_calls_can_be_damaged() {
     judge_all(sabotage::BOOKS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_key_that_all_kinds_have_in_common_may_be_anything() {
+async fn each_common_key_of_all_kinds_can_be_damaged() {
     judge_all(sabotage::COMMON).await;
 }
 
 #[tokio::test]
-async fn an_instance_that_is_none_is_taken_out() {
+async fn a_malformed_instance_is_removed() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "sabotage-instances").await;
     let set = ["HSET", "keyfall:instances", "stranger", "theirs"];
@@ -199,7 +199,7 @@ async fn an_instance_that_is_none_is_taken_out() {
 }
 
 #[tokio::test]
-async fn a_pause_whose_rule_is_lost_and_a_rule_whose_pause_is_lost_are_told() {
+async fn a_pause_without_its_rule_and_a_rule_without_its_pause_are_reported() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "sabotage-pause").await;
     let (client, kind) = (&site.client, site.kind());
@@ -239,7 +239,7 @@ async fn a_pause_whose_rule_is_lost_and_a_rule_whose_pause_is_lost_are_told() {
 
 /// As by a user who may not see it.
 #[tokio::test]
-async fn a_kind_that_cannot_be_audited_keeps_nobody_from_the_others() {
+async fn a_kind_that_cannot_be_audited_does_not_stop_the_audit() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "sabotage-seen").await;
     let [hidden, seen] = ["hidden", "seen"].map(|kind| format!("sabotage-seen:it:{kind}"));
@@ -268,7 +268,7 @@ async fn a_kind_that_cannot_be_audited_keeps_nobody_from_the_others() {
 }
 
 #[tokio::test]
-async fn a_shard_that_has_forgotten_its_layout_is_told() {
+async fn a_shard_without_its_layout_is_reported() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "sabotage-shards").await;
     let (client, kind) = (&site.client, site.kind());
@@ -296,7 +296,7 @@ async fn a_shard_that_has_forgotten_its_layout_is_told() {
 }
 
 #[tokio::test]
-async fn nobody_takes_a_lost_list_of_kinds_for_no_jobs() {
+async fn a_lost_list_of_kinds_is_not_taken_for_an_empty_database() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "sabotage-list").await;
     for n in 0..9 {
@@ -447,7 +447,7 @@ async fn both(one: &Embedded, other: &Embedded) -> Client {
 }
 
 #[tokio::test]
-async fn one_server_of_several_that_came_back_empty_is_named_until_somebody_has_taken_note() {
+async fn an_emptied_server_is_named_until_it_is_acknowledged() {
     let (one, other) = (
         Embedded::start().await.unwrap(),
         Embedded::start().await.unwrap(),
@@ -489,7 +489,7 @@ async fn one_server_of_several_that_came_back_empty_is_named_until_somebody_has_
 }
 
 #[tokio::test]
-async fn servers_that_are_new_are_no_servers_that_were_emptied() {
+async fn new_servers_are_not_taken_for_emptied_ones() {
     let (one, other) = (
         Embedded::start().await.unwrap(),
         Embedded::start().await.unwrap(),

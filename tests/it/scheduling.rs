@@ -18,7 +18,7 @@ fn present(answer: IfAbsent) -> JobView {
 }
 
 #[tokio::test]
-async fn the_newest_schedule_wins_with_its_payload_its_time_and_its_headers() {
+async fn the_newest_schedule_wins_with_payload_time_and_headers() {
     let site = Site::new("pro-newest").await;
     let key = site.key(1);
     let first = site.client.schedule(&key, "old").header("a", "1");
@@ -51,7 +51,7 @@ async fn the_newest_schedule_wins_with_its_payload_its_time_and_its_headers() {
 }
 
 #[tokio::test]
-async fn if_absent_answers_with_whatever_job_is_there() {
+async fn if_absent_answers_with_the_existing_job() {
     let site = Site::new("pro-absent").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -111,7 +111,7 @@ async fn if_absent_answers_with_whatever_job_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn schedules_from_many_tasks_all_land() {
+async fn schedules_from_many_tasks_all_succeed() {
     let site = Site::new("pro-many").await;
     let tasks = (0..64).map(|task| {
         let (client, kind) = (site.client.clone(), site.kind());
@@ -165,7 +165,7 @@ async fn schedules_of_one_key_from_many_tasks_leave_one_job() {
 }
 
 #[tokio::test]
-async fn a_job_can_be_looked_at_in_every_state() {
+async fn a_job_can_be_viewed_in_every_state() {
     let site = Site::new("pro-get").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -233,7 +233,7 @@ async fn a_job_can_be_looked_at_in_every_state() {
 }
 
 #[tokio::test]
-async fn if_present_replaces_or_follows_and_creates_nothing() {
+async fn if_present_replaces_or_succeeds_and_creates_nothing() {
     let site = Site::new("sch-present").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -287,7 +287,7 @@ async fn if_present_replaces_or_follows_and_creates_nothing() {
 }
 
 #[tokio::test]
-async fn a_view_is_written_so_that_a_person_can_read_it_and_without_the_payload() {
+async fn a_view_prints_readably_and_without_the_payload() {
     let site = Site::new("sch-debug").await;
     let key = site.key(1);
     let call = site

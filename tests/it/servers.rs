@@ -11,7 +11,7 @@ use crate::runs::eventually;
 use crate::version::ServerVersion::{Redis, Valkey};
 
 #[tokio::test]
-async fn a_key_that_is_given_a_time_that_is_past_is_gone_at_once() {
+async fn a_key_with_a_past_expiry_is_gone_at_once() {
     let mut stage = BareServer::new().await;
     for change in [
         "EXPIRE k 0",
@@ -36,7 +36,7 @@ async fn a_key_that_is_given_a_time_that_is_past_is_gone_at_once() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_set_with_a_time_that_is_past_is_found_dead_or_not_set_at_all() {
+async fn a_set_with_a_past_expiry_stores_a_dead_key_or_none() {
     let mut stage = BareServer::new().await;
     let set = "redis.call('SET', 'k', 'v', 'PXAT', 1000)
         redis.call('PUBLISH', 'said', 'look')
@@ -67,7 +67,7 @@ async fn a_key_that_is_set_with_a_time_that_is_past_is_found_dead_or_not_set_at_
 }
 
 #[tokio::test]
-async fn a_time_that_is_now_is_past_or_not_yet() {
+async fn an_expiry_of_now_counts_as_past_or_as_future() {
     let mut stage = BareServer::new().await;
     let set = "local now = redis.call('TIME')
         now = string.format('%.0f', now[1] * 1000 + math.floor(now[2] / 1000))
@@ -79,7 +79,7 @@ async fn a_time_that_is_now_is_past_or_not_yet() {
 }
 
 #[tokio::test]
-async fn a_script_judges_keys_by_the_time_at_which_it_began() {
+async fn a_script_judges_expiry_by_the_time_of_its_start() {
     let mut stage = BareServer::new().await;
     let (passed, alive): (u64, u64) = stage
         .eval(
@@ -113,7 +113,7 @@ async fn a_script_judges_keys_by_the_time_at_which_it_began() {
 }
 
 #[tokio::test]
-async fn a_script_that_meets_a_dead_key_announces_it_there_and_then() {
+async fn a_script_that_meets_a_dead_key_announces_the_expiry_at_once() {
     let mut stage = BareServer::new().await;
     let seen: (u64, Vec<String>) = stage
         .with_dead(&script(
@@ -128,7 +128,7 @@ async fn a_script_that_meets_a_dead_key_announces_it_there_and_then() {
 }
 
 #[tokio::test]
-async fn whatever_meets_a_dead_key_announces_that_it_expired() {
+async fn every_command_that_meets_a_dead_key_announces_the_expiry() {
     let mut stage = BareServer::new().await;
     for (command, also) in [
         ("EXISTS k", &[][..]),
@@ -147,7 +147,7 @@ async fn whatever_meets_a_dead_key_announces_that_it_expired() {
 }
 
 #[tokio::test]
-async fn while_writes_are_withheld_nothing_expires() {
+async fn nothing_expires_while_writes_are_paused() {
     let mut stage = BareServer::new().await;
     let () = pipeline(&DIE).query_async(&mut stage.redis).await.unwrap();
     eventually("a dead key is found dead", async || {
@@ -200,7 +200,7 @@ async fn a_replica_announces_del_until_it_is_promoted() {
 }
 
 #[tokio::test]
-async fn a_full_server_lets_a_script_go_on_whose_first_write_may_always_run() {
+async fn a_full_server_runs_a_script_whose_first_write_is_always_allowed() {
     let mut stage = BareServer::new().await;
     let () = stage
         .eval(
@@ -240,7 +240,7 @@ async fn a_full_server_lets_a_script_go_on_whose_first_write_may_always_run() {
 }
 
 #[tokio::test]
-async fn an_error_within_a_script_has_its_code_in_front_or_in_its_text() {
+async fn an_error_in_a_script_has_its_code_in_front_or_in_its_text() {
     const PLACE: &str = "@user_script:";
     let mut stage = BareServer::new().await;
     let () = stage.ask("HSET hash f 1").await;
@@ -285,7 +285,7 @@ async fn an_error_within_a_script_has_its_code_in_front_or_in_its_text() {
 }
 
 #[tokio::test]
-async fn flags_are_given_back_in_another_order_and_some_are_hidden() {
+async fn flags_are_returned_in_another_order_and_some_are_hidden() {
     let mut stage = BareServer::new().await;
     for (set, got) in [
         ("Ex", "xE"),
@@ -336,7 +336,7 @@ async fn flags_are_given_back_in_another_order_and_some_are_hidden() {
 
 /// What `A` hides is set all the same, and lost when what was read is written back.
 #[tokio::test]
-async fn a_hidden_flag_is_set_until_somebody_writes_the_flags_that_show() {
+async fn a_hidden_flag_is_lost_when_the_shown_flags_are_written_back() {
     let mut stage = BareServer::new().await;
     if stage.version < Redis(7, 0) {
         return;

@@ -30,7 +30,7 @@ async fn stranger(answer: Option<&'static [u8]>) -> String {
 }
 
 #[tokio::test]
-async fn what_is_no_redis_is_told_from_one_that_is_away() {
+async fn a_server_that_is_no_redis_differs_from_an_unreachable_one() {
     for (answer, kind, remedy) in [
         (
             Some(&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..]),
@@ -66,7 +66,7 @@ async fn what_is_no_redis_is_told_from_one_that_is_away() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_there_and_a_user_who_is_not_known_are_told() {
+async fn a_missing_database_and_an_unknown_user_are_reported() {
     let server = Embedded::options().args(["--databases", "2"]);
     let server = server.start().await.unwrap();
     let url = |query: &str| format!("{}?{query}", server.url());
@@ -90,7 +90,7 @@ async fn a_database_that_is_not_there_and_a_user_who_is_not_known_are_told() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_too_old_is_told_which_ones_do() {
+async fn the_error_for_an_old_redis_names_the_supported_versions() {
     let server = Embedded::start().await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -123,7 +123,7 @@ async fn a_redis_that_is_too_old_is_told_which_ones_do() {
 }
 
 #[tokio::test]
-async fn no_password_is_logged_at_any_level_whatever_happens() {
+async fn no_password_is_logged_at_any_level() {
     let log = Log::everything();
     let mut server = durable_redis().await;
     let mut admin = connect(&server.url()).await;

@@ -111,7 +111,7 @@ async fn a_job_is_done_when_it_is_written_and_old_entries_go() {
 }
 
 #[tokio::test]
-async fn what_is_no_target_is_refused_by_the_router() {
+async fn an_invalid_target_is_refused_by_the_router() {
     for (target, fault) in [
         (
             stream("http://localhost", "s"),
@@ -135,7 +135,7 @@ async fn what_is_no_target_is_refused_by_the_router() {
 }
 
 #[tokio::test]
-async fn an_entry_that_is_acknowledged_ends_its_job() {
+async fn an_acknowledged_entry_ends_its_job() {
     let site = Site::new("stream-ack").await;
     let worker = site.serve(Router::new().route(&site.pattern(), site.in_group().lease(HOUR)));
     for id in ["1", "2", "3"] {
@@ -158,7 +158,7 @@ async fn an_entry_that_is_acknowledged_ends_its_job() {
 }
 
 #[tokio::test]
-async fn an_entry_that_is_read_and_not_acknowledged_is_a_failed_attempt() {
+async fn an_entry_read_and_not_acknowledged_is_a_failed_attempt() {
     let site = Site::new("stream-late").await;
     let policy = RetryPolicy::fixed(ms(10)).unwrap().attempts(2);
     let route = site.in_group().lease(STEADY).retry(policy);
@@ -188,7 +188,7 @@ async fn an_entry_that_is_read_and_not_acknowledged_is_a_failed_attempt() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_needs_longer_says_so() {
+async fn a_consumer_can_extend_its_lease() {
     let site = Site::new("stream-longer").await;
     let once = RetryPolicy::fixed(ms(10)).unwrap().attempts(1);
     let route = site.in_group().lease(STEADY).retry(once);
@@ -217,7 +217,7 @@ async fn a_consumer_that_needs_longer_says_so() {
 }
 
 #[tokio::test]
-async fn a_group_that_somebody_destroys_is_made_anew_and_no_job_is_lost() {
+async fn a_destroyed_group_is_created_again_and_no_job_is_lost() {
     let site = Site::new("stream-destroyed").await;
     let route = site.in_group().lease(STEADY);
     let worker = site.serve(Router::new().route(&site.pattern(), route));
@@ -236,7 +236,7 @@ async fn a_group_that_somebody_destroys_is_made_anew_and_no_job_is_lost() {
 }
 
 #[tokio::test]
-async fn consumers_that_are_away_cost_no_attempt() {
+async fn absent_consumers_cost_no_attempt() {
     let site = Site::new("stream-away").await;
     let route = site.in_group().lease(STEADY);
     let worker = site.serve(Router::new().route(&site.pattern(), route));
@@ -258,7 +258,7 @@ async fn consumers_that_are_away_cost_no_attempt() {
 }
 
 #[tokio::test]
-async fn an_entry_that_is_cancelled_before_it_is_read_is_withdrawn() {
+async fn an_entry_cancelled_before_it_is_read_is_withdrawn() {
     let site = Site::new("stream-cancel").await;
     let route = site.in_group().lease(STEADY);
     let worker = site.serve(Router::new().route(&site.pattern(), route));
@@ -276,7 +276,7 @@ async fn an_entry_that_is_cancelled_before_it_is_read_is_withdrawn() {
 }
 
 #[tokio::test]
-async fn what_is_trimmed_or_deleted_before_it_is_read_comes_again() {
+async fn an_entry_trimmed_or_deleted_unread_comes_again() {
     let site = Site::new("stream-trimmed").await;
     let route = site.in_group().lease(STEADY);
     let route = route.retry(RetryPolicy::fixed(ms(10)).unwrap().attempts(100));
@@ -312,7 +312,7 @@ async fn what_is_trimmed_or_deleted_before_it_is_read_comes_again() {
 }
 
 #[tokio::test]
-async fn workers_look_after_the_entries_of_those_that_are_gone() {
+async fn workers_take_over_the_entries_of_gone_workers() {
     let site = Site::new("stream-orphans").await;
     let router = || Router::new().route(&site.pattern(), site.in_group().lease(STEADY));
     let first = site.serve(router());

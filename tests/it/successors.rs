@@ -9,7 +9,7 @@ use crate::runs::{Gate, recorder};
 use crate::site::Site;
 
 #[tokio::test]
-async fn what_is_scheduled_while_the_job_runs_follows_it_instead_of_its_retries() {
+async fn a_job_scheduled_during_a_run_replaces_its_retries() {
     let site = Site::new("pro-next").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -60,7 +60,7 @@ async fn what_is_scheduled_while_the_job_runs_follows_it_instead_of_its_retries(
 }
 
 #[tokio::test]
-async fn a_run_that_dies_or_ends_well_makes_way_for_its_successor() {
+async fn a_successor_starts_after_a_buried_or_a_done_run() {
     let site = Site::new("pro-way").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -99,7 +99,7 @@ async fn a_run_that_dies_or_ends_well_makes_way_for_its_successor() {
 }
 
 #[tokio::test]
-async fn a_handler_that_schedules_its_own_name_and_fails_leaves_its_failure_in_the_story() {
+async fn a_failure_before_a_successor_stays_in_the_story() {
     let site = Site::new("pro-own").await;
     let told = Log::read();
     let (log, mut runs) = recorder();

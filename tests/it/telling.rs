@@ -25,7 +25,7 @@ fn words(told: &[Happening]) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn a_tail_tells_of_a_run_from_beginning_to_end() {
+async fn a_tail_shows_a_run_from_start_to_end() {
     let site = Site::new("tailrun").await;
     // Once it has told of this one, it has begun. The kind of the next one does not exist yet.
     let other = site.client.schedule("tailrun:it:other:1", "").after(HOUR);
@@ -68,7 +68,7 @@ async fn a_tail_tells_of_a_run_from_beginning_to_end() {
 }
 
 #[tokio::test]
-async fn a_tail_begins_with_the_last_and_keeps_to_its_prefixes() {
+async fn a_tail_starts_with_the_last_events_of_its_prefix() {
     let site = Site::new("tailprefix").await;
     for id in ["a1", "b1", "a2", "b2", "a3"] {
         site.client
@@ -161,7 +161,7 @@ async fn a_busy_kind_among_many_is_told_whole_and_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn a_tail_says_what_it_could_not_read() {
+async fn a_tail_reports_events_that_it_missed() {
     let site = Site::new("tailmissed").await;
     let place = async |id: usize| {
         let call = site.client.schedule(site.key(id), "").after(HOUR);
@@ -186,7 +186,7 @@ async fn a_tail_says_what_it_could_not_read() {
 }
 
 #[tokio::test]
-async fn a_backlog_is_told_as_one_and_a_history_can_be_turned_off() {
+async fn a_tail_summarises_a_backlog_and_notices_a_history_turned_off() {
     let site = Site::new("tailoff").await;
     let client = &site.client;
     client.schedule(site.key(1), "").await.unwrap();
@@ -320,7 +320,7 @@ fn words_of(story: &keyfall::Story) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn a_story_says_who_is_to_do_something_about_a_job_that_stands_still() {
+async fn a_story_says_who_must_act_on_a_stuck_job() {
     let site = Site::new("storystill").await;
     let key = site.key("dies");
     site.client.schedule(&*key, "").await.unwrap();
@@ -356,7 +356,7 @@ async fn a_story_says_who_is_to_do_something_about_a_job_that_stands_still() {
 }
 
 #[tokio::test]
-async fn a_story_says_what_it_does_not_know() {
+async fn a_story_reports_its_gaps() {
     let site = Site::new("storygap").await;
     let (client, key) = (&site.client, site.key(1));
     let gap = async |key: &str| {

@@ -118,7 +118,7 @@ async fn with_jobs(app: &str, count: usize) -> Site {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_asks_before_many_are_cancelled_and_takes_no_for_an_answer() {
+async fn a_bulk_cancel_asks_first_and_accepts_a_no() {
     let site = with_jobs("tty_ask", 3).await;
     let prefix = format!("{}:", site.kind());
     for (answer, code, left) in [("n", 1, 3), ("", 1, 3), ("what?", 1, 3), ("Yes", 0, 0)] {
@@ -135,7 +135,7 @@ async fn it_asks_before_many_are_cancelled_and_takes_no_for_an_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_have_lines_and_mistakes_have_colours_unless_there_are_to_be_none() {
+async fn tables_have_lines_and_errors_have_colours_unless_disabled() {
     let site = with_jobs("tty_table", 2).await;
     let prefix = format!("{}:", site.kind());
     for env in [&[][..], &[("NO_COLOR", "1")]] {
@@ -164,7 +164,7 @@ async fn tables_have_lines_and_mistakes_have_colours_unless_there_are_to_be_none
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bar_shows_how_far_an_import_is_and_goes_when_it_has_ended() {
+async fn a_bar_shows_the_progress_of_an_import_and_disappears() {
     let site = with_jobs("tty_bar", 600).await;
     let folder = Folder::new("tty-bar");
     let file = folder.path("jobs");

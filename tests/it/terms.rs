@@ -13,7 +13,7 @@ fn at_once() -> RetryPolicy {
 }
 
 #[tokio::test]
-async fn the_policy_of_the_job_wins_over_that_of_its_route() {
+async fn the_policy_of_a_job_overrides_its_route() {
     let site = Site::new("ter-policy").await;
     let (log, mut runs) = recorder();
     let handler = log.then(|_| Outcome::retry("no"));
@@ -52,7 +52,7 @@ async fn the_policy_of_the_job_wins_over_that_of_its_route() {
 }
 
 #[tokio::test]
-async fn the_attempts_of_the_job_limit_whichever_policy_it_has() {
+async fn the_attempts_of_a_job_limit_any_policy() {
     let site = Site::new("ter-attempts").await;
     let (log, mut runs) = recorder();
     let handler = log.then(|_| Outcome::retry("no"));
@@ -82,7 +82,7 @@ async fn the_attempts_of_the_job_limit_whichever_policy_it_has() {
 }
 
 #[tokio::test]
-async fn the_timeout_of_the_job_wins_over_that_of_its_route() {
+async fn the_timeout_of_a_job_overrides_its_route() {
     let site = Site::new("ter-timeout").await;
     let (log, mut runs) = recorder();
     let handler = log.until_stopped(|| Outcome::retry("told to stop"));
@@ -100,7 +100,7 @@ async fn the_timeout_of_the_job_wins_over_that_of_its_route() {
 }
 
 #[tokio::test]
-async fn headers_outlast_retries_updates_moves_and_death() {
+async fn headers_survive_retries_updates_moves_and_death() {
     let site = Site::new("ter-headers").await;
     let (log, mut runs) = recorder();
     let handler = log.then(|job| match job.attempt() {

@@ -82,12 +82,12 @@ impl Drop for Window {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_shows_what_goes_on_and_leaves_the_terminal_as_it_was() {
+async fn top_shows_the_jobs_and_restores_the_terminal() {
     shows_what_goes_on(Site::new("top-all").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_shows_the_same_through_a_daemon() {
+async fn top_shows_the_same_through_a_daemon() {
     let site = Site::new("top-api").await.through_a_daemon();
     shows_what_goes_on(site).await;
 }
@@ -174,7 +174,7 @@ async fn it_shows_the_rest_where_a_daemon_has_no_tail_left() {
 }
 
 #[tokio::test]
-async fn a_signal_ends_it_and_the_terminal_is_as_it_was() {
+async fn a_signal_ends_top_and_the_terminal_is_restored() {
     let site = Site::new("top-term").await;
     let window = Window::open("top-term");
     window.types("echo before all");
@@ -194,7 +194,7 @@ async fn a_signal_ends_it_and_the_terminal_is_as_it_was() {
 }
 
 #[tokio::test]
-async fn where_no_terminal_is_it_says_what_to_use() {
+async fn top_without_a_terminal_names_the_alternative() {
     let site = Site::new("top-none").await;
     site.run("top").await.fails(2, "`keyfall kinds --json`");
     let run = site.run("top --interval 1ms").await;

@@ -18,7 +18,7 @@ fn line(key: &str, due: SystemTime) -> String {
 }
 
 #[tokio::test]
-async fn what_is_exported_comes_back_as_it_was() {
+async fn an_export_comes_back_unchanged() {
     comes_back(Site::new("cmd_export").await).await;
     let site = Site::new("cmd_export_api").await;
     comes_back(site.through_a_daemon()).await;
@@ -126,7 +126,7 @@ async fn comes_back(site: Site) {
 }
 
 #[tokio::test]
-async fn an_export_that_was_killed_goes_on_where_it_was() {
+async fn a_killed_export_continues_where_it_stopped() {
     let site = Site::new("cmd_resume").await;
     let folder = Folder::new("resume");
     let jobs = site.keys(1200).map(|key| NewJob::new(key, &1).after(HOUR));
@@ -169,7 +169,7 @@ async fn an_export_that_was_killed_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn an_import_goes_on_where_it_was_and_names_what_is_wrong() {
+async fn an_import_continues_where_it_stopped_and_names_faulty_lines() {
     let site = Site::new("cmd_import").await;
     let folder = Folder::new("import");
     let later = SystemTime::now() + HOUR;
@@ -224,7 +224,7 @@ async fn an_import_goes_on_where_it_was_and_names_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_restored_backup_starts_only_what_it_should() {
+async fn a_restored_backup_starts_only_the_intended_jobs() {
     let site = Site::new("cmd_restore").await;
     let now = SystemTime::now();
     let lines = line(&site.key("old"), now - 2 * HOUR)
@@ -272,7 +272,7 @@ async fn a_restored_backup_starts_only_what_it_should() {
 }
 
 #[tokio::test]
-async fn what_runs_or_was_tried_is_in_a_backup() {
+async fn running_and_retried_jobs_are_in_a_backup() {
     let site = Site::new("cmd_interrupted").await;
     let (recorder, mut runs) = recorder();
     let handler = recorder.until_stopped(|| Outcome::Done);
@@ -331,7 +331,7 @@ async fn what_runs_or_was_tried_is_in_a_backup() {
 }
 
 #[tokio::test]
-async fn a_job_that_failed_comes_back_with_what_it_went_through() {
+async fn a_failed_job_comes_back_with_its_story() {
     let site = Site::new("cmd_failed").await;
     let (recorder, _runs) = recorder();
     let handler = recorder.then(|_| Outcome::retry("503 from the receiver"));
@@ -358,7 +358,7 @@ async fn a_job_that_failed_comes_back_with_what_it_went_through() {
 }
 
 #[tokio::test]
-async fn jobs_of_a_sorted_set_and_a_hash_are_taken_over() {
+async fn jobs_of_a_sorted_set_and_a_hash_are_imported() {
     let site = Site::new("cmd_zset").await;
     let due = SystemTime::now() + HOUR;
     let seconds = due.duration_since(UNIX_EPOCH).unwrap().as_secs();

@@ -147,7 +147,7 @@ async fn sound_redis() -> Embedded {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_gone_for_seconds_is_mentioned_once() {
+async fn a_redis_that_is_gone_for_seconds_is_logged_once() {
     let mut server = sound_redis().await;
     let mut scene = Scene::at(&server.url(), "weather-gone").await;
     scene.schedule().await;
@@ -158,7 +158,7 @@ async fn a_redis_that_is_gone_for_seconds_is_mentioned_once() {
 }
 
 #[tokio::test]
-async fn a_redis_that_hangs_for_seconds_is_mentioned_once() {
+async fn a_redis_that_hangs_for_seconds_is_logged_once() {
     let server = sound_redis().await;
     let mut scene = Scene::at(&server.url(), "weather-hang").await;
     scene.schedule().await;
@@ -169,7 +169,7 @@ async fn a_redis_that_hangs_for_seconds_is_mentioned_once() {
 }
 
 #[tokio::test]
-async fn a_redis_that_is_loading_is_waited_for() {
+async fn workers_wait_for_a_loading_redis() {
     // Each command of the log takes a while to load, and now and then clients are answered.
     let slow = ["--key-load-delay", "300", "--appendfsync", "always"];
     let mut server = Embedded::options().args(slow).start().await.unwrap();
@@ -198,7 +198,7 @@ async fn a_redis_that_is_loading_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_redis_that_turns_read_only_is_waited_for() {
+async fn workers_wait_for_a_read_only_redis() {
     let server = sound_redis().await;
     let mut scene = Scene::at(&server.url(), "weather-replica").await;
     scene.schedule().await;
@@ -209,7 +209,7 @@ async fn a_redis_that_turns_read_only_is_waited_for() {
 }
 
 #[tokio::test]
-async fn connections_that_die_without_a_word_are_replaced() {
+async fn silently_dead_connections_are_replaced() {
     let server = sound_redis().await;
     let proxy = FreezingProxy::to(&server).await;
     let mut scene = Scene::at(&proxy.url, "weather-half-open").await;
@@ -233,7 +233,7 @@ async fn cut(redis: &mut redis::aio::MultiplexedConnection) {
 }
 
 #[tokio::test]
-async fn a_redis_that_has_no_room_for_another_client_is_waited_for() {
+async fn workers_wait_for_a_redis_without_room_for_clients() {
     let server = sound_redis().await;
     let mut scene = Scene::at(&server.url(), "weather-clients").await;
     scene.schedule().await;
@@ -248,7 +248,7 @@ async fn a_redis_that_has_no_room_for_another_client_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_that_of_a_redis_is_waited_out() {
+async fn workers_wait_while_redis_answers_nonsense() {
     let server = sound_redis().await;
     let proxy = FreezingProxy::to(&server).await;
     let mut scene = Scene::at(&proxy.url, "weather-babble").await;
@@ -266,7 +266,7 @@ async fn an_answer_that_is_not_that_of_a_redis_is_waited_out() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_and_opened_anew_is_not_worth_a_word() {
+async fn a_quickly_replaced_connection_is_not_logged() {
     let server = sound_redis().await;
     let log = Log::read();
     let site = Site::at(&server.url(), "weather-cut").await;
@@ -293,7 +293,7 @@ async fn a_connection_that_is_cut_and_opened_anew_is_not_worth_a_word() {
 }
 
 #[tokio::test]
-async fn a_broken_ledger_is_mentioned_once_and_once_that_it_works_again() {
+async fn a_broken_ledger_and_its_recovery_are_logged_once() {
     let server = Embedded::start().await.unwrap();
     let log = Log::read();
     let site = Site::at(&server.url(), "weather-broken").await;
@@ -324,7 +324,7 @@ async fn a_broken_ledger_is_mentioned_once_and_once_that_it_works_again() {
 }
 
 #[tokio::test]
-async fn events_that_are_not_heard_while_redis_serves_are_mentioned_once() {
+async fn unheard_events_of_a_serving_redis_are_logged_once() {
     let server = Embedded::start().await.unwrap();
     let admin = Site::at(&server.url(), "weather-deaf").await;
     let acl = async |rule: &str| {

@@ -128,7 +128,7 @@ async fn a_graceful_stop_lets_a_handler_finish_and_settles_its_job() {
 }
 
 #[tokio::test]
-async fn a_handler_that_outlasts_the_grace_is_told_to_stop_and_its_job_is_handed_back() {
+async fn a_handler_beyond_the_grace_is_stopped_and_its_job_handed_back() {
     let site = Site::new("work-grace").await;
     let (log, mut runs) = recorder();
     let router = Router::new().route(&site.pattern(), log.stuck().retry(RetryPolicy::none()));
@@ -158,7 +158,7 @@ async fn a_handler_that_outlasts_the_grace_is_told_to_stop_and_its_job_is_handed
 }
 
 #[tokio::test]
-async fn a_handler_that_ends_when_it_is_told_to_says_how_it_ended() {
+async fn a_handler_that_stops_when_told_decides_the_outcome() {
     let site = Site::new("work-notice").await;
     let (log, mut runs) = recorder();
     let handler = log.until_stopped(|| Outcome::Done);
@@ -173,7 +173,7 @@ async fn a_handler_that_ends_when_it_is_told_to_says_how_it_ended() {
 }
 
 #[tokio::test]
-async fn when_one_worker_stops_another_one_goes_on() {
+async fn another_worker_continues_when_one_stops() {
     let site = Site::new("work-relay").await;
     let (log, mut runs) = recorder();
     let router = Router::new().route(&site.pattern(), log.done());
@@ -218,7 +218,7 @@ async fn dropping_a_worker_stops_it_hard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_blocks_its_thread_for_longer_than_its_lease_keeps_it() {
+async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
     let site = Site::new("work-block").await;
     let (log, mut runs) = recorder();
     let (release, blocked) = std::sync::mpsc::channel::<()>();
@@ -246,7 +246,7 @@ async fn a_handler_that_blocks_its_thread_for_longer_than_its_lease_keeps_it() {
 }
 
 #[tokio::test]
-async fn the_job_of_a_worker_that_is_gone_is_taken_over_as_another_attempt() {
+async fn the_job_of_a_gone_worker_is_taken_over_as_another_attempt() {
     let site = Site::new("work-gone").await;
     let (log, mut runs) = recorder();
     let stuck = Router::new().route(&site.pattern(), log.stuck());
@@ -295,7 +295,7 @@ async fn a_job_that_outlives_all_its_workers_ends_as_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn a_lapsed_job_that_was_cancelled_or_superseded_is_not_taken_over() {
+async fn a_cancelled_or_superseded_lapsed_job_is_not_taken_over() {
     let site = Site::new("work-lapsed").await;
     let (log, mut runs) = recorder();
     let stuck = Router::new().route(&site.pattern(), log.stuck());
@@ -324,7 +324,7 @@ async fn a_lapsed_job_that_was_cancelled_or_superseded_is_not_taken_over() {
 }
 
 #[tokio::test]
-async fn a_job_whose_claim_is_answered_when_its_lease_is_over_does_not_begin() {
+async fn a_job_claimed_too_late_for_its_lease_does_not_begin() {
     let server = Embedded::start().await.unwrap();
     let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "work-late").await;
@@ -361,7 +361,7 @@ async fn a_job_whose_claim_is_answered_when_its_lease_is_over_does_not_begin() {
 }
 
 #[tokio::test]
-async fn a_job_whose_claim_is_answered_late_begins_when_its_lease_was_renewed() {
+async fn a_job_claimed_late_begins_when_its_lease_was_renewed() {
     let server = Embedded::start().await.unwrap();
     let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "work-doubt").await;
@@ -401,7 +401,7 @@ async fn a_job_whose_claim_is_answered_late_begins_when_its_lease_was_renewed() 
 }
 
 #[tokio::test]
-async fn a_run_whose_lease_somebody_else_holds_is_ended_and_settles_nothing() {
+async fn a_run_that_lost_its_lease_ends_and_settles_nothing() {
     let site = Site::new("work-fenced").await;
     let ((log, mut runs), (other_log, mut other_runs)) = (recorder(), recorder());
     let gate = Gate::closed();

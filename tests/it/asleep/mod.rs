@@ -67,7 +67,7 @@ impl HeldBack {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_job_that_was_cancelled_while_the_machine_slept_does_not_start() {
+async fn a_job_cancelled_during_sleep_does_not_start() {
     let server = Embedded::start().await.unwrap();
     let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "asleep-claim").await;
@@ -111,7 +111,7 @@ async fn a_job_that_was_cancelled_while_the_machine_slept_does_not_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_whose_lease_ended_while_the_machine_slept_is_ended() {
+async fn a_run_whose_lease_ended_during_sleep_is_ended() {
     let site = Site::new("asleep-run").await;
     let clock = HeldBack::new(&site.app);
     let sleeper = clock.worker(&site, &site.url);
