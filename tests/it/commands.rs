@@ -44,17 +44,17 @@ both_ways! {
     get_shows_a_job on "cmd_get";
     cancel_asks_before_it_cancels_many on "cmd_cancel";
     postpone_and_fire_move_one_or_many on "cmd_move";
-    what_runs_is_left_or_told_to_stop on "cmd_running";
+    a_run_cannot_be_fired_and_is_told_to_stop_by_cancel on "cmd_running";
     list_and_count_show_many on "cmd_list";
-    kinds_and_instances_say_who_runs_what on "cmd_kinds";
+    kinds_and_instances_show_the_routes on "cmd_kinds";
     a_kind_is_dropped_when_it_is_empty on "cmd_drop";
     dead_letters_are_listed_requeued_and_deleted on "cmd_dead";
     pause_and_resume_name_the_kinds on "cmd_pause";
-    audit_ends_well_only_if_all_is_well on "cmd_audit";
-    why_tells_the_story_and_history_how_much_is_kept on "cmd_why";
-    what_is_not_seen_reaches_no_terminal on "cmd_unseen";
-    tail_follows_what_is_done on "cmd_tail";
-    a_job_that_nobody_runs_is_scheduled_with_a_warning on "cmd_warned";
+    audit_exits_with_0_only_without_a_flaw on "cmd_audit";
+    why_prints_the_story_and_history_its_size on "cmd_why";
+    invisible_characters_reach_no_terminal on "cmd_unseen";
+    tail_follows_the_events on "cmd_tail";
+    a_job_without_a_route_is_scheduled_with_a_warning on "cmd_warned";
 }
 
 async fn schedule_takes_terms_times_and_payloads(site: Site) {
@@ -226,7 +226,7 @@ async fn postpone_and_fire_move_one_or_many(site: Site) {
     site.assert_balanced().await;
 }
 
-async fn what_runs_is_left_or_told_to_stop(site: Site) {
+async fn a_run_cannot_be_fired_and_is_told_to_stop_by_cancel(site: Site) {
     let (recorder, mut runs) = recorder();
     let handler = recorder.until_stopped(|| Outcome::Done);
     let worker = site.serve(Router::new().route(&site.pattern(), handler));
@@ -305,7 +305,7 @@ async fn a_kind_is_dropped_when_it_is_empty(site: Site) {
     assert_eq!(ran.value(), json!({"kind": site.kind()}));
 }
 
-async fn kinds_and_instances_say_who_runs_what(site: Site) {
+async fn kinds_and_instances_show_the_routes(site: Site) {
     let (recorder, _runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), recorder.done()));
     site.client
@@ -455,7 +455,7 @@ async fn pause_and_resume_name_the_kinds(site: Site) {
     site.assert_balanced().await;
 }
 
-async fn audit_ends_well_only_if_all_is_well(site: Site) {
+async fn audit_exits_with_0_only_without_a_flaw(site: Site) {
     site.client
         .schedule(site.key(1), &1)
         .after(HOUR)
@@ -646,7 +646,7 @@ async fn commands_reach_a_daemon_with_token_and_ca() {
     site.assert_balanced().await;
 }
 
-async fn why_tells_the_story_and_history_how_much_is_kept(site: Site) {
+async fn why_prints_the_story_and_history_its_size(site: Site) {
     let key = site.key(1);
     let ran = site.run(&format!("why {key}")).await;
     ran.fails(3, "knows of none");
@@ -796,7 +796,7 @@ fn told(tail: &TalkingProcess) -> Value {
     serde_json::from_str(&tail.line()).unwrap()
 }
 
-async fn tail_follows_what_is_done(site: Site) {
+async fn tail_follows_the_events(site: Site) {
     for id in [1, 2] {
         let call = site.client.schedule(site.key(id), "").after(HOUR);
         call.await.unwrap();
@@ -865,7 +865,7 @@ async fn a_tail_through_a_daemon_continues_after_an_outage() {
     site.assert_balanced().await;
 }
 
-async fn a_job_that_nobody_runs_is_scheduled_with_a_warning(site: Site) {
+async fn a_job_without_a_route_is_scheduled_with_a_warning(site: Site) {
     let key = site.key(1);
     let ran = site.run(&format!("schedule {key} --after 1h --json")).await;
     assert_eq!(ran.value()["warnings"][0]["code"], "unrouted");
@@ -902,7 +902,7 @@ const UNSEEN: [char; 6] = [
     '\u{e0041}',
 ];
 
-async fn what_is_not_seen_reaches_no_terminal(site: Site) {
+async fn invisible_characters_reach_no_terminal(site: Site) {
     let worker = site.serve(
         Router::new().route(&site.pattern(), async |job: keyfall::Job| {
             Outcome::bury(format!("of {}", job.key().id()))

@@ -83,16 +83,16 @@ impl Drop for Window {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn top_shows_the_jobs_and_restores_the_terminal() {
-    shows_what_goes_on(Site::new("top-all").await).await;
+    shows_the_jobs(Site::new("top-all").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn top_shows_the_same_through_a_daemon() {
     let site = Site::new("top-api").await.through_a_daemon();
-    shows_what_goes_on(site).await;
+    shows_the_jobs(site).await;
 }
 
-async fn shows_what_goes_on(site: Site) {
+async fn shows_the_jobs(site: Site) {
     let run = async |job: Job| match job.key().id() {
         "bad" => Outcome::retry("the bank is closed"),
         "worse" => Outcome::bury("no such account"),

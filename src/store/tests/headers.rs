@@ -141,7 +141,7 @@ struct Sent {
     args: Vec<String>,
 }
 
-async fn what_callers_send(bench: &Bench) -> BTreeMap<&'static str, Sent> {
+async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let ledger = &bench.ledger;
     bench.bring("pending", State::Pending).await;
     bench.reschedule("pending", after(Duration::ZERO)).await;
@@ -242,7 +242,7 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
         .await
         .unwrap();
     let bench = Bench::on(&server).await;
-    let sent = what_callers_send(&bench).await;
+    let sent = calls_sent_by_callers(&bench).await;
     let numbered = Regex::new(r"(\d) ([a-z ]+)").unwrap();
     let is_number = Regex::new(r"^\d+$").unwrap();
     let body = Regex::new(r"local .*HEAD.* = .*").unwrap();

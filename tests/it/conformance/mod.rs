@@ -56,7 +56,7 @@ macro_rules! conforms {
     };
     // It cannot, and nothing else holds jobs back.
     (@unlimited $target:ty) => {
-        conforms!(@each $target: nobody_waits_for_others);
+        conforms!(@each $target: jobs_do_not_wait_for_each_other);
     };
     (@each $target:ty: $($scenario:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

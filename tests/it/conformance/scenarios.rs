@@ -244,7 +244,7 @@ pub(super) async fn the_concurrency_is_kept<T: Target>() {
     assert_eq!((stats.done, stats.lapsed), (JOBS as u64, 0));
 }
 
-pub(super) async fn nobody_waits_for_others<T: Target>() {
+pub(super) async fn jobs_do_not_wait_for_each_other<T: Target>() {
     const JOBS: usize = 50;
     let scene = Scene::<T>::new("crowd", LONG).await;
     let _worker = scene.target.start(&scene.site.url).await;

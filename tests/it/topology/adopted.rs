@@ -85,7 +85,7 @@ impl AdoptedOnBoth {
     }
 
     /// Has keys of this server expire until one is heard to, which a missing key needs to run its job.
-    async fn hears_what_expires(&mut self, server: usize) {
+    async fn hears_expired_keys(&mut self, server: usize) {
         for id in self.pair.ids_on(server, "over", 1000) {
             self.does(server, &id, "SET v EX 900").await;
             self.becomes(&id, "v", 900).await;
@@ -286,7 +286,7 @@ async fn a_killed_server_takes_only_its_own_keys_with_it() {
     it.is_gone(&of_dead[1]).await;
     it.does(1, &of_dead[2], "SET w EX 900").await;
     it.becomes(&of_dead[2], "w", 900).await;
-    it.hears_what_expires(1).await;
+    it.hears_expired_keys(1).await;
     it.becomes(&of_dead[3], "v", 900).await;
     it.has_pending(3).await;
     it.ends().await;

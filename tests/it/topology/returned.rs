@@ -33,7 +33,7 @@ fn kind_on(server: u16, app: &str) -> String {
 
 /// Somebody connects who finds all servers, until this holds. On a busy machine one of them may be
 /// taken for away.
-async fn somebody_comes<T>(pair: &Pair, found: impl AsyncFn() -> Option<T>) -> (Client, T) {
+async fn client_of_all_servers<T>(pair: &Pair, found: impl AsyncFn() -> Option<T>) -> (Client, T) {
     eventually("it is told", async || {
         let client = Client::connect(&pair.url()).await.ok()?;
         let kinds = client.kinds().await.ok()?;
@@ -98,7 +98,7 @@ async fn a_missed_pause_holds_on_the_server_before_the_first_claim() {
     let mut redis = connect(&pair.servers[1].url()).await;
     let calls = calls_of(&mut redis, &pair.kind).await;
     let looked = async || is_paused(&mut redis.clone(), &calls).await.then_some(());
-    let (other, ()) = somebody_comes(&pair, looked).await;
+    let (other, ()) = client_of_all_servers(&pair, looked).await;
     eventually("all are due", async || {
         let fired = other.prefix(&pair.kind).fire_now().await.ok()?;
         fired.unseen.is_empty().then_some(())
@@ -154,7 +154,7 @@ async fn a_missed_resume_holds_on_the_server_too() {
         let rules: Vec<String> = command(&mut redis.clone(), &["HKEYS", "keyfall:paused"]).await;
         (rules == ["="]).then_some(())
     };
-    let (other, ()) = somebody_comes(&pair, looked).await;
+    let (other, ()) = client_of_all_servers(&pair, looked).await;
     assert_eq!(other.paused().await.unwrap().rules, []);
     assert!(!other.stats(&new).await.unwrap().paused);
     worker.stop().await;
@@ -173,7 +173,7 @@ async fn a_returned_server_learns_missed_kinds_and_layouts() {
         let list = ["HGET", "keyfall:kinds", &pair.kind];
         command::<Option<String>>(&mut redis.clone(), &list).await
     };
-    let (other, told) = somebody_comes(&pair, looked).await;
+    let (other, told) = client_of_all_servers(&pair, looked).await;
     assert!(told.starts_with("2 "), "{told}");
     let told: String = command(&mut redis, &["HGET", &calls, "layout"]).await;
     assert!(told.starts_with("2 "), "before it is listed: {told}");

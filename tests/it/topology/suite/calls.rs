@@ -8,7 +8,7 @@ use keyfall::{Cancelled, Client, JobState, NewJob, Placed, Rescheduled, Updated}
 use super::place::{Place, site};
 use crate::site::{HOUR, assert_about};
 
-pub(super) async fn a_job_is_scheduled_changed_and_taken_back<P: Place>() {
+pub(super) async fn a_job_is_scheduled_changed_and_cancelled<P: Place>() {
     let site = site::<P>("changed").await;
     let client = &site.client;
     let key = site.key(1);
@@ -41,7 +41,7 @@ pub(super) async fn a_job_is_scheduled_changed_and_taken_back<P: Place>() {
     site.assert_balanced().await;
 }
 
-pub(super) async fn calls_that_are_made_together_are_answered_each<P: Place>() {
+pub(super) async fn simultaneous_calls_are_each_answered<P: Place>() {
     let site = site::<P>("together").await;
     let keys: Vec<String> = (0..3)
         .flat_map(|kind| (0..300).map(move |id| format!("job{kind}:{id}")))
@@ -67,7 +67,7 @@ pub(super) async fn calls_that_are_made_together_are_answered_each<P: Place>() {
     site.assert_balanced().await;
 }
 
-pub(super) async fn many_are_counted_listed_and_changed_at_once<P: Place>() {
+pub(super) async fn many_jobs_are_counted_listed_and_changed_at_once<P: Place>() {
     let site = site::<P>("many").await;
     let client = &site.client;
     let app = format!("{}:", site.app);
@@ -121,7 +121,7 @@ pub(super) async fn many_are_counted_listed_and_changed_at_once<P: Place>() {
 }
 
 /// Two clients see the same, and one with another namespace nothing of it.
-pub(super) async fn another_namespace_is_another_place<P: Place>() {
+pub(super) async fn another_namespace_has_other_jobs<P: Place>() {
     let site = site::<P>("other").await;
     let key = site.key(1);
     let scheduled = site.client.schedule(&key, &1).after(HOUR).await;

@@ -22,20 +22,20 @@ macro_rules! over {
             use super::*;
 
             over!(@each $place, calls:
-                a_job_is_scheduled_changed_and_taken_back
-                calls_that_are_made_together_are_answered_each
-                many_are_counted_listed_and_changed_at_once
-                another_namespace_is_another_place
+                a_job_is_scheduled_changed_and_cancelled
+                simultaneous_calls_are_each_answered
+                many_jobs_are_counted_listed_and_changed_at_once
+                another_namespace_has_other_jobs
             );
             over!(@each $place, working:
                 jobs_run_once_and_not_before_they_are_due
                 failures_are_retried_and_end_as_dead_letters
-                what_is_scheduled_meanwhile_follows_and_what_runs_is_told_to_stop
+                successors_follow_and_cancelled_runs_are_told_to_stop
                 paused_jobs_wait
-                what_a_worker_left_is_taken_over
-                a_kind_is_given_more_shards_at_work
+                jobs_of_a_gone_worker_are_taken_over
+                a_kind_gets_more_shards_under_load
                 plain_keys_schedule_postpone_cancel_and_run
-                nothing_is_lost_when_a_node_is_started_again
+                a_restarted_node_loses_nothing
             );
         }
     )*};

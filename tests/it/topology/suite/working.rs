@@ -114,7 +114,7 @@ pub(super) async fn failures_are_retried_and_end_as_dead_letters<P: Place>() {
     site.assert_balanced().await;
 }
 
-pub(super) async fn what_is_scheduled_meanwhile_follows_and_what_runs_is_told_to_stop<P: Place>() {
+pub(super) async fn successors_follow_and_cancelled_runs_are_told_to_stop<P: Place>() {
     let site = site::<P>("meanwhile").await;
     let (log, mut runs) = recorder();
     let gate = Gate::closed();
@@ -175,7 +175,7 @@ pub(super) async fn paused_jobs_wait<P: Place>() {
     site.assert_balanced().await;
 }
 
-pub(super) async fn what_a_worker_left_is_taken_over<P: Place>() {
+pub(super) async fn jobs_of_a_gone_worker_are_taken_over<P: Place>() {
     let site = site::<P>("left").await;
     let (log, mut runs) = recorder();
     let stuck = Router::new().route(&site.pattern(), log.stuck());
@@ -197,7 +197,7 @@ pub(super) async fn what_a_worker_left_is_taken_over<P: Place>() {
     site.assert_balanced().await;
 }
 
-pub(super) async fn a_kind_is_given_more_shards_at_work<P: Place>() {
+pub(super) async fn a_kind_gets_more_shards_under_load<P: Place>() {
     let site = site::<P>("shards").await;
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), punctual(&log)));
@@ -298,7 +298,7 @@ pub(super) async fn plain_keys_schedule_postpone_cancel_and_run<P: Place>() {
     site.assert_balanced().await;
 }
 
-pub(super) async fn nothing_is_lost_when_a_node_is_started_again<P: Place>() {
+pub(super) async fn a_restarted_node_loses_nothing<P: Place>() {
     let mut place = P::start().await;
     let site = Site::on(&place.url(), &app_of::<P>("again")).await;
     let (log, mut runs) = recorder();
