@@ -1,4 +1,4 @@
-//! Whether Redis announces expired keys: merged, looked up again, and done without.
+//! The flags for announcements of expired keys: merged, read again, and missing.
 
 use keyfall::embedded::Embedded;
 use keyfall::{Router, Source};

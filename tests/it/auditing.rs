@@ -1,4 +1,4 @@
-//! Audits: the books of a kind, and what is missing of its jobs.
+//! Audits: the books of a kind, and missing parts of its jobs.
 
 use keyfall::{ErrorKind, Flaw, Handler, JobState, NewJob, Outcome, RetryPolicy, Router};
 

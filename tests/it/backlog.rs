@@ -1,4 +1,4 @@
-//! A hundred thousand overdue jobs of one kind: what they cost, and what they delay.
+//! A hundred thousand overdue jobs of one kind: their cost, and their effect on other jobs.
 
 use keyfall::embedded::Embedded;
 use keyfall::{Cancelled, Job, JobState, NewJob, Rescheduled, Router};

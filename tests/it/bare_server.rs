@@ -1,4 +1,4 @@
-//! A bare server, what it is asked, and what it announces.
+//! A bare server: its commands, their answers, and its announcements.
 
 use futures_util::StreamExt;
 use keyfall::embedded::{Embedded, Options};

@@ -1,4 +1,4 @@
-//! `keyfall bench` measures what it says, and leaves nothing behind.
+//! `keyfall bench` measures all its figures, and leaves nothing behind.
 
 use std::process::{Child, Command, Output, Stdio};
 

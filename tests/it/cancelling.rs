@@ -1,4 +1,4 @@
-//! What cancel does, before, at and after the start of a run.
+//! Cancels before, at and after the start of a run.
 
 use std::collections::HashSet;
 use std::future::IntoFuture;

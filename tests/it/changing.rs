@@ -1,4 +1,4 @@
-//! What reschedule, fire_now and update_payload do in each state of a job.
+//! The effects of reschedule, fire_now and update_payload in each state of a job.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! Each command of the operator: what it does, its JSON, what it refuses, and its exit code.
+//! Each command of the operator: its effect, its JSON, its refusals, and its exit code.
 
 use std::time::Duration;
 

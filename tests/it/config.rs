@@ -1,4 +1,4 @@
-//! `keyfall config` and `keyfall token`: what they print, what they refuse, and what they leave.
+//! `keyfall config` and `keyfall token`: their output, their refusals, and their files.
 
 use std::fs;
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! What is in the way of what: a backlog, large payloads, a broken ledger, a deaf listener.
+//! Possible hindrances to other jobs: a backlog, large payloads, a broken ledger, a deaf listener.
 
 use std::future::IntoFuture;
 

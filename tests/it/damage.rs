@@ -1,5 +1,5 @@
-//! What is stored is damaged while a worker runs: one job's damage stops no other, it is
-//! reported, and the job is buried with its reason where that can be done.
+//! Damage to stored data while a worker runs: the damage of one job stops no other, it is reported,
+//! and the job is buried with its reason where that can be done.
 
 use std::time::Duration;
 

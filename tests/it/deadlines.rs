@@ -1,4 +1,4 @@
-//! A call ends within its time, whatever it consists of.
+//! A call of several requests ends within its timeout.
 
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};

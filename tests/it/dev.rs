@@ -1,4 +1,4 @@
-//! `keyfall dev` keeps a Redis whose data outlive it.
+//! `keyfall dev` runs a Redis whose data survive its end.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

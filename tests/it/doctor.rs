@@ -1,4 +1,4 @@
-//! What is wrong with a server is found, and nothing else; each remedy works as it is written.
+//! The doctor finds exactly the problems of a server; each remedy works as it is written.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

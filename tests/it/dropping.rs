@@ -1,4 +1,4 @@
-//! What never was leaves nothing behind; and kinds that are empty are dropped, beside whoever uses them.
+//! Calls on unknown kinds leave no key; and empty kinds are dropped, while producers use them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -387,8 +387,8 @@ async fn a_worker_forgets_a_dropped_kind_and_serves_it_when_it_returns() {
     worker.stop().await;
 }
 
-/// Producers schedule and cancel, and somebody drops the kind all the time: what was acknowledged is
-/// there, and its kind is listed.
+/// Producers schedule and cancel, and somebody drops the kind all the time: what was acknowledged
+/// is there, and its kind is listed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_acknowledged_during_drops_are_stored_and_found() {
     let site = Site::new("drop-race").await;
@@ -396,7 +396,8 @@ async fn jobs_acknowledged_during_drops_are_stored_and_found() {
     site.assert_balanced().await;
 }
 
-/// Jobs in so many rounds, by clients that know the kind and others that do not, while others drop it.
+/// Jobs in so many rounds, by clients that know the kind and others that do not, while others drop
+/// it.
 async fn race(site: &Site, rounds: usize) {
     let (done, dropped) = (AtomicBool::new(false), AtomicU64::new(0));
     let kind = &site.kind();

@@ -1,4 +1,4 @@
-//! TLS: with a private CA, with certificates on both sides, and what is said when it fails.
+//! TLS: with a private CA, with certificates on both sides, and the errors when it fails.
 
 use keyfall::embedded::Embedded;
 use keyfall::{Client, ClientBuilder, ErrorKind, Handler, Outcome, RetryPolicy, Router, Source};

@@ -1,5 +1,5 @@
 //! The largest, the oddest and the most: payloads, keys, errors, dead letters, jobs through each
-//! target, and names that nobody has used.
+//! target, and unused names.
 
 mod draining;
 mod nonsense;
@@ -154,8 +154,8 @@ impl Stages {
         Stages { began, redis }
     }
 
-    /// The end of a stage, of which no command may have taken a large part, unless that is less than
-    /// half a second: a hundred times what one takes on an idle machine.
+    /// The end of a stage, of which no command may have taken a large part, unless that is less
+    /// than half a second: a hundred times what one takes on an idle machine.
     async fn end(&mut self, what: &str) {
         type Entry = (u64, u64, u64, Vec<redis::Value>, String, String);
         let log: Vec<Entry> = command(&mut self.redis, &["SLOWLOG", "GET", "128"]).await;

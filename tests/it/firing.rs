@@ -1,4 +1,4 @@
-//! A job runs when it is due: once, never early, on whatever path it was found.
+//! A job runs when it is due: once, never early, on each path by which it can be found.
 
 use std::collections::HashSet;
 use std::future::IntoFuture;

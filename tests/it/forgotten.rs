@@ -1,5 +1,5 @@
-//! Streams whose Redis forgets what it was told, or trims what nobody has read: no job is done that
-//! nobody had.
+//! Streams whose Redis forgets entries, or trims unread ones: no job counts as done that no
+//! consumer had.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Kinds that start with several shards: all agree on the number, whoever comes first.
+//! Kinds that start with several shards: all clients agree on the number.
 
 use futures_util::future::join_all;
 use keyfall::Client;

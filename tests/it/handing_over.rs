@@ -1,4 +1,4 @@
-//! Jobs that a handler hands to somebody else, who ends them.
+//! Jobs that a handler hands over to another program, which ends them.
 
 use std::time::Duration;
 

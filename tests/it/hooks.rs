@@ -1,4 +1,4 @@
-//! Hooks: who is told of dead letters before they are, and of jobs that start late.
+//! Hooks: they hear of jobs before these become dead letters, and of late starts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Many workers: who claims, who paces, and what nobody has a route for.
+//! Many workers: they share claims and pacing, and report unrouted jobs.
 
 use std::collections::HashSet;
 use std::ops::Range;

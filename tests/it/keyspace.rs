@@ -1,7 +1,7 @@
-//! What a server announces when somebody changes a key, by whatever command, and what it leaves
-//! there: what adoption goes by.
+//! The announcements and the remaining key after each command that changes a key: the facts that
+//! adoption relies on.
 //!
-//! `docs/adoption.md` has the same as a table.
+//! `docs/adoption.md` has the same facts as a table.
 
 use crate::bare_server::BareServer;
 use crate::version::ServerVersion::{Redis, Valkey};

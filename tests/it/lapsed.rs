@@ -1,4 +1,4 @@
-//! Leases that lapse in great number: what is told of them, and how often workers look for them.
+//! Leases that lapse in great number: the log of them, and how often workers look for them.
 
 use keyfall::embedded::Embedded;
 use keyfall::{NewJob, Router, Worker};

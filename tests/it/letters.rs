@@ -1,4 +1,4 @@
-//! What is done to the dead letters of one job.
+//! Calls on the dead letters of one job.
 
 use keyfall::embedded::Embedded;
 use keyfall::{ErrorKind, JobState, Notice, Outcome, Requeued, RetryPolicy, Router};

@@ -1,4 +1,4 @@
-//! What is refused, with the field, the rule and the remedy.
+//! Refused values: each error names the field, the rule and the remedy.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! What a worker logs, of the tests that read it.
+//! The log of a worker, for the tests that read it.
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock, Mutex};

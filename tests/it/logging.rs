@@ -1,4 +1,4 @@
-//! What an operator reads of a worker: what it serves, which attempts fail, whose leases lapse.
+//! The log of a worker, for operators: its routes, failed attempts, and lapsed leases.
 
 use keyfall::{Handler, Job, JobState, NewJob, Outcome, RetryPolicy, Router};
 use tokio::sync::mpsc::unbounded_channel;

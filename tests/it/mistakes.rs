@@ -1,4 +1,4 @@
-//! What the compiler says to those who write a handler that is none.
+//! The errors of the compiler for functions that are no handlers.
 //!
 //! Each program is compiled against the library that Cargo has built for the tests. Compared is
 //! our part of the message, and the line it points at; the compiler's part changes with it.

@@ -1,5 +1,5 @@
-//! What a server was asked, by its own account: each command, in the order in which they were
-//! carried out. What is said of that order holds however slow the machine is.
+//! The commands of a server, by its own account, in the order of their execution. Assertions on
+//! that order hold on a slow machine too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -123,8 +123,9 @@ pub(crate) fn asked_by_hearers(all: &[Asked]) -> HashMap<&str, HashSet<(&str, &s
     calls
 }
 
-/// How often the same instance said that it lives, before the last claim. There are some 37 of these
-/// between two sweeps of an idle ledger, and a worker that is slow is as slow to say that it lives.
+/// How often the same instance said that it lives, before the last claim. There are some 37 of
+/// these between two sweeps of an idle ledger, and a worker that is slow is as slow to say that it
+/// lives.
 pub(crate) fn beats_until_the_last_claim(all: &[Asked]) -> usize {
     let end = all.iter().rposition(Asked::is_claim).unwrap_or(0);
     let mut beats: HashMap<&str, usize> = HashMap::new();

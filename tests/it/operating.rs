@@ -1,4 +1,4 @@
-//! What an operator sees and does: kinds, counts, lists, and calls on many jobs at once.
+//! Calls of operators: kinds, counts, lists, and calls on many jobs at once.
 
 use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! What becomes of a job after its handler has said how the run ended.
+//! The fate of a job after each outcome of its handler.
 
 use std::error::Error as StdError;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Consumers that pull: jobs wait in the ledger until somebody asks, and are theirs then.
+//! Consumers that pull: jobs wait in the ledger until a consumer pulls them, and belong to it then.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is refused, by whom, and what the error says.
+//! Refused calls and connections, and the text of their errors.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Kinds with several shards, and giving them another number while work goes on. What happens when
-//! everybody changes the same jobs meanwhile is seen in [`race`](crate::race).
+//! Kinds with several shards, and reshards under load. Simultaneous changes of the same jobs during
+//! a reshard are tested in [`race`](crate::race).
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The users of `acl.conf`: what they may do suffices, and nothing of it is too much.
+//! The users of `acl.conf`: their rules suffice, and none of them is superfluous.
 
 use std::time::Duration;
 

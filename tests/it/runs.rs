@@ -1,4 +1,5 @@
-//! What handlers tell a test: which jobs they were called with, and when they may go on.
+//! Recorders and gates in handlers: a test learns the jobs of each call, and lets handlers
+//! continue.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Each key of a ledger, and each that all kinds have in common, is ill-treated in each way: an audit
-//! names it, a repair leaves what it should, and all kinds go on, the other one while this is broken.
+//! Each key of a ledger, and each common key of all kinds, is damaged in each way: an audit names
+//! it, a repair leaves the intended data, and all kinds continue, the other one during the damage
+//! too.
 
 use keyfall::embedded::Embedded;
 use keyfall::{AuditAllReport, Client, ErrorKind, JobState, Outcome, Router};

@@ -1,4 +1,4 @@
-//! What schedule does, with its conditions, and what get shows of a job.
+//! The effect of schedule with its conditions, and the view that get returns.
 
 use futures_util::future::try_join_all;
 use keyfall::{

@@ -1,7 +1,8 @@
-//! What Keyfall relies on in a server, and where servers differ, shown on the bare server.
+//! The behaviour of a server that Keyfall relies on, and differences between servers, shown on the
+//! bare server.
 //!
-//! `docs/servers.md` says the same in prose, and what Keyfall makes of each difference. A
-//! version that does something else fails here, and is to be written down in both.
+//! `docs/servers.md` says the same in prose, and how Keyfall handles each difference. A version that
+//! behaves differently fails here, and has to be recorded in both.
 
 use keyfall::embedded::Embedded;
 use keyfall_testing::proxies::FreezingProxy;

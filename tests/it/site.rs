@@ -1,4 +1,4 @@
-//! What a test works with: an app segment of its own on a Redis, a client, and workers.
+//! The equipment of a test: its own app segment on a Redis, a client, and workers.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
@@ -143,8 +143,8 @@ impl Site {
         .await
     }
 
-    /// Ends the lease of a job, as if it had not been renewed for too long: so no test needs a lease
-    /// that is so short that it is lost where the machine stands still.
+    /// Ends the lease of a job, as if it had not been renewed for too long: so no test needs a
+    /// lease that is so short that it is lost where the machine stands still.
     pub(crate) async fn lapse(&self, id: impl std::fmt::Display) {
         let id = id.to_string();
         let leased = format!("keyfall:{{{}/0}}:leased", self.kind());

@@ -1,5 +1,5 @@
-//! What answers is no Redis, not the right one, or not for us: each says what is wrong and what
-//! to do, and nothing says a password.
+//! Servers that are no Redis, the wrong Redis, or refuse our user: each error names the fault and
+//! the remedy, and none contains a password.
 
 use keyfall::embedded::Embedded;
 use keyfall::{Client, ErrorKind, Handler, Outcome, RetryPolicy, Router, Worker};

@@ -1,4 +1,4 @@
-//! What is scheduled while a job of the same name runs.
+//! Jobs scheduled while a job of the same name runs.
 
 use std::time::Duration;
 

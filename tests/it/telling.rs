@@ -1,4 +1,4 @@
-//! What the history tells: typed, followed as it happens, and per job.
+//! The history: its typed events, tails that follow it, and stories of single jobs.
 
 use keyfall::{ErrorKind, Happening, JobState, Outcome, Router, Source, Tail, Tidings, What};
 

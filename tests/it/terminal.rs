@@ -1,4 +1,4 @@
-//! What commands show and ask at a terminal, and nowhere else.
+//! Output and questions of commands that appear only at a terminal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! `keyfall top` in a terminal: what it shows, and that the terminal is as before when it ends.
+//! `keyfall top` in a terminal: its display, and the restored terminal when it ends.
 
 use std::process::Command;
 

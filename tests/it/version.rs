@@ -1,4 +1,4 @@
-//! Which server is under test, and what is said of its version.
+//! The version of the server under test, and assertions that depend on it.
 
 use std::collections::HashMap;
 use std::fmt;

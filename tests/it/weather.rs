@@ -1,4 +1,4 @@
-//! Every sort of outage: said once, and once that it is over; survived, and made good.
+//! Every sort of outage: its begin and its end are logged once, and no job is lost.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What each change of a key makes of its job.
+//! The effect of each change of a key on its job.
 
 use keyfall::{Handler, Outcome, RetryPolicy};
 

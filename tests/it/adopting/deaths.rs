@@ -1,4 +1,4 @@
-//! Instances that are gone, and did not look at what they heard.
+//! Instances that died before they looked at the keys that they had heard of.
 
 use keyfall::embedded::Embedded;
 use keyfall::{Handler, MissingKey, Router};

@@ -1,4 +1,4 @@
-//! What the doctor, and the list of instances, know of those who adopt.
+//! Adopting workers, as the doctor and the list of instances show them.
 
 use keyfall::doctor::{Diagnosis, Finding, Severity};
 use keyfall::embedded::Embedded;

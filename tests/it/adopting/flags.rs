@@ -1,4 +1,4 @@
-//! The flags by which Redis announces what happens to keys: taken away, set anew, and refused.
+//! The flags by which Redis announces changes of keys: removed, set again, and refused.
 
 use keyfall::embedded::Embedded;
 use keyfall::{Handler, MissingKey, Router};

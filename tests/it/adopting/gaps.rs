@@ -1,4 +1,4 @@
-//! What is done to keys while nobody listens.
+//! Changes of keys while no worker listens.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! A Redis whose settings may not be read, as one that is rented: what it announces is proved.
+//! A Redis with unreadable settings, such as a rented one: workers prove its announcements.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -41,8 +41,8 @@ async fn rented(flags: &str) -> Embedded {
     Embedded::options().args(renamed).start().await.unwrap()
 }
 
-/// One that refuses it to the user `worker`, who otherwise has the rights of `acl.conf`, and as whom
-/// the site works. The other one is that of somebody who may set flags.
+/// One that refuses it to the user `worker`, who otherwise has the rights of `acl.conf`, and as
+/// whom the site works. The other one is that of somebody who may set flags.
 async fn guarded(app: &str, flags: &str) -> (Embedded, Site, Site) {
     let server = Embedded::start().await.unwrap();
     let admin = Site::at(&server.url(), app).await;

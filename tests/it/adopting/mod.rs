@@ -1,4 +1,4 @@
-//! Plain Redis commands on the keys of a route that adopts them, and what comes of it.
+//! Plain Redis commands on the keys of a route that adopts them, and their effect on jobs.
 
 mod changes;
 mod crowds;

@@ -1,4 +1,4 @@
-//! Several workers that adopt the same keys, those that come and go, and those that are gone.
+//! Several workers that adopt the same keys, while some of them join, leave or die.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is told of adopted jobs: their story, their view, and what is counted.
+//! Reports on adopted jobs: their story, their view, and their counters.
 
 use super::Adopting;
 

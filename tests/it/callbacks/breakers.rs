@@ -1,4 +1,5 @@
-//! A host that is down and left alone: what its jobs lose, who says so, and how it is called again.
+//! Circuit breakers of hosts that are down: attempts of their jobs, reports, and how a breaker
+//! closes.
 
 use std::time::Duration;
 

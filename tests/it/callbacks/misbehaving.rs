@@ -1,4 +1,4 @@
-//! Servers that do not behave: a failed attempt each, with the reason, and nobody hangs.
+//! Servers that misbehave: each causes a failed attempt with its reason, and no call hangs.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,14 +1,14 @@
 //! Jobs that go to HTTP servers.
 //!
-//! | module | what it proves |
+//! | module | content |
 //! |---|---|
-//! | [`receiver`] | servers that say what a test tells them to |
-//! | [`sending`] | what is sent, and what becomes of a job by the answer |
-//! | [`signing`] | signatures, as somebody else checks them |
+//! | [`receiver`] | servers whose answers a test chooses |
+//! | [`sending`] | requests, and the outcome of each answer |
+//! | [`signing`] | signatures, checked by independent code |
 //! | [`misbehaving`] | servers that are slow, cut off, silent, endless or badly encrypted |
-//! | [`reaching`] | where a URL of a job or a redirect may lead, and where not |
-//! | [`crowded`] | hosts that are down or slow beside others, which go on |
-//! | [`breakers`] | what the jobs of a host lose that is down, who names it, and how it is called again |
+//! | [`reaching`] | addresses that URLs of jobs and redirects may reach |
+//! | [`crowded`] | hosts that are down or slow beside working ones |
+//! | [`breakers`] | circuit breakers: attempts of their jobs, reports, and how a breaker closes |
 //! | [`serving`] | callbacks of `keyfall serve` |
 
 mod breakers;

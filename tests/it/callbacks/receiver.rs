@@ -1,4 +1,4 @@
-//! HTTP servers that say what a test tells them to, and note what they were sent.
+//! HTTP servers whose answers a test chooses, and that record their requests.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

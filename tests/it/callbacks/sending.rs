@@ -1,4 +1,4 @@
-//! What is sent, and what becomes of a job by the answer, in a worker.
+//! Requests for jobs, and the outcome of each answer, in a worker.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! Callbacks of `keyfall serve`: what its file says of them, and a file that changes.
+//! Callbacks of `keyfall serve`: their settings in its file, and changes of the file.
 
 use std::process::Command;
 

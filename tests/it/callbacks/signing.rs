@@ -1,5 +1,5 @@
-//! Signatures, as somebody else checks them: here by the letter of the specification, and by its
-//! own library for Python, which `sh scripts/standardwebhooks.sh` brings.
+//! Signatures, checked by independent code: here by the letter of the specification, and by its
+//! own library for Python, which `sh scripts/standardwebhooks.sh` installs.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};

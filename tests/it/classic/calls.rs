@@ -1,4 +1,4 @@
-//! What the calls answer, and that the jobs are jobs like any other.
+//! The answers to the calls; and the jobs are jobs like any other.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! How a queue of another system comes here: its clients as they are, and what it keeps.
+//! Migration of a queue of another system: its unchanged clients, and its stored jobs.
 
 use std::collections::HashSet;
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! Of pushes of one id into several topics, the last one is left: whatever the topics are called, and
-//! whatever the clocks say.
+//! Of pushes of one id into several topics, the last one wins, for any names of the topics and for
+//! any clocks.
 
 use futures_util::future::join_all;
 use keyfall::embedded::Embedded;
@@ -117,8 +117,8 @@ async fn the_last_push_wins_where_numbers_are_missing() {
     site.assert_balanced().await;
 }
 
-/// Many at the same time, over two daemons and three topics: one of them is left, and whoever pushes
-/// after them wins.
+/// Many at the same time, over two daemons and three topics: one of them is left, and whoever
+/// pushes after them wins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn racing_pushes_into_several_topics_leave_one_job() {
     let site = Site::new("classic-three").await;

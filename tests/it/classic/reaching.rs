@@ -1,4 +1,4 @@
-//! Who can reach the interface, and what ends a connection.
+//! Access to the interface, and limits of its connections.
 
 use std::net::UdpSocket;
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! Whoever pulls over HTTP.
+//! Consumers that pull over HTTP.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A Redis list, whose jobs are done when they are written, or when somebody says so.
+//! A Redis list, whose jobs are done when they are written, or when a consumer acknowledges them.
 
 use std::time::Duration;
 

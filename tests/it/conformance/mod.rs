@@ -1,15 +1,15 @@
-//! One suite over all targets: what a route promises, it promises wherever its jobs go.
+//! One suite over all targets: each target keeps the promises of a route.
 //!
-//! | part | what is in it |
+//! | part | content |
 //! |---|---|
-//! | [`target`] | what a target has to do to be tested, and what its nature is |
-//! | [`scenarios`] | what each of them has to stand |
+//! | [`target`] | the interface of a target under test, and its nature |
+//! | [`scenarios`] | the scenarios that each target passes |
 //! | [`function`], [`callback`], [`list`], [`stream`], [`pull`], [`api`], [`classic`] | the targets |
-//! | [`daemon`] | what the last two have in common |
+//! | [`daemon`] | the shared part of the last two |
 //!
-//! A failure names both: `conformance::list_acknowledged::the_worker_dies_before`. What a target
-//! does not do by its nature stands in its [`Nature`](target::Nature); there the scenario proves
-//! what it does instead.
+//! A failure names both: `conformance::list_acknowledged::the_worker_dies_before`. The
+//! [`Nature`](target::Nature) of a target lists the abilities that it lacks; for these the scenario
+//! proves the behaviour that replaces them.
 
 mod api;
 mod callback;

@@ -1,4 +1,4 @@
-//! Whoever asks, in the process of the worker.
+//! Consumers that pull in the process of the worker.
 
 use std::time::Duration;
 

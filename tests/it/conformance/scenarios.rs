@@ -1,4 +1,4 @@
-//! What every target has to stand.
+//! The scenarios that every target passes.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};

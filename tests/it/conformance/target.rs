@@ -1,4 +1,4 @@
-//! What a target has to do to be tested, and what its nature is.
+//! The interface of a target under test, and its nature.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,5 +1,5 @@
-//! A backlog goes through every target, and the memory of whoever delivers does not grow with it.
-//! Jobs that are pulled over HTTP stand in [`http`](crate::http).
+//! A backlog goes through every target, and the memory of its worker does not grow with it.
+//! Jobs that are pulled over HTTP are in [`http`](crate::http).
 
 use std::collections::HashSet;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What functions store meets clients and workers: it runs, is seen, cancelled and paused.
+//! Jobs that functions store run, are seen, cancelled and paused by clients and workers.
 
 use futures_util::StreamExt;
 use keyfall::{Cancelled, Outcome, Router};

@@ -1,6 +1,6 @@
 //! Redis functions: any client schedules, cancels and looks up by `FCALL`.
 //!
-//! | module | what it proves |
+//! | module | content |
 //! |---|---|
 //! | [`states`] | what functions do in each state of a job is what the client does |
 //! | [`words`] | which words, times and keys they take, and what they say of others |

@@ -93,7 +93,8 @@ impl Site {
     }
 }
 
-/// Looks all jobs up, and replaces, cancels and creates some, a third each: the new ones are called so.
+/// Looks all jobs up, and replaces, cancels and creates some, a third each: the new ones are called
+/// so.
 async fn goes_on(site: &Site, ids: &[String], new: &str) -> BTreeSet<String> {
     let mut there: BTreeSet<String> = ids.iter().cloned().collect();
     for id in ids {

@@ -1,4 +1,4 @@
-//! Which ledger functions put a job into is what is published, and what clients go by.
+//! Functions and clients put a job into the same, documented ledger.
 
 use keyfall::{Cancelled, Placed, Router, shard_of};
 use redis::Value;

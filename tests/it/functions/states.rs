@@ -1,4 +1,4 @@
-//! What functions do in each state of a job is what the client does.
+//! Functions act like the client in each state of a job.
 
 use std::collections::HashMap;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! What functions take: the words of a call, times, keys; and what they say of anything else.
+//! The words, times and keys that functions take, and their errors for all others.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,5 +1,5 @@
-//! Consumers that go away, at every step: nothing is lost, and what they have not been handed goes
-//! back at once, without an attempt being counted.
+//! Consumers that go away, at every step: no job is lost, and jobs that they have not received
+//! go back at once, without an attempt being counted.
 
 use keyfall::{JobState, NewJob};
 use keyfall_testing::proxies::FreezingProxy;

@@ -1,4 +1,4 @@
-//! What is done to jobs, as it happens, and all of it at a glance.
+//! Tails, which follow the events of jobs, and overviews.
 
 use std::time::{Duration, Instant};
 

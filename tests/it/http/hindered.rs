@@ -1,4 +1,4 @@
-//! A Redis that is there and does not do what it should, as the HTTP API tells it.
+//! A Redis that answers and refuses work, as the HTTP API reports it.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What is too large, too slow or too much; TLS, ids, the log, the stop.
+//! Limits of size, time and number; TLS, ids, the log, the stop.
 
 use std::io::{Read, Write};
 use std::net::TcpStream as Plain;

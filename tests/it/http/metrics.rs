@@ -1,4 +1,4 @@
-//! What the daemon counts, as Prometheus reads it.
+//! The metrics of the daemon, as Prometheus reads them.
 
 use serde_json::json;
 

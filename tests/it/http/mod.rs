@@ -1,21 +1,21 @@
-//! The HTTP API, as a client sees it: `keyfall serve` in a process of its own.
+//! The HTTP API, as a client sees it: `keyfall serve` in a separate process.
 //!
-//! | module | what it proves |
+//! | module | content |
 //! |---|---|
-//! | [`calls`] | each call on one job, and each problem that it can be answered with |
-//! | [`hindered`] | what is said where Redis is full, read-only, of a newer version or refuses us |
-//! | [`kinds`] | kinds are dropped, and how many may begin |
+//! | [`calls`] | each call on one job, and each of its errors |
+//! | [`hindered`] | errors where Redis is full, read-only, of a newer version or denies a right |
+//! | [`kinds`] | dropped kinds, and the limit of new kinds |
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
 //! | [`document`] | document, router and manual agree |
-//! | [`following`] | what is done to jobs, as it happens; all of it at a glance; what is odd about a job |
-//! | [`metrics`] | what is counted, as Prometheus reads it |
-//! | [`traces`] | the trace of who schedules goes on through every attempt, as a collector sees it |
-//! | [`reloading`] | SIGHUP; what the routes say of a failure and of a payload |
+//! | [`following`] | tails, overviews, and warnings about a job |
+//! | [`metrics`] | the metrics, as Prometheus reads them |
+//! | [`traces`] | the trace of a producer continues through every attempt, as a collector sees it |
+//! | [`reloading`] | SIGHUP; retries and payload limits of routes |
 //! | [`revoking`] | tokens that are revoked, narrowed or expire while a request is open |
 //! | [`consumers`] | consumers that go away at every step, or come late |
 //! | [`crowds`] | a thousand consumers, a large backlog, two daemons |
-//! | [`examples`] | the examples in Python and with curl do what they say |
-//! | [`limits`] | what is too large, too slow or too much; TLS, ids, the log, the stop |
+//! | [`examples`] | the examples in Python and with curl work |
+//! | [`limits`] | limits of size, time and number; TLS, ids, the log, the stop |
 
 mod calls;
 mod consumers;

@@ -1,4 +1,4 @@
-//! What the daemon traces, as a collector is told over OTLP.
+//! The traces of the daemon, as a collector gets them over OTLP.
 
 use std::sync::{Arc, Mutex};
 

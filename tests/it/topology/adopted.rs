@@ -1,4 +1,5 @@
-//! Plain keys on several servers: each is adopted where its job is, whatever becomes of the others.
+//! Plain keys on several servers: each is adopted on the server of its job, also while another
+//! server is down.
 
 use std::time::SystemTime;
 
@@ -38,7 +39,8 @@ impl AdoptedOnBoth {
         connect(&self.pair.servers[server].url()).await
     }
 
-    /// A command on this server, its words separated by blanks, with the key of a job behind the first.
+    /// A command on this server, its words separated by blanks, with the key of a job behind the
+    /// first.
     async fn does(&self, server: usize, id: &str, text: &str) {
         let key = self.pair.key(id);
         let mut words = text.split(' ');
@@ -67,7 +69,8 @@ impl AdoptedOnBoth {
         .await;
     }
 
-    /// What was announced on a server before has been heard, and looked at: one who comes behind it is.
+    /// What was announced on a server before has been heard, and looked at: one who comes behind it
+    /// is.
     async fn has_heard(&self, server: usize, name: &str) {
         let id = &self.pair.ids_on(server, name, 1)[0];
         self.does(server, id, "SET v EX 900").await;
@@ -84,7 +87,8 @@ impl AdoptedOnBoth {
         .await;
     }
 
-    /// Has keys of this server expire until one is heard to, which a missing key needs to run its job.
+    /// Has keys of this server expire until one is heard to, which a missing key needs to run its
+    /// job.
     async fn hears_expired_keys(&mut self, server: usize) {
         for id in self.pair.ids_on(server, "over", 1000) {
             self.does(server, &id, "SET v EX 900").await;

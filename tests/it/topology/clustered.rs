@@ -1,4 +1,4 @@
-//! Jobs on a cluster: wherever their ledgers and triggers are, and whatever becomes of the nodes.
+//! Jobs on a cluster: on all its nodes, and through failures and changes of nodes.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Clusters that speak TLS, and those whose users may do only what they have to.
+//! Clusters that speak TLS, and clusters whose users have only the necessary rights.
 
 use keyfall::{Client, ErrorKind, Router, Source, Worker};
 use keyfall_testing::files::Folder;

@@ -1,4 +1,4 @@
-//! Lists and streams of targets on a cluster: what consumers do there is seen, wherever it is.
+//! Lists and streams of targets on a cluster: acknowledgements of consumers are seen on each node.
 
 use std::collections::HashMap;
 use std::time::Duration;

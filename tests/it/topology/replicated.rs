@@ -1,4 +1,4 @@
-//! Durable calls on a cluster: those who wait follow the ledger.
+//! Durable calls on a cluster: waiting callers follow the ledger.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

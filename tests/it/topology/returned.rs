@@ -1,4 +1,4 @@
-//! One of several servers was away, and is told what it has missed before anything else passes there.
+//! One of several servers was away: it learns the changes that it missed before it takes any call.
 
 use keyfall::{Cancelled, Client, JobState, Router, server_of};
 use keyfall_testing::proxies::FreezingProxy;

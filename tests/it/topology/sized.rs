@@ -1,4 +1,4 @@
-//! What the doctor says of shards that are large.
+//! The findings of the doctor on large shards.
 
 use keyfall::Client;
 use keyfall::doctor::{Finding, Severity};

@@ -1,5 +1,5 @@
-//! Clocks of nodes that differ, seen by what that makes of triggers: they expire too early, too
-//! late, or are gone at once. Jobs go by the clock of their ledger.
+//! Nodes with different clocks, and the effect on triggers: they expire too early, too late, or at
+//! once. Jobs follow the clock of their ledger.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Scripts called by hand, without triggers: in the way of a deployment whose triggers live
-//! in other slots than the ledger.
+//! Scripts called by hand, without triggers, as in a deployment whose triggers live in other
+//! slots than the ledger.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! What is asked for is there, and is told: calls, without a worker.
+//! Calls without a worker: jobs are stored and reported.
 
 use std::collections::BTreeSet;
 

@@ -1,14 +1,13 @@
-//! One suite over all topologies: what Keyfall promises on a single Redis, it promises wherever jobs
-//! are kept.
+//! One suite over all topologies: each keeps the promises that Keyfall makes on a single Redis.
 //!
-//! | part | what is in it |
+//! | part | content |
 //! |---|---|
-//! | [`place`] | what a topology is to be tested, and servers that tests share |
+//! | [`place`] | the interface of a topology under test, and shared servers |
 //! | [`places`] | the topologies |
-//! | [`calls`], [`working`] | what has to hold in each of them |
+//! | [`calls`], [`working`] | the tests that hold in each of them |
 //!
 //! A failure names both: `topology::suite::cluster::paused_jobs_wait`. Tests of one topology share
-//! its servers, and have an app each, but for the one that starts a node again.
+//! its servers, and have an app each; only the test that restarts a node has its own servers.
 
 mod calls;
 mod place;

@@ -1,4 +1,4 @@
-//! What a topology is to be tested.
+//! The interface of a topology under test.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! What becomes of jobs at work.
+//! Jobs with workers.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! What is between two steps of a mending, or among many other keys, is not taken for gone.
+//! Parts between two steps of a mending, or among many other keys, do not count as lost.
 
 use keyfall::doctor::Severity;
 
