@@ -289,7 +289,7 @@ async fn with_damaged<T>(bench: &Bench, key: &str, call: impl AsyncFnOnce() -> T
     result
 }
 
-/// The scripts that belong to a ledger, and need what is in its keys.
+/// The scripts that belong to a ledger, and need the data in its keys.
 fn scripts() -> impl Iterator<Item = &'static Script> {
     let all = script::all().into_iter().map(|(script, _)| script);
     all.filter(|script| !["arm", "beat", "found", "aside", "unmark"].contains(&script.name))
@@ -326,7 +326,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
             assert_eq!(triggers, 1, "{}, {key}", script.name);
         }
     }
-    // Undamaged, they do what they were asked for.
+    // With sound keys, the calls succeed.
     for (script, found) in [
         ("idle", &["there"][..]),
         ("raze", &["held"]),

@@ -362,7 +362,7 @@ fn every_word_of_a_header_is_decoded_and_every_decoded_word_is_in_a_header() {
 fn scripts_answer_with_the_words_of_their_headers() {
     let answer = Regex::new(r"(?m)^ *(?:answers|misses)\[[^=]*\] = (.*)$").unwrap();
     let literal = Regex::new(r"'([a-z]+:?)'").unwrap();
-    // What is only compared with is no answer.
+    // Words that are only compared are no answers.
     let compared = Regex::new(r"[=~]= '\w+'").unwrap();
     // The words of an audit come from a function that it shares.
     let faults = include_str!("../../../lua/lib/faults.lua");
