@@ -113,7 +113,7 @@ retry = {{ fixed = "10ms" }}
     assert!(alert["instance"].as_str().unwrap().contains(':'), "{alert}");
     let own = alert["idempotency_key"].as_str().unwrap();
     assert!(own.starts_with(view.key().as_str()), "{own}");
-    // What it was about is nobody else's business.
+    // An alert does not contain the payload of its job.
     assert!(!alert.to_string().contains("geheim"), "{alert}");
     let id = format!("dead/{}", own.replace(':', "/"));
     let told = site.of(&format!("alerts:dead:{id}"));
@@ -186,7 +186,7 @@ target = {{ http = {{ url = "{}" }} }}
     );
     assert!(alert["lag_ms"].as_u64().unwrap() >= 1, "{alert}");
     assert_eq!(alert.get("reason"), None);
-    // By then whatever followed has been told.
+    // All later reports have arrived by then.
     daemon.stop();
     assert_eq!(site.accepted("alerts:late").await, 1);
     assert_eq!(site.accepted("alerts:dead").await, 0);
@@ -195,7 +195,7 @@ target = {{ http = {{ url = "{}" }} }}
 
 #[tokio::test]
 async fn a_repeated_report_is_one_alert() {
-    // What is broken is in nobody else's way.
+    // A separate server, so that the damage disturbs no other test.
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "alert-twice").await;
     let folder = Folder::new("alert-twice");

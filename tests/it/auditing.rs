@@ -135,7 +135,7 @@ async fn one_repair_may_uncover_the_next() {
     let flaws: Vec<Flaw> = report.flawed.iter().map(|flawed| flawed.flaw).collect();
     assert_eq!(flaws, [Flaw::DueAndLeased, Flaw::LeaseWithoutHolder]);
     assert!(site.client.audit(&site.kind()).await.unwrap().is_clean());
-    // Taken over, it gives way to what was pending.
+    // A takeover replaces it by the pending job.
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
     let view = site.reaches(&site.key("00001"), JobState::Pending).await;

@@ -75,7 +75,7 @@ async fn a_backlog_runs_oldest_first_and_delays_no_other_kind() {
         started += 1;
         if started % 500 == 0 {
             let leased = stats().await.leased;
-            // Those that run, and those that are to be settled.
+            // Running jobs, and jobs that are about to be settled.
             assert!(leased <= 2 * 256, "{leased}");
         }
     }
@@ -105,7 +105,7 @@ async fn a_backlog_runs_oldest_first_and_delays_no_other_kind() {
         site.client.schedule(&key, "").after(ms(100)).await.unwrap();
         let job = runs.next().await;
         assert_eq!(job.key().as_str(), key);
-        // It did not wait for those that were due before it.
+        // It did not wait for jobs with an earlier due time.
         let stats = stats().await;
         assert!(stats.leased <= 2 * 32, "{stats:?}");
         assert!(stats.overdue > 50_000, "{stats:?}");

@@ -14,7 +14,7 @@ use crate::version::ServerVersion;
 /// withheld, so is expiry.
 pub(crate) const DIE: [&str; 2] = ["SET k v PX 1", "CLIENT PAUSE 100000 WRITE"];
 
-/// A server of one's own, and whoever hears all that it announces.
+/// A separate server, and a subscriber to all its announcements.
 pub(crate) struct BareServer {
     pub(crate) version: ServerVersion,
     pub(crate) server: Embedded,
@@ -58,7 +58,7 @@ impl BareServer {
 
     /// Makes `k` a key whose time is over, and has the server do this with it before anything
     /// else can: it reads all of a pipeline before it looks at its own duties. Returns the
-    /// answer and what was announced from then on.
+    /// answer and the announcements from then on.
     pub(crate) async fn with_dead<T: FromRedisValue>(&mut self, command: &Cmd) -> (T, Vec<String>) {
         self.heard().await;
         let () = pipeline(&DIE).query_async(&mut self.redis).await.unwrap();
@@ -76,7 +76,7 @@ impl BareServer {
         (answer, rest)
     }
 
-    /// What was announced since the last time, as `event key`; beside it what scripts `said`.
+    /// The announcements since the last call, as `event key`, and the messages that scripts `said`.
     pub(crate) async fn heard(&mut self) -> Vec<String> {
         let _: u64 = self.ask(&format!("PUBLISH {} .", self.over)).await;
         let mut heard = Vec::new();

@@ -192,7 +192,7 @@ fn flags_without_a_measurement_are_refused_with_the_remedy() {
         ("--url nonsense", "redis://"),
         ("--plain --url redis://127.0.0.1", "cannot be used with"),
     ] {
-        // Clap would first complain of what is given twice.
+        // Clap would first complain of the repeated flag.
         let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
         let output = command
             .arg("bench")

@@ -30,7 +30,7 @@ async fn tens_of_thousands_are_answered_in_order() {
         .iter()
         .map(|answer| answer.as_ref().unwrap().unwrap().due)
         .collect();
-    // Each is a second later than the one before it, give or take what the call took.
+    // Each is a second later than the one before it, give or take the duration of the call.
     assert!(
         dues.windows(100).all(|some| some[0] < some[99]),
         "answers in order"

@@ -89,7 +89,7 @@ async fn a_cancelled_run_is_told_to_stop_and_is_not_retried() {
     let key = site.key(1);
     site.client.schedule(&key, "").await.unwrap();
     runs.next().await;
-    // What was to follow it goes with it.
+    // Its successor is cancelled with it.
     let next = site.client.schedule(&key, "next").await.unwrap();
     assert_eq!(next.placed, Placed::Succeeds);
     assert_eq!(site.client.cancel(&key).await.unwrap(), Cancelled::Running);

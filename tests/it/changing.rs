@@ -167,7 +167,7 @@ async fn an_updated_payload_reaches_the_next_run() {
     assert_eq!((view.due(), steps(&view)), (due, vec!["updated"]));
     client.fire_now(&key).await.unwrap();
     assert_eq!(&runs.next().await.payload()[..], b"\"2\"");
-    // While it runs, the run keeps what it has, and the retry gets what is new.
+    // The run keeps its old payload, and the retry gets the new one.
     let raw = vec![0, 10, 255];
     let running = client
         .update_payload_bytes(&key, raw.clone())

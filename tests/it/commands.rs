@@ -12,7 +12,7 @@ use crate::runs::{eventually, recorder};
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Site, assert_about};
 
-/// Without those that the machine chooses.
+/// Keeps only these fields: the others differ from run to run.
 fn only(mut value: Value, fields: &[&str]) -> Value {
     let object = value.as_object_mut().unwrap();
     object.retain(|name, _| fields.contains(&name.as_str()));
@@ -442,7 +442,7 @@ async fn pause_and_resume_name_the_kinds(site: Site) {
         kinds
     );
     assert!(!site.stats().await.paused);
-    // What was not paused is not said to be resumed.
+    // A kind that was not paused is not reported as resumed.
     for dry_run in ["", " --dry-run"] {
         let ran = site.run(&format!("resume {app}{dry_run}")).await;
         assert_eq!(ran.out, "no kind with this prefix is paused\n");
@@ -579,7 +579,7 @@ async fn an_address_without_a_daemon_differs_from_an_unreachable_one() {
 
 #[tokio::test]
 async fn commands_reach_a_daemon_with_token_and_ca() {
-    // Of its own: it audits everything, and others damage what they have.
+    // A separate server: this test audits everything, and other tests damage their data.
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "cmd_token").await;
     let folder = Folder::new("cmd-token");
@@ -747,7 +747,7 @@ async fn one_grammar_holds_for_all_commands() {
     ] {
         site.run(words).await.fails(2, hint);
     }
-    // What is wrong with a flag is so whoever finds it.
+    // A wrong flag is the same error, wherever it is detected.
     let header = format!("a={}", "x".repeat(9000));
     let args = ["schedule", &site.key(1), "x", "--header", &header];
     site.run_args(&args).await.fails(2, "8192");

@@ -24,14 +24,14 @@ impl InFolder {
         command
     }
 
-    /// What it prints, if it ends well.
+    /// Its output, if it ends with success.
     fn run(&self, args: &[&str]) -> String {
         let output = self.command(args).output().unwrap();
         assert!(output.status.success(), "{args:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What it says of what is wrong, if it ends with code 1.
+    /// Its error output, if it ends with code 1.
     fn refused(&self, args: &[&str]) -> String {
         refusal(&self.command(args).output().unwrap())
     }

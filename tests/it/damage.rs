@@ -22,7 +22,7 @@ impl Site {
         format!("{}:it:other", self.app)
     }
 
-    /// A worker with both kinds. What it is told to, it does.
+    /// A worker with both kinds.
     fn serves_both(&self, note: &Recorder, gate: &Gate, lease: Duration) -> Running {
         let (inner, gate) = (note.clone(), gate.clone());
         let handler = async move |job: keyfall::Job| {
@@ -230,7 +230,7 @@ async fn a_worker_goes_on_when_its_database_is_emptied() {
         site.client.schedule(key, "").after(HOUR).await.unwrap();
     }
     let () = site.command(&["FLUSHDB"]).await;
-    // What was there is gone, what runs is told so, and what comes now is as good as any.
+    // Old jobs are gone, running ones are told so, and new ones work like any other.
     for key in site.keys(20) {
         site.client.schedule(key, "").after(ms(200)).await.unwrap();
     }

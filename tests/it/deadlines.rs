@@ -18,7 +18,7 @@ const CALL: Duration = Duration::from_secs(12);
 /// How long its first part takes. A second deadline would begin behind that.
 const FIRST: Duration = Duration::from_secs(9);
 
-/// What no call may take, on a busy machine either.
+/// No call may take this long, on a busy machine either.
 const TOO_LONG: Duration = Duration::from_secs(18);
 
 /// A job on a server behind a proxy, and a client that goes through that.
@@ -109,7 +109,7 @@ async fn a_settlement_that_reads_the_record_has_one_deadline() {
     let failed = Outcome::retry_after(HOUR, "not today");
     let call = stage.client.settle(&lease, failed.clone());
     stage.hold("its record", call.into_future()).await;
-    // What was not sent before did not happen, and may be repeated.
+    // A request that was not sent had no effect, and may be repeated.
     site.client.settle(&lease, failed).await.unwrap();
     worker.stop().await;
     site.assert_balanced().await;

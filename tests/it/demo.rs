@@ -57,7 +57,7 @@ impl Demo {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end; returns what it had still to say, too.
+    /// Waits for its end; returns its status and the rest of its output.
     fn end(&mut self) -> (ExitStatus, String) {
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).unwrap();

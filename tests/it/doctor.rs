@@ -70,7 +70,7 @@ async fn site(app: &str) -> (Embedded, Site) {
     (server, site)
 }
 
-/// The settings that are set, what is found, and the settings that the remedy cannot know.
+/// The settings that are set, the findings, and the settings that the remedy cannot know.
 type Break = (
     &'static [(&'static str, &'static str)],
     &'static str,
@@ -188,7 +188,7 @@ async fn a_server_with_the_shipped_configuration_has_no_problem() {
 #[tokio::test]
 async fn every_broken_setting_is_found_alone_and_its_remedy_mends_it() {
     let (_server, site) = site("doctor-settings").await;
-    // Those of redis.conf, by their names.
+    // The settings of redis.conf, by their names.
     let settings = CHECKS.iter().flat_map(|check| check.settings);
     for name in settings.map(|line| line.split(' ').next().unwrap()) {
         let breaks = BREAKS.iter().flat_map(|(settings, ..)| *settings);
@@ -207,7 +207,7 @@ async fn every_broken_setting_is_found_alone_and_its_remedy_mends_it() {
         expected.insert(id, severity);
         assert_eq!(found, expected, "{settings:?}: {diagnosis:#?}");
 
-        // Mended on request is what is said to be, and nothing else.
+        // A fix mends exactly the problems that it reports as fixed.
         let is_mended = CHECKS.iter().any(|it| it.id == id && it.is_mended);
         let fixed = Client::builder(&site.url).diagnose().fix().await.unwrap();
         let after = finding(&fixed, id);
@@ -550,7 +550,7 @@ async fn problems_outside_the_chosen_checks_are_not_mended() {
     assert_eq!(finding.severity, Warning, "{finding}");
 }
 
-/// Many checks are without their answer for one reason, whatever stands between them.
+/// Many checks lack their answer for one reason, also with other lines between them.
 #[tokio::test]
 async fn a_missing_right_is_reported_once_for_all_checks() {
     let (_server, site) = site("doctor-nothing").await;

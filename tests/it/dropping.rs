@@ -126,7 +126,7 @@ async fn a_kind_in_use_is_not_dropped() {
 }
 
 impl Site {
-    /// As whoever reshards and dies at once leaves it.
+    /// Leaves the kind as a client does that dies at the begin of a reshard.
     async fn begin_to_reshard_slowly(&self, shards: u16) {
         let moving = format!("{shards} 1 1");
         let kind = self.kind();
@@ -171,7 +171,7 @@ async fn an_unlisted_kind_is_dropped_with_its_keys() {
     assert!(site.kinds_listed().await.is_empty());
 }
 
-/// Whoever schedules the first job of a kind makes it known; this one dies before.
+/// The client that schedules the first job of a kind lists the kind; this one dies before.
 #[tokio::test]
 async fn a_job_scheduled_between_the_steps_of_a_drop_is_found() {
     let server = Embedded::start().await.unwrap();
@@ -229,7 +229,7 @@ async fn a_dropped_kind_of_many_shards_leaves_no_key() {
         left.is_empty() && site.kinds_listed().await.is_empty(),
         "{left:?}"
     );
-    // Whoever goes by the shards that it had finds the one that it has.
+    // A client with the old shards finds the current one.
     let other = patient(&site.url).await;
     for (at, key) in site.keys(20).enumerate() {
         let (one, two) = match at % 2 {
@@ -319,7 +319,7 @@ async fn a_drop_is_announced() {
     }
 }
 
-/// A mark that somebody left who died before the kind was off the list does no harm.
+/// The mark of a client that died before it unlisted the kind does no harm.
 #[tokio::test]
 async fn an_interrupted_drop_can_be_repeated() {
     let site = Site::new("drop-broken").await;
@@ -335,7 +335,7 @@ async fn an_interrupted_drop_can_be_repeated() {
     let _: u64 = site.command(&[vec!["DEL".to_owned()], keys].concat()).await;
     assert_eq!(site.drops().await, Dropped::Dropped);
     assert!(site.kinds_listed().await.is_empty());
-    // Whoever comes first takes the mark away.
+    // The first client removes the mark.
     let _: u64 = site.command(&["HSET", "keyfall:kinds", &mark, "1"]).await;
     let other = patient(&site.url).await;
     other.schedule(&key, &1).after(HOUR).await.unwrap();

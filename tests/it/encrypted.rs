@@ -119,7 +119,7 @@ impl Drop for Encrypted {
 async fn jobs_are_scheduled_announced_and_run_over_tls() {
     let authority = Authority::new();
     let redis = Encrypted::start(&authority, &authority.signs("127.0.0.1"), "yes").await;
-    // Whoever comes without TLS is not let in, so what works does so over TLS.
+    // The server refuses connections without TLS, so all successful calls use TLS.
     let mut admin = crate::site::connect(&redis.server.url()).await;
     let () = crate::site::command(&mut admin, &["CONFIG", "SET", "port", "0"]).await;
     let ours = authority.signs("worker");
@@ -156,7 +156,7 @@ async fn jobs_are_scheduled_announced_and_run_over_tls() {
     worker.stop().await;
     let stats = client.stats("encrypted:it:job").await.unwrap();
     assert_eq!((stats.done, stats.is_balanced()), (5, true), "{stats:?}");
-    // One who holds the certificates as text.
+    // A client with the certificates as text.
     let client = redis.client().ca_certificate(authority.pem());
     let client = client.client_certificate(ours.chain, ours.key);
     client.connect().await.unwrap();
@@ -256,7 +256,7 @@ async fn tls_failures_are_reported_with_the_remedy() {
         ),
     ] {
         println!("{case}");
-        // Whoever refuses says so at once, or as soon as the machine lets it.
+        // A refusal comes at once, or as soon as the machine allows.
         let patient = builder.connect_timeout(PATIENCE).call_timeout(PATIENCE);
         assert_refused(patient.connect().await, kind, &names);
     }

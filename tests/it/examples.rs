@@ -36,7 +36,7 @@ fn every_example_is_tested_listed_and_documented() {
     let mut files: Vec<String> = std::fs::read_dir(root.join("examples"))
         .unwrap()
         .map(|file| file.unwrap().file_name().into_string().unwrap())
-        // Those in other languages are proved by `http::examples`, `classic`,
+        // Examples in other languages are tested by `http::examples`, `classic`,
         // `adopting::languages` and `make consumers`.
         .filter(|name| !["http", "classic", "adoption", "consumers"].contains(&&**name))
         .collect();
@@ -268,7 +268,7 @@ async fn web_service() {
     assert_ended("app1:order:expire", 1).await;
 }
 
-/// What an example prints, which plays on the shared Redis and ends well.
+/// The output of an example, which runs on the shared Redis and ends with success.
 fn played(name: &str) -> Vec<String> {
     TalkingProcess::spawn(example(name, shared_redis())).ends()
 }

@@ -35,7 +35,7 @@ async fn payloads_of_any_bytes_arrive_as_they_were_sent() {
         let call = site.client.schedule_bytes(name(number), payload.clone());
         call.await.unwrap();
     }
-    // Run, stored again, run again, buried, and requeued: whatever copies it, copies all of it.
+    // Run, stored again, run again, buried, and requeued: each copy of the payload is complete.
     for job in runs.take(2 * payloads.len()).await {
         let number: usize = job.key().id().parse().unwrap();
         assert_eq!(job.payload()[..], payloads[number], "{number}");

@@ -274,7 +274,7 @@ async fn foreign_keys_that_expire_start_nothing() {
         })
         .await;
     }
-    // Whatever they did is done once a job behind them has run.
+    // All their effects are visible once a job behind them has run.
     site.client.schedule(site.key("last"), "").await.unwrap();
     assert_eq!(runs.next().await.key().id(), "last");
     let stats = site.all_ended().await;
@@ -299,7 +299,7 @@ async fn a_job_runs_though_its_trigger_name_is_taken() {
     }
     let jobs = runs.take(3).await;
     assert_eq!(ids(&jobs), ["list", "now", "text"]);
-    // What is due when it is stored is announced without a trigger.
+    // A job that is due when it is stored is announced without a trigger.
     let mut armless = jobs.iter().filter(|job| job.key().id() != "now");
     assert!(armless.all(|job| job.source() != Source::Event));
     site.all_ended().await;

@@ -17,7 +17,7 @@ use crate::site::{HOUR, Running, Site, command, connect, ms};
 const GROUP: &str = "closers";
 pub(crate) const NAME: &str = "{orders}";
 
-/// What is written again has to wait for so long.
+/// The lease of an entry, which passes before it is written again.
 pub(crate) const LEASE: Duration = Duration::from_secs(5);
 
 type Streams = Vec<(String, Vec<(String, HashMap<String, String>)>)>;
@@ -296,7 +296,7 @@ async fn entries_trimmed_or_deleted_by_hand_unread_come_again() {
     apart.are_out(10).await;
     let written = format!("{NAME}:{GROUP}:written");
     let _: u64 = apart.ask(&["XTRIM", NAME, "MAXLEN", "0"]).await;
-    // Whoever looks after them sees it within half a second, and forgets that they were written.
+    // The worker notices it within half a second, and forgets that they were written.
     eventually("it is seen", async || {
         let notes: Vec<String> = apart.ask(&["HKEYS", &written]).await;
         notes.iter().all(|note| !note.contains('-')).then_some(())

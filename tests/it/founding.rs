@@ -95,7 +95,7 @@ async fn a_kind_keeps_its_first_number_of_shards() {
         assert!(two.get(site.key(id)).await.unwrap().is_some(), "{id}");
     }
 
-    // One who knew all that was there goes on when nothing is.
+    // A client that knows the kind continues after a flush.
     let _: u64 = site.command(&["HDEL", "keyfall:kinds", &kind]).await;
     let pattern = format!("keyfall:{{{kind}/*}}:*");
     let names: Vec<String> = site.command(&["KEYS", &pattern]).await;
@@ -171,7 +171,7 @@ async fn a_layout_that_only_later_ledgers_know_is_kept() {
     for id in 0..8 {
         assert!(four.get(site.key(id)).await.unwrap().is_some(), "{id}");
     }
-    // Whoever goes by it brings the others up to date.
+    // Clients with this layout bring the others up to date.
     four.cancel(site.key(0)).await.unwrap();
     let stats = four.stats(&kind).await.unwrap();
     assert_eq!((stats.pending, stats.is_balanced()), (7, true), "{stats:?}");

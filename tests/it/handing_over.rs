@@ -41,7 +41,7 @@ async fn the_holder_of_the_lease_ends_the_job() {
     assert!(error.unwrap_err().to_string().contains("ends no lease"));
     let settled = site.client.settle(&lease, Outcome::Done).await.unwrap();
     assert_eq!(settled, Settled::Done);
-    // The worker waits for nobody who has a lease.
+    // The worker does not wait for holders of leases.
     site.client.schedule(&key, &7).await.unwrap();
     let (lease, _) = next(&mut leases).await;
     worker.stop().await;

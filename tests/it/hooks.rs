@@ -18,7 +18,7 @@ use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, fails_slowly, ms};
 use crate::workers::{Mortal, SECOND, STEADY};
 
-/// What a hook was told, in order.
+/// The calls of a hook, in order.
 struct Told<T>(mpsc::UnboundedReceiver<T>);
 
 impl<T> Told<T> {
@@ -45,7 +45,7 @@ fn told<T>() -> (mpsc::UnboundedSender<T>, Told<T>) {
     (tell, Told(told))
 }
 
-/// The worker with a hook that passes on what it is told of dead letters.
+/// The worker with a hook that passes on its dead letters.
 fn hears_dead(worker: Worker) -> (Worker, Told<DeadJob>) {
     let (tell, told) = told();
     let worker = worker.on_dead(move |job: DeadJob| {

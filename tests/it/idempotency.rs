@@ -114,7 +114,7 @@ async fn each_schedule_has_another_key() {
     site.assert_balanced().await;
 }
 
-/// What a version before this one has stored says no more than the millisecond.
+/// The records of older versions have the time only in milliseconds.
 #[tokio::test]
 async fn a_record_of_an_older_version_has_one_key_for_all_attempts() {
     let site = Site::new("idem-before").await;

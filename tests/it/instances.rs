@@ -156,7 +156,7 @@ async fn a_killed_instance_leaves_its_share_and_its_pacing_to_others() {
             .await
             .unwrap();
         scheduled += 1;
-        // Whoever paced before, somebody does now.
+        // A live instance paces now.
         let touched = async {
             loop {
                 let words = commands.next().await.words;
@@ -215,7 +215,7 @@ async fn instances_that_do_not_see_each_other_run_each_job_once() {
     let start = |_| site.serve(Router::new().route(&site.pattern(), recorder.done()));
     let workers: Vec<Running> = (0..3).map(start).collect();
     so_many_live(&site, 3).await;
-    // Whoever looks finds itself alone, claims all that it hears of, and paces.
+    // Each instance finds itself alone, claims all jobs that it hears of, and paces.
     let mut redis = site.redis();
     let blinding = tokio::spawn(async move {
         loop {
@@ -389,7 +389,7 @@ async fn a_fallback_takes_only_jobs_without_a_route_on_any_instance() {
     assert_eq!(keys(own_runs.take(3).await), expected[0]);
     assert_eq!(keys(rest_runs.take(6).await), expected[1]);
     assert_eq!(keys(other_runs.take(6).await), expected[2]);
-    // A fallback is no route: what it takes is told as what nobody else would.
+    // A fallback is no route: its jobs are reported as unrouted.
     let pending = schedule("stray:9", crate::site::HOUR).await;
     let unrouted = site.client.unrouted().await.unwrap();
     assert_eq!(unrouted[0].kind.as_str(), kind("stray"), "{unrouted:?}");
@@ -413,7 +413,7 @@ async fn a_new_fallback_takes_no_job_of_existing_routes() {
     let router = Router::new().route(&site.pattern(), own.behind(&gate));
     let owner = Running::start(site.worker(router).concurrency(1));
     so_many_live(&site, 1).await;
-    // A backlog that whoever comes finds with its first look.
+    // A backlog that a new instance finds with its first look.
     for key in site.keys(200) {
         site.client.schedule(&key, &()).await.unwrap();
     }
@@ -442,7 +442,7 @@ async fn a_broken_ledger_does_not_hide_reports_of_others() {
         let call = site.client.schedule(&key, &()).after(crate::site::HOUR);
         call.await.unwrap();
     }
-    // Every second one, so that some come before the others, in whatever order that is.
+    // Every second one, so that some come before the others in any order.
     for number in [0, 2, 4] {
         let aside = format!("aside{number}");
         let () = site.command(&["RENAME", &due(number), &aside]).await;

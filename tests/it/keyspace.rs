@@ -6,7 +6,7 @@
 use crate::bare_server::BareServer;
 use crate::version::ServerVersion::{Redis, Valkey};
 
-/// What is there under `k` before a command: nothing, or what these commands leave.
+/// The key `k` before a command: none, or the result of these commands.
 type Before = &'static [&'static str];
 
 /// A string that expires.
@@ -25,7 +25,7 @@ enum Left {
 }
 use Left::{Another, Lasting, Nothing, OtherTime, SameTime};
 
-/// Command, what was there before, what is announced for `k`, and what is there after it.
+/// Command, state of `k` before it, announcements for `k`, and state of `k` after it.
 const SAID: [(&str, Before, &[&str], Left); 42] = [
     ("SET k v EX 100", &[], &["set", "expire"], OtherTime),
     ("SETEX k 100 v", &[], &["set", "expire"], OtherTime),
@@ -151,7 +151,7 @@ async fn a_past_expiry_is_announced_as_a_deletion_or_an_expiry() {
     }
 }
 
-/// What was announced for `k` while this was done.
+/// The announcements for `k` during this command.
 async fn changed(stage: &mut BareServer, before: Before, command: &str) -> Vec<String> {
     prepare(stage, before).await;
     announced(stage, &crate::bare_server::cmd(command)).await

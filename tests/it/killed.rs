@@ -33,7 +33,7 @@ async fn a_killed_worker_process_loses_no_job() {
         assert_eq!(first.line(), format!("started {kind}:{id} 1"));
     }
     first.kill();
-    // Whoever takes them over need not sleep for as long.
+    // The next worker need not sleep for as long.
     for id in ["cut-1", "cut-2"] {
         let updated = site.client.update_payload(format!("{kind}:{id}"), &0);
         updated.await.unwrap();

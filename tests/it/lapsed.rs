@@ -40,7 +40,7 @@ async fn stranger(site: &Site) -> Running {
     worker
 }
 
-/// Those who have a route take all of them over.
+/// Workers with a route take all of them over.
 async fn ends(site: &Site) {
     let (log, mut runs) = recorder();
     let router = Router::new().route(&site.pattern(), log.done());

@@ -95,7 +95,7 @@ async fn a_letter_is_chosen_by_its_number_and_the_latest_without_one() {
             .all(|letter| letter.state() == JobState::Dead)
     );
 
-    // What is wrong with one is mended before it runs again.
+    // The fault of a letter is mended before it runs again.
     let requeue = client.requeue(&key).letter(2).after(HOUR).await.unwrap();
     assert!(matches!(requeue, Requeued::Requeued(_)), "{requeue:?}");
     assert_eq!(site.view(&key).await.json::<String>().unwrap(), "b");
@@ -178,7 +178,7 @@ async fn letters_beyond_their_age_are_trimmed_and_reported() {
         site.reaches(&key, JobState::Dead).await;
     }
     worker.stop().await;
-    // One that has nothing to do with the kind leaves its letters alone, whatever its limits.
+    // A worker without a route for the kind leaves its letters alone, with any limits.
     let (tell, mut none) = mpsc::unbounded_channel();
     let other = Router::new().route(&format!("{}:it:other:*", site.app), async || {});
     let worker = site

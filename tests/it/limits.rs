@@ -99,7 +99,7 @@ async fn a_value_beyond_its_limit_is_refused_with_the_rule() {
         ErrorKind::InvalidTime,
         &["10 years"],
     );
-    // What was refused changed nothing.
+    // Refused calls changed nothing.
     let view = site.view(&key).await;
     assert_eq!((&view.payload()[..], view.steps().len()), (&b"\"\""[..], 0));
     site.assert_balanced().await;
@@ -142,7 +142,7 @@ async fn a_malformed_job_key_is_refused_by_every_call() {
         ErrorKind::InvalidKey,
         &["2 segments", "three"],
     );
-    // Whatever an id may hold goes all the way.
+    // All characters that an id may hold work everywhere.
     let odd = site.key("Ünï-©ode@example.org/42?x=%20&y='\"\\[]()+#~|");
     client.schedule(&odd, "").after(HOUR).await.unwrap();
     assert_eq!(site.view(&odd).await.key().as_str(), odd);

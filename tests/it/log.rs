@@ -19,7 +19,7 @@ pub(crate) struct Log {
 #[derive(Clone, Default)]
 struct Lines {
     lines: Arc<Mutex<Vec<(Level, String)>>>,
-    /// Those of every level, and of whatever Keyfall is made of.
+    /// The lines of every level, and of all dependencies of Keyfall.
     all: bool,
 }
 

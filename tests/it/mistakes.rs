@@ -30,7 +30,7 @@ const SOUND: &str = "
     }
 ";
 
-/// Compiles a program. `None` if it compiles, and otherwise what the compiler said.
+/// Compiles a program. `None` if it compiles, and otherwise the errors of the compiler.
 fn complaint(library: &Path, name: &str, program: &str) -> Option<String> {
     let libraries = library.parent().unwrap();
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());

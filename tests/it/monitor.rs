@@ -64,7 +64,7 @@ impl Monitor {
             last: HashMap::new(),
         };
         let mut looks: HashMap<String, u32> = HashMap::new();
-        // Whoever looks again has taken in what it saw before.
+        // An instance that looks again has processed its previous look.
         while looks.len() < size || looks.values().any(|looks| *looks < 2) {
             let asked = self.next().await;
             if company.is_whole(&asked) {

@@ -268,7 +268,7 @@ async fn a_bulk_cancel_takes_only_jobs_with_its_prefix() {
     let running = site.key("1-runs");
     site.client.schedule(&running, "").await.unwrap();
     runs.next().await;
-    // What was to follow it goes with it.
+    // Its successor is cancelled with it.
     site.client
         .schedule(&running, "")
         .after(HOUR)
@@ -477,7 +477,7 @@ async fn a_bulk_call_ends_though_jobs_keep_coming() {
     stop.open();
     coming.await.unwrap();
     site.client.prefix("op-endless:").cancel().await.unwrap();
-    // Those of the last call, which nobody waited for, may have come since.
+    // Jobs of the last call, whose answer was not awaited, may have come since.
     site.client.prefix("op-endless:").cancel().await.unwrap();
     site.assert_balanced().await;
 }

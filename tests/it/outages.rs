@@ -13,7 +13,7 @@ use rustix::process::{Signal, kill_process};
 use crate::runs::{Gate, PATIENCE, Runs, eventually, ids, recorder};
 use crate::site::{HOUR, Running, Site, ms};
 
-/// Opens a gate when a handler ends, in whatever way.
+/// Opens a gate when a handler ends in any way.
 struct OpenOnDrop(Gate);
 
 impl Drop for OpenOnDrop {
@@ -23,11 +23,12 @@ impl Drop for OpenOnDrop {
 }
 
 /// What a server has acknowledged is there when it is killed and started again: it hands each write
-/// to the system before it answers, and never waits for a disk. With `everysec` it answers up to two
-/// seconds before that if its disk is busy, and with `always` a busy disk holds every answer up.
+/// to the system before it answers, and never waits for a disk. With `everysec` it answers up to
+/// two seconds before that if its disk is busy, and with `always` a busy disk holds every answer
+/// up.
 pub(crate) const KEEPS_ALL: [&str; 2] = ["--appendfsync", "no"];
 
-/// A Redis that keeps what it has acknowledged.
+/// A Redis that keeps all acknowledged writes.
 pub(crate) async fn durable_redis() -> Embedded {
     let options = Embedded::options().args(KEEPS_ALL);
     options.start().await.unwrap()
@@ -283,7 +284,7 @@ async fn a_worker_that_waits_for_redis_can_be_stopped() {
     let () = site
         .command(&["PUBLISH", "__keyevent@0__:expired", &claimed])
         .await;
-    // A ledger remembers the lanes of those who call it: of the schedule, and of the claim.
+    // A ledger remembers the lanes of its callers: of the schedule, and of the claim.
     let calls = format!("keyfall:{{{}/0}}:calls", site.kind());
     eventually("it was told how long to wait", async || {
         let lanes: u32 = site.command(&["HLEN", &calls]).await;

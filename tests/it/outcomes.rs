@@ -221,7 +221,7 @@ async fn the_name_of_a_dead_job_can_be_used_again_and_die_again() {
         runs.next().await;
         assert_eq!(site.all_ended().await.dead, number);
     }
-    // The latest letter is what the name stands for.
+    // The name stands for the latest letter.
     let dead = site.view(&key).await;
     assert_eq!(dead.last_error(), Some("\"second\""));
     worker.stop().await;

@@ -19,7 +19,7 @@ fn pulled(site: &Site, pull: &Pull) -> Running {
     site.serve(Router::new().route(&site.pattern(), pull.clone()))
 }
 
-/// Waits for jobs of whatever kind.
+/// Waits for jobs of any kind.
 async fn next(pull: &Pull, most: usize) -> Vec<Pulled> {
     pull.pull(&[""; 0], most, PATIENCE).await.unwrap()
 }
@@ -157,7 +157,7 @@ async fn an_unaccepted_job_goes_back_at_once_and_uses_no_attempt() {
         assert_eq!(dropped[0].job().attempt(), 1);
         assert_eq!(dropped[0].lease_length(), HOUR);
     }
-    // Nor does it cost one if whoever waits goes away.
+    // A consumer that goes away while it waits costs no attempt either.
     for _ in 0..50 {
         let waiting = tokio::spawn({
             let pull = pull.clone();
@@ -277,7 +277,7 @@ async fn a_job_that_consumers_never_settle_is_buried_after_its_attempts() {
         site.lapse("a").await;
         site.sweep().await;
     }
-    // It takes somebody who waits to find out that there is nothing to be handed out any more.
+    // Only a waiting consumer shows that no job is left to be handed out.
     let waiting = tokio::spawn({
         let pull = pull.clone();
         async move { next(&pull, 1).await.len() }
@@ -375,7 +375,7 @@ async fn undelivered_jobs_go_back_when_their_worker_stops() {
     let mut undecided = next(&pull, 1).await;
     worker.stop().await;
     assert!(undecided.pop().unwrap().accept().is_none());
-    // What was accepted is the consumer's, whoever lives.
+    // An accepted job belongs to its consumer, whether its worker lives or not.
     let stats = site.stats().await;
     assert_eq!((stats.pending, stats.leased), (1, 1), "{kept:?}");
     assert_eq!(

@@ -90,7 +90,7 @@ impl RandomProducer {
             }
             6 => drop(client.reschedule(&key).after(delay).await.unwrap()),
             7 => drop(client.fire_now(&key).await.unwrap()),
-            // Another payload makes another version of what is there.
+            // Another payload makes another version of the existing job.
             8 => {
                 let sent = self.journal.now();
                 let wanted = match client.update_payload(&key, &version).await.unwrap() {
@@ -116,7 +116,7 @@ impl RandomProducer {
     }
 }
 
-/// What a run does follows from its version and its number among the runs of its key.
+/// The outcome of a run follows from its version and its number among the runs of its key.
 fn handler(journal: Arc<RunJournal>) -> impl Handler<(Job, Json<u64>), ()> {
     async move |job: Job, Json(version): Json<u64>| {
         let run = journal.begins(&job, version);

@@ -19,7 +19,7 @@ async fn refusal(worker: Worker) -> keyfall::Error {
     ended.expect("it ends by itself").unwrap_err()
 }
 
-/// What a situation makes of a call.
+/// The result of a call in a situation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Answered,

@@ -104,7 +104,7 @@ async fn pulls_survive_a_change_of_routes_and_limits_hold() {
 
     rerouter.replace(router(2)).await.unwrap();
     assert!(pull.pull(&ANY, 10, ms(300)).await.unwrap().is_empty());
-    // What is out counts in the limit that follows, too.
+    // Jobs that are out count in the new limit, too.
     rerouter.replace(router(3)).await.unwrap();
     let got = pull.pull(&ANY, 10, PATIENCE).await.unwrap();
     out.extend(got.into_iter().map(|one| one.accept().unwrap().1));

@@ -40,14 +40,14 @@ const OPERATORS: [&str; 10] = [
 /// The rules of a user of the file, without the name.
 pub(crate) fn rules(user: &str) -> Vec<String> {
     let file = std::fs::read_to_string(acl_file()).unwrap();
-    // Those that not every server knows are comments.
+    // Rules that not every server knows are comments.
     let lines = file.lines().map(|line| line.trim_start_matches("# "));
     let mut lines = lines.filter_map(|line| line.strip_prefix("user "));
     let line = lines.find(|line| line.starts_with(user)).unwrap();
     line.split(' ').skip(1).map(str::to_owned).collect()
 }
 
-/// Those that allow something.
+/// The rules that allow something.
 fn grants(user: &str) -> Vec<String> {
     let grants = |rule: &String| rule.starts_with(['+', '~', '&']);
     rules(user).into_iter().filter(grants).collect()
@@ -88,7 +88,7 @@ impl Scene {
         self.url("limited", "word")
     }
 
-    /// A job that runs by somebody who may do everything.
+    /// A running job, on a worker with all rights.
     async fn running(&self, id: &str) -> Running {
         let handler = async |job: Job| job.cancellation().raised().await;
         let router = Router::new().route(&key(id), handler);
@@ -100,7 +100,7 @@ impl Scene {
     }
 }
 
-/// All that a producer does. What came out worse than it should is an error, too.
+/// All calls of a producer. A worse answer than expected is an error, too.
 async fn produce(url: &str) -> Result<(), String> {
     let told = |error: keyfall::Error| error.to_string();
     let client = Client::builder(url).call_timeout(Duration::from_secs(5));
@@ -200,7 +200,7 @@ async fn the_rules_of_a_producer_suffice_during_a_reshard() {
     scene.admin.assert_balanced().await;
 }
 
-/// The warnings, but for those of the dead letters that are to be.
+/// The warnings, without those about the expected dead letters.
 fn refusals(log: &Log) -> Vec<String> {
     let mut warnings = log.warnings();
     let meant = [
@@ -286,7 +286,7 @@ async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result
         })
         .await;
     }
-    // What is not heard is reported after three seconds.
+    // Missing events are reported after three seconds.
     let patient = tokio::time::Instant::now() + patience;
     while !reported() && !worker.is_over() && tokio::time::Instant::now() < patient {
         tokio::time::sleep(ms(50)).await;
@@ -301,7 +301,7 @@ async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result
     }
 }
 
-/// What a handler may do.
+/// All that a handler may do.
 async fn produce_within(client: &Client) -> keyfall::Result<()> {
     client.schedule(key("next"), "").after(HOUR).await?;
     client.reschedule(key("next")).after(2 * HOUR).await?;
@@ -364,7 +364,7 @@ async fn the_rules_of_an_adopter_suffice_and_it_needs_all_to_start() {
     let flags = ["CONFIG", "SET", "notify-keyspace-events", "ExKg$"];
     let () = admin.command(&flags).await;
     let id = |id: &str| format!("{ADOPTED}:{id}");
-    // What was there before, what comes, and what is no string.
+    // An existing key, a new key, and a key without a string.
     let () = admin
         .command(&["SET", &id("before"), "v", "EX", "900"])
         .await;
@@ -466,7 +466,7 @@ async fn a_user_without_the_history_is_told_the_missing_rule() {
     }
 }
 
-/// What the doctor makes of a user, on a server with one job.
+/// The findings of the doctor for a user, on a server with one job.
 async fn diagnosed(scene: &Scene, url: &str) -> Diagnosis {
     let client = &scene.admin.client;
     client.schedule(key("1"), "").after(HOUR).await.unwrap();
@@ -474,7 +474,7 @@ async fn diagnosed(scene: &Scene, url: &str) -> Diagnosis {
     Client::builder(url).diagnose().await.unwrap()
 }
 
-/// What is told of the rights.
+/// The findings on rights.
 fn of_rights(diagnosis: &Diagnosis) -> Vec<(&str, Severity)> {
     let findings = diagnosis.findings.iter();
     let rights = findings.filter(|it| it.check.id.starts_with("rights-"));
@@ -543,7 +543,7 @@ async fn the_doctor_works_with_each_user_and_says_which_rule_is_missing() {
     scene.admin.assert_balanced().await;
 }
 
-/// One who may see neither `INFO` nor `CONFIG`, which is told of checks in turn.
+/// A user who may read neither `INFO` nor `CONFIG`: two reasons alternate in the list of checks.
 #[tokio::test]
 async fn the_doctor_reports_each_reason_of_a_forbidden_check_once() {
     let scene = Scene::set().await;

@@ -106,7 +106,7 @@ impl Runs {
         }
     }
 
-    /// Those that have not been looked at. Says something only when nothing runs any more.
+    /// The runs that were not taken yet. Meaningful only when nothing runs any more.
     pub(crate) fn rest(&mut self) -> Vec<Job> {
         std::iter::from_fn(|| self.0.try_recv().ok()).collect()
     }

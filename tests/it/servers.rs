@@ -213,7 +213,7 @@ async fn a_full_server_runs_a_script_whose_first_write_is_always_allowed() {
         .unwrap();
     let () = stage.ask("CONFIG SET maxmemory 1").await;
     for (first, passes) in [
-        // Those that Keyfall begins with, so as to be let through.
+        // First writes of scripts of Keyfall, chosen to be let through.
         ("'ZREM', 'zset', ''", true),
         ("'ZREM', 'none', ''", true),
         ("'HDEL', 'hash', ''", true),
@@ -299,7 +299,7 @@ async fn flags_are_returned_in_another_order_and_some_are_hidden() {
             .await;
         stage.version.always(set, &stage.flags().await, got.into());
     }
-    // The letters that are known beside those of `A`.
+    // Known letters besides the letters of `A`.
     let mut known = String::new();
     let mut hidden = String::new();
     for letter in "abcdefghijklmnopqrstuvwxyzBCDFGHIJLMNOPQRSTUVWXYZ0123456789".chars() {
@@ -335,7 +335,8 @@ async fn flags_are_returned_in_another_order_and_some_are_hidden() {
     );
 }
 
-/// What `A` hides is set all the same, and lost when what was read is written back.
+/// Flags that `A` hides are set nevertheless, and lost when the flags that were read are written
+/// back.
 #[tokio::test]
 async fn a_hidden_flag_is_lost_when_the_shown_flags_are_written_back() {
     let mut stage = BareServer::new().await;

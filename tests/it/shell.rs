@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use crate::site::Site;
 
-/// How a command ended, and what it said.
+/// The exit code and the output of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -39,7 +39,7 @@ impl Ran {
         }
     }
 
-    /// What it printed, one JSON value on each line.
+    /// Its output: one JSON value on each line.
     #[track_caller]
     pub(crate) fn lines(&self) -> Vec<Value> {
         assert_eq!(self.code, 0, "{self:?}");

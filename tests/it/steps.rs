@@ -23,7 +23,7 @@ const GROUP: &str = "closers";
 enum OutletKind {
     List,
     Stream,
-    /// One whose consumer does not acknowledge the first attempt.
+    /// A target whose consumer does not acknowledge the first attempt.
     Neglected,
 }
 
@@ -44,7 +44,7 @@ const fn step(app: &'static str, stop: fn(&FreezingProxy), has_come: bool) -> St
     }
 }
 
-/// Whoever takes the jobs, straight from the Redis of the target.
+/// The consumer of the jobs, straight from the Redis of the target.
 #[derive(Clone)]
 struct Consumer {
     target: OutletKind,
@@ -153,7 +153,7 @@ async fn is_survived(step: &Step, target: OutletKind) {
     })
     .await;
     first.kill();
-    // What was on its way comes now.
+    // Entries that were on their way arrive now.
     proxy.thaw();
     let second = serve(&site, &folder, target, &outlet.url());
     let stats = site.all_ended().await;

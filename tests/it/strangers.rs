@@ -12,7 +12,7 @@ use crate::outages::durable_redis;
 use crate::runs::{eventually, recorder};
 use crate::site::{Running, Site, connect, ms};
 
-/// Whoever connects is sent this, whatever it asks; nothing at all by default. Returns the URL.
+/// Sends this to each connection, for any request; `None` sends nothing. Returns the URL.
 async fn stranger(answer: Option<&'static [u8]>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -42,7 +42,7 @@ async fn a_server_that_is_no_redis_differs_from_an_unreachable_one() {
             ErrorKind::Incompatible,
             "check host and port",
         ),
-        // What a port that wants TLS says to those who do not speak it.
+        // The answer of a TLS port to a client without TLS.
         (
             Some(b"\x15\x03\x03\x00\x02\x02\x46"),
             ErrorKind::Incompatible,

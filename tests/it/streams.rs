@@ -143,7 +143,7 @@ async fn an_acknowledged_entry_ends_its_job() {
     }
     let (first, second, third) = (site.read().await, site.read().await, site.read().await);
     assert_eq!(site.ack(&first).await, 1);
-    // Consumers may delete what they are done with.
+    // Consumers may delete acknowledged entries.
     assert_eq!(site.ack(&second).await, 1);
     let _: u64 = site.command(&["XDEL", &site.stream(), &second.id]).await;
     eventually("two are done", async || {

@@ -222,7 +222,7 @@ async fn a_tail_summarises_a_backlog_and_notices_a_history_turned_off() {
     site.assert_balanced().await;
 }
 
-/// What the job waits for, in words, and the last thing that happened to it.
+/// The reason why the job waits, in words, and its latest event.
 async fn waits(site: &Site, key: &str) -> (String, What) {
     let story = site.client.story(key).await.unwrap();
     assert!(story.is_whole && story.gap(|_| String::new()).is_none());
@@ -302,7 +302,7 @@ async fn a_story_says_what_a_pending_job_waits_for() {
             "done"
         ]
     );
-    // What was over before a job began is not about it.
+    // Events before the job began do not belong to its story.
     let later = site.key(3);
     client.schedule(&*later, "").after(HOUR).await.unwrap();
     assert_eq!(
@@ -376,7 +376,7 @@ async fn a_story_reports_its_gaps() {
         (vec!["scheduled", "updated"], String::new())
     );
 
-    // The record tells what the history has forgotten.
+    // The record has events that the history has forgotten.
     let all = || client.prefix("storygap:");
     all().keep_history(0).await.unwrap();
     let (told, said) = gap(&key).await;
@@ -394,7 +394,7 @@ async fn a_story_reports_its_gaps() {
         "{said}"
     );
 
-    // What is gone is told by the history alone.
+    // The story of a job without a record comes from the history alone.
     client.cancel(&*key).await.unwrap();
     assert_eq!(
         gap(&key).await,

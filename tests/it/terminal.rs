@@ -52,7 +52,7 @@ impl Terminal {
         let (tell, screen) = channel();
         std::thread::spawn(move || {
             let mut part = [0; 4096];
-            // Whoever closed the terminal last ends it with an error.
+            // Closing the terminal ends the read with an error.
             while let Ok(read @ 1..) = reader.read(&mut part) {
                 let _ = tell.send(part[..read].to_vec());
             }

@@ -13,7 +13,7 @@ use crate::log::Log;
 use crate::runs::{Gate, Runs, eventually, recorder};
 use crate::site::{Running, Site, command, connect, ms};
 
-/// What is said of a Redis that is gone, that is there and silent, and that loads its data.
+/// The log lines about a Redis that is gone, that is silent, and that loads its data.
 const GONE: &str = "is it running and reachable?";
 const SILENT: &str = "did not answer within";
 const LOADING: &str = "is loading";
@@ -77,7 +77,7 @@ impl Scene {
     async fn ends(mut self, told: &[&str], in_passing: &[&str]) {
         self.gate.open();
         let mut jobs = self.runs.take(self.scheduled).await;
-        // Whatever comes now is announced.
+        // Jobs that come now are announced.
         let heard = eventually("an event is heard", async || {
             let key = self.site.key(self.scheduled);
             self.scheduled += 1;
@@ -109,7 +109,7 @@ impl Scene {
             assert_eq!(lines.len(), 1, "{text}: {:?}", self.log.warnings());
         }
         let mut warnings = self.log.warnings();
-        // Whoever connects looks at the server when there is time: what its settings cost.
+        // A new connection checks the settings of the server when there is time.
         warnings.retain(|it| !it.contains("check=\"persistence\""));
         for text in in_passing {
             let count = warnings.iter().filter(|it| it.contains(text)).count();

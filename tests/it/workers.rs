@@ -54,7 +54,7 @@ impl Mortal {
         let (tell, told) = oneshot::channel();
         runtime.spawn(async move {
             let client = Client::connect(&url).await.unwrap();
-            // Whoever does not want to know is gone.
+            // The receiver may be gone.
             let _ = tell.send(client.clone());
             worker(client).run().await
         });
@@ -230,7 +230,7 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
     };
     let router = Router::new().route(&site.pattern(), handler);
     let worker = Running::start(site.worker(router.clone()).lease(STEADY));
-    // One who would take it over.
+    // Another worker would take the job over.
     let rival = Running::start(site.worker(router).lease(STEADY));
     site.client.schedule(site.key(1), "").await.unwrap();
     assert_eq!(runs.next().await.attempt(), 1);
@@ -329,7 +329,7 @@ async fn a_job_claimed_too_late_for_its_lease_does_not_begin() {
     let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "work-late").await;
     let told = Log::read();
-    // Who is as patient as this asks only once.
+    // A client with such a long response timeout asks only once.
     let client = Client::builder(&proxy.url).response_timeout(PATIENCE);
     let client = client.connect().await.unwrap();
     let ((log, mut runs), (other_log, mut other_runs)) = (recorder(), recorder());

@@ -13,7 +13,7 @@ use super::Adopting;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Site, connect, ms};
 
-/// So many of what is sent in one round trip.
+/// The number of commands in one round trip.
 const BATCH: usize = 200;
 
 /// The same command on each of these keys, with words behind its name.

@@ -9,7 +9,7 @@ use crate::site::Site;
 
 const KEYS: usize = 60;
 
-/// More than those that are to look at a key are gone, and nobody knows yet.
+/// All instances that should look at some of the keys are gone, and nobody knows yet.
 async fn only_one_is_left(app: &str, before: impl AsyncFn(&Adopting)) -> (Embedded, Adopting) {
     // Alone, or others would be counted.
     let server = Embedded::start().await.unwrap();

@@ -8,7 +8,7 @@ use crate::log::Log;
 use crate::runs::{eventually, recorder};
 use crate::site::{Running, Site};
 
-/// What an adopting worker needs.
+/// The flags that an adopting worker needs.
 const WANTED: &str = "ExKg$";
 
 async fn set_flags(site: &Site, flags: &str) {
@@ -49,7 +49,7 @@ async fn removed_flags_are_noticed_and_changes_meanwhile_count() {
     it.ends().await;
 }
 
-/// A missing key means `cancel` only where nobody heard what became of it.
+/// A missing key means `cancel` only if no worker heard of its end.
 #[tokio::test]
 async fn jobs_that_fall_due_without_flags_are_treated_as_in_a_gap() {
     let server = Embedded::start().await.unwrap();
@@ -93,12 +93,12 @@ async fn a_key_deleted_while_events_are_off_does_not_run() {
     it.ends().await;
 }
 
-/// Whoever sets flags last may have read them first.
+/// The last program to set the flags may have been the first to read them.
 #[tokio::test]
 async fn flags_hold_in_any_order_of_merging() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "adopt-orders").await;
-    // The other one read "" before, and sets what it wants after.
+    // Another program read "" before, and sets its own flags afterwards.
     set_flags(&site, "").await;
     let it = Adopting::at(site, |log| log.done().into_route()).await;
     set_flags(&it.site, "Ex").await;
@@ -153,12 +153,12 @@ async fn a_user_without_config_set_searches_and_logs_the_remedy_once() {
     worker.ready().await;
     let mut it = Adopting { site, runs, worker };
     let cut: u32 = admin.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-    // One for what expires, and one for what is done to keys.
+    // One for expiries, and one for changes of keys.
     assert_eq!(cut, 2);
     it.does("k", "SET v EX 900").await;
     it.becomes("k", Some(("v", 900))).await;
     it.does("k", "SET w EX 3600").await;
-    // Nothing but a search of those that come again finds it.
+    // Only the search of a restarted worker finds it.
     it.becomes("k", Some(("w", 3600))).await;
     let warnings = log.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");

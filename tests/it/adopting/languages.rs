@@ -126,7 +126,7 @@ impl AdoptingDaemon {
         TalkingProcess::spawn(command)
     }
 
-    /// One call of `reminders`, its words separated by blanks, and what it says.
+    /// One call of `reminders`, its words separated by blanks, and its output.
     async fn says(&self, words: &str, expected: &str) {
         let words: Vec<&str> = words.split(' ').collect();
         let process = self.start("reminders", "notice", &words);

@@ -192,7 +192,7 @@ async fn flags_removed_later_are_reported_until_they_are_back() {
     let missed = &diagnosis.findings[0];
     assert_eq!(missed.severity, Severity::Error, "{missed}");
     assert!(missed.found.contains("a DEL cancels nothing"), "{missed}");
-    // What was done meanwhile is found when they are back.
+    // Changes made meanwhile are found when the flags are back.
     let _: redis::Value = admin
         .command(&["SET", &site.key("k"), "v", "EX", "3600"])
         .await;
@@ -307,7 +307,7 @@ async fn a_daemon_reports_missing_events_in_readyz_and_metrics() {
             .filter(|it| it.starts_with("keyfall_unannounced{"));
         lines.next().unwrap().rsplit_once(' ').unwrap().1.to_owned()
     };
-    // Accepted: it serves, and says what is lost.
+    // Accepted: it serves, and reports the loss.
     let accepted = TalkingProcess::spawn(command("[worker]\nallow_unannounced = true"));
     let at = url(&accepted).await;
     let body = readyz(&at, 200).await;

@@ -31,7 +31,7 @@ async fn the_state_of_keys_moves_with_and_without_their_jobs() {
         site.client.reshard(&site.kind(), shards).await.unwrap();
         assert_eq!(site.stats().await.pending, 39, "{shards}");
     }
-    // Looked at once more, it is what it was.
+    // A second look changes nothing.
     let same = format!("PEXPIREAT {expiry}");
     adopting.does(kept, &same).await;
     let mut others = ids.iter().skip(1);

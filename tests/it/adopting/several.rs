@@ -135,7 +135,7 @@ async fn the_second_worker_takes_over_the_keys_of_a_frozen_first() {
     worker.stop().await;
 }
 
-/// Some of the keys fall to both of those that are frozen.
+/// Both frozen workers are the first two for some of the keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_other_workers_search_when_first_and_second_are_frozen() {
     let crowd = Crowd::at("adopt-rest").await;

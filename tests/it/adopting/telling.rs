@@ -42,7 +42,7 @@ async fn why_lists_the_changes_that_came_through_the_key() {
     for (line, start) in told.iter().zip(expected) {
         assert!(line.starts_with(start), "{line:?} in {why}");
     }
-    // What a client does is not said to have come through a key.
+    // Calls of clients are not listed as changes of the key.
     let key = it.site.key("k");
     it.site.client.schedule(&key, "").await.unwrap();
     it.runs.next().await;

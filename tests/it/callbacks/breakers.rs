@@ -27,7 +27,7 @@ async fn jobs_of_a_host_that_is_down_lose_no_attempt() {
         .breaker_failures(3)
         .breaker_pause(Duration::from_secs(1));
     let worker = site.serve(Router::new().route(&site.pattern(), target.retry(fails_slowly())));
-    // What was really tried counts.
+    // Real calls count as attempts.
     for number in 0..3 {
         let key = site.key(number);
         site.client.schedule(&key, "").await.unwrap();
@@ -102,7 +102,7 @@ async fn gone_down(url: &str, timeout: Duration) -> target::Http {
     target
 }
 
-/// What comes of the job that tries the host.
+/// The outcome of the job that makes the trial call.
 async fn tried(target: &target::Http, timeout: Duration) -> Outcome {
     eventually("it is tried", async || {
         let outcome = outcome(target, job().timeout(timeout).build()).await;
@@ -152,7 +152,7 @@ async fn a_trial_that_connects_and_gets_no_answer_costs_an_attempt() {
     .await;
 }
 
-/// The receiver may have done what it was asked to, so the job must not be tried for ever.
+/// The receiver may have handled the request, so the job must not be tried for ever.
 #[tokio::test]
 async fn a_request_that_was_sent_is_an_attempt_though_the_host_is_down() {
     let nobody = format!("location: http://{}/\r\n", nobody().await);

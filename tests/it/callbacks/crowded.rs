@@ -31,7 +31,7 @@ async fn a_host_that_is_down_gets_no_calls_and_delays_no_other() {
         .host_concurrency(2)
         .breaker_failures(3)
         .breaker_pause(Duration::from_secs(1));
-    // No more than what a host that is left alone can be sent.
+    // No more requests than a host with an open breaker can get.
     let route = target.retry(fails_slowly()).concurrency(16);
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     for number in 0..JOBS {
@@ -45,7 +45,7 @@ async fn a_host_that_is_down_gets_no_calls_and_delays_no_other() {
     for _ in 0..JOBS {
         up.next().await;
     }
-    // All others wait, and none of them has lost an attempt; what was sent is some and not all.
+    // All other jobs wait, and none of them has lost an attempt; some were sent and not all.
     let sent = down.rest().len();
     let stats = eventually("the others are done", async || {
         let stats = site.stats().await;
@@ -54,7 +54,7 @@ async fn a_host_that_is_down_gets_no_calls_and_delays_no_other() {
     .await;
     assert_eq!(stats.pending + stats.leased, JOBS as u64);
     assert!((3..JOBS / 2).contains(&sent), "{sent}");
-    // Whoever tries it finds it up, and all that were put off go there.
+    // The trial call finds it up, and all postponed jobs go there.
     is_up.store(true, Ordering::Relaxed);
     let failed = eventually("the rest is done", async || {
         let stats = site.stats().await;
@@ -77,7 +77,7 @@ async fn a_slow_host_does_not_take_the_slots_of_others() {
     let target = target::http_of_jobs(hosts)
         .networks(["127.0.0.1"])
         .host_concurrency(1);
-    // Two slots would be taken by those who call and wait.
+    // Calls and waiting calls would take two slots.
     let route = target
         .retry(RetryPolicy::none())
         .timeout(Duration::from_secs(600));

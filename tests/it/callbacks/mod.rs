@@ -22,7 +22,7 @@ mod signing;
 
 use keyfall::{Job, Outcome, Router, target::Http};
 
-/// What becomes of a job at this target, without a Redis.
+/// The outcome of a job at this target, without a Redis.
 async fn outcome(target: &Http, job: Job) -> Outcome {
     let router: Router = Router::new().route("cb:it:job:*", target.clone());
     router.call(job).await.expect("it has a route")

@@ -247,7 +247,7 @@ async fn the_url_of_the_route_may_be_inside() {
     let target = target::http(format!("http://inside.example:{port}/"))
         .resolve_with(async |_| Ok(vec![ip("127.0.0.1")]));
     assert_eq!(outcome(&target, job().build()).await, Outcome::Done);
-    // And what a job says is one header like any other there.
+    // And the `url` of a job is a header like any other there.
     let named = job().header("url", "http://evil.example/").build();
     assert_eq!(outcome(&target, named).await, Outcome::Done);
 }

@@ -22,7 +22,7 @@ pub(crate) struct Received {
     pub(crate) body: Vec<u8>,
 }
 
-/// What a server does with a request.
+/// The reaction of a server to a request.
 pub(crate) enum Reply {
     /// Answers, and keeps the connection.
     Says(String),
@@ -30,7 +30,7 @@ pub(crate) enum Reply {
     Cuts(&'static str),
     /// Says nothing, and keeps the connection.
     Hangs,
-    /// What it is told later to do; cuts the connection if whoever was to tell is gone.
+    /// The reply that is sent to it later; cuts the connection if the sender is gone.
     Later(oneshot::Receiver<Reply>),
     /// Answers with a status line, and a body without an end.
     Floods(&'static str),
@@ -74,7 +74,7 @@ impl Receiver {
                 opened.fetch_add(1, Ordering::Relaxed);
                 let (reply, note) = (reply.clone(), note.clone());
                 tokio::spawn(async move {
-                    // Whoever calls may go away at any time.
+                    // The caller may go away at any time.
                     let _ = serve(stream, &reply, &note).await;
                 });
             }
@@ -107,7 +107,7 @@ impl Receiver {
         }
     }
 
-    /// Those that have come and were not looked at.
+    /// The requests that were not taken yet.
     pub(crate) fn rest(&mut self) -> Vec<Received> {
         std::iter::from_fn(|| self.received.try_recv().ok()).collect()
     }

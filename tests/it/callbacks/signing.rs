@@ -55,7 +55,7 @@ pub(super) fn is_genuine(received: &Received, secret: &str) -> bool {
     signatures.any(|signature| signature == expected)
 }
 
-/// What is sent by a target with both secrets.
+/// The request of a target with both secrets.
 async fn signed(payload: &str) -> Received {
     let mut receiver = Receiver::always("200 OK", "").await;
     let target = target::http(receiver.url("/")).secret(SECRET).secret(NEXT);

@@ -72,7 +72,7 @@ async fn a_pushed_job_is_a_job_like_any_other() {
     site.assert_balanced().await;
 }
 
-/// What clients are answered, whatever they send.
+/// The answers to clients, for any request.
 
 #[tokio::test]
 async fn every_call_is_answered_as_in_the_table() {

@@ -130,7 +130,7 @@ async fn two_daemons_are_one_queue() {
     });
     assert_eq!(popped, "3");
 
-    // A finish that comes late ends the delivery that is out then, whoever made it.
+    // A late finish ends the current delivery, by any daemon.
     assert_eq!(one.pop("a").await, "3");
     other.finish("3").await;
     assert_eq!(state(&site, "a", "3").await, None);

@@ -71,7 +71,7 @@ impl Queue {
         answered(&self.http, &self.url, name, body.to_string()).await
     }
 
-    /// What came of a call that must succeed.
+    /// The data that a call returns, which must succeed.
     async fn does(&self, name: &str, body: Value) -> Value {
         let mut answer = self.call(name, body).await;
         assert_eq!(answer["code"], 0, "{name}: {answer}");

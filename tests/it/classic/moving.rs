@@ -111,7 +111,7 @@ async fn jobs_of_the_original_are_imported() {
     site.assert_balanced().await;
 }
 
-/// An example of `examples/classic`, with what it reads from its standard input.
+/// An example of `examples/classic`, with its standard input.
 fn example(interpreter: &str, name: &str, url: &str) -> Command {
     let dir = repository().join("examples/classic");
     let mut command = Command::new(interpreter);

@@ -83,7 +83,7 @@ async fn clocks_do_not_decide_which_push_was_the_last() {
     site.assert_balanced().await;
 }
 
-/// What a fail-over can do, and what an older version has left.
+/// The state after some fail-overs, and the data of an older version.
 #[tokio::test]
 async fn the_last_push_wins_where_numbers_are_missing() {
     let site = Site::new("classic-forgot").await;

@@ -29,7 +29,7 @@ async fn a_job_that_is_not_finished_within_its_ttr_comes_again() {
         assert_eq!(queue.pop("a").await, "short");
         assert!(began.elapsed() >= (delivery - 1) * SECOND);
     }
-    // Three times were allowed. Whoever waits gets the next one.
+    // Three deliveries were allowed. A waiting consumer gets the next job.
     let (popped, ()) = tokio::join!(queue.pop("a"), async {
         eventually("buried", async || {
             (state(&site, "a", "short").await == Some(JobState::Dead)).then_some(())
@@ -51,7 +51,7 @@ async fn a_job_that_is_not_finished_within_its_ttr_comes_again() {
         queue.finish("odd").await;
     }
 
-    // A longer one than that of the route, and the one of the route.
+    // A longer lease than the route has, and the lease of the route.
     for (id, ttr, range) in [("long", 7200, 7100..7201), ("default", 0, 20..31)] {
         queue.does("push", job(id, ttr)).await;
         assert_eq!(queue.pop("a").await, id);
@@ -74,7 +74,7 @@ async fn a_consumer_of_several_topics_gets_no_job_of_another_topic() {
     let queue = Queue::start(&site);
     queue.push("orders", "other").await;
     let (popped, ()) = tokio::join!(queue.pop("order, remind ,,"), async {
-        // Its place is taken when somebody is heard who waits; then a topic that nobody has used.
+        // The consumer waits when the daemon has heard of it; then comes an unused topic.
         queue.push("remind", "r").await;
     });
     assert_eq!(popped, "r");

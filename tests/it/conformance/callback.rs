@@ -40,7 +40,7 @@ impl Target for Callback {
                     header(&format!("keyfall-{}", name.replace('_', "-")))
                 })),
                 end: Box::new(move |end| {
-                    // Whoever called may have died.
+                    // The caller may have died.
                     let _ = answer.send(match end {
                         End::Done => says("204 No Content", "", ""),
                         End::Failed(why) => says("500 Internal Server Error", "", why),

@@ -1,5 +1,5 @@
-//! A client of classic delay queues. It is told the id and the body of a job, and can say that it is
-//! done, and nothing else.
+//! A client of classic delay queues. It is told the id and the body of a job, and can say that it
+//! is done, and nothing else.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ impl Target for Classic {
     }
 }
 
-/// What comes of a call that must succeed, if it is answered in time.
+/// The data of a call that must succeed, if it is answered in time.
 async fn done(line: &Line, call: &str, body: &Value, until: Instant) -> Option<Value> {
     let mut answer = line.post(call, body, until).await?;
     assert_eq!(answer["code"], 0, "{call}: {answer}");

@@ -22,7 +22,7 @@ mod scenarios;
 mod stream;
 mod target;
 
-/// The scenarios that all targets stand, and those that only some of them can.
+/// The scenarios that all targets pass, and the scenarios that only some of them can pass.
 macro_rules! conforms {
     ($($name:ident: $target:ty $(, $more:ident)*;)*) => {$(
         mod $name {
@@ -46,7 +46,7 @@ macro_rules! conforms {
     (@fails $target:ty) => {
         conforms!(@each $target: failures_climb_the_ladder_and_are_buried);
     };
-    // The job is its consumer's, whatever becomes of the worker.
+    // The job belongs to its consumer, also when the worker dies.
     (@leased $target:ty) => {
         conforms!(@each $target: worker_and_consumer_die_together);
     };

@@ -69,7 +69,7 @@ impl<T: Target> Scene<T> {
         }
     }
 
-    /// Time passes, and whoever has the job says nothing.
+    /// Time passes, and the holder of the job falls silent.
     async fn passes(&self) {
         if let Vanished::Lapses = T::NATURE.vanished {
             self.site.lapse(1).await;
@@ -179,7 +179,7 @@ pub(super) async fn a_consumer_vanishes<T: Target>() {
     scene.assert_is(&third, 3);
     drop(third);
     scene.passes().await;
-    // Where jobs are pulled, it takes somebody who waits to find out.
+    // Where jobs are pulled, only a waiting consumer shows it.
     let view = tokio::select! {
         view = site.reaches(key, JobState::Dead) => view,
         Some(more) = target.next(2 * PATIENCE) => panic!("{} is delivered again", more.key),
@@ -220,7 +220,7 @@ pub(super) async fn the_concurrency_is_kept<T: Target>() {
     scene.schedule_many(JOBS).await;
     let mut seen = HashSet::new();
     if T::NATURE.ends == Ends::Written {
-        // It limits those that are being written; then they are nobody's.
+        // It limits the jobs that are being written; then they have no owner.
         assert_eq!(scene.site.all_ended().await.done, JOBS as u64);
         while seen.len() < JOBS {
             assert!(seen.insert(target.take().await.key));
@@ -323,7 +323,7 @@ pub(super) async fn the_worker_dies_meanwhile<T: Target>() {
         let again = target.take().await;
         scene.assert_is(&again, 2);
         assert_fenced(&delivery, &again);
-        // Nobody hears what the first one has to say.
+        // Nobody hears the first one.
         delivery.fails("it is late").await;
         again.done().await;
     } else {

@@ -50,18 +50,18 @@ pub(super) struct Nature {
     pub(super) vanished: Vanished,
 }
 
-/// What the end of a job is.
+/// The event that ends a job.
 #[derive(PartialEq, Eq)]
 pub(super) enum Ends {
     /// It was handed over: the worker has written it. Nobody hears of its consumer.
     Written,
     /// The worker has it from its consumer, for which it waits.
     Run,
-    /// Whoever has the lease says so, to any worker.
+    /// The holder of the lease settles it, at any worker.
     Lease,
 }
 
-/// What becomes of a job whose consumer says nothing more.
+/// The fate of a job whose consumer falls silent.
 pub(super) enum Vanished {
     /// It is done: it was handed over.
     Done,
@@ -106,7 +106,7 @@ pub(super) struct Delivery {
     pub(super) end: Box<dyn FnOnce(End) -> BoxFuture<'static, ()> + Send>,
 }
 
-/// What a consumer is told beside it.
+/// Further properties of a delivery.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) attempt: u32,
@@ -115,7 +115,7 @@ pub(super) struct Told {
     pub(super) fence: u64,
 }
 
-/// What a consumer says.
+/// The answers of a consumer.
 pub(super) enum End {
     Done,
     Failed(&'static str),

@@ -69,7 +69,7 @@ impl Worker {
     /// `keyfall serve`, with a route to this target.
     fn to(site: &Site, target: &str) -> Self {
         let folder = Folder::new(&site.app);
-        // What a busy machine holds up for as long as a lease would come twice.
+        // A job delayed by a busy machine for longer than its lease would come twice.
         let config = format!(
             "[worker]\nlease = \"60s\"\n[[route]]\npattern = {:?}\ntarget = {target}\n",
             site.pattern()
@@ -291,7 +291,7 @@ async fn popped(site: Site, count: usize) {
     let callers = (0..CALLERS).map(|_| {
         let (http, url, seen, kind) = (http.clone(), url.clone(), seen.clone(), kind.clone());
         tokio::spawn(async move {
-            // The daemon may stop at any time: whoever asks just then is cut off.
+            // The daemon may stop at any time, and cuts off callers then.
             let call = async |name: &str, body: Value| {
                 let sent = http.post(format!("{url}/{name}")).json(&body).send();
                 let mut answer: Value = sent.await.ok()?.json().await.ok()?;
@@ -299,7 +299,7 @@ async fn popped(site: Site, count: usize) {
                 Some(answer["data"].take())
             };
             while let Some(job) = call("pop", json!({"topic": "job"})).await {
-                // Or it lets go whoever waits.
+                // Or it ends the calls of waiting consumers.
                 let Some(id) = job["id"].as_str() else { return };
                 seen.note(&format!("{kind}:{id}"));
                 call("finish", json!({"id": id})).await;

@@ -1,5 +1,5 @@
-//! Calls on jobs of kinds that never were, each of another: they leave nothing in Redis, and next to
-//! nothing in the daemon.
+//! Calls on jobs of kinds that never were, each of another: they leave nothing in Redis, and next
+//! to nothing in the daemon.
 
 use serde_json::json;
 
@@ -15,7 +15,7 @@ const MOST: u64 = 10_000_000;
 async fn nonsense(app: &str, names: usize) {
     let site = Site::new(app).await;
     let daemon = Daemon::start(&site);
-    // What a first call costs is not what each costs.
+    // The first call costs more than the following ones.
     call(&site, &daemon, "warm", LINES).await;
     let before = resident_bytes(&daemon);
     call(&site, &daemon, "kind", names).await;

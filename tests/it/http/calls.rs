@@ -393,7 +393,7 @@ async fn a_daemon_without_redis_is_live_but_not_ready() {
         daemon.send("PUT", &job, json!({})),
     );
     assert_eq!(live, (204, NONE));
-    // What was on its way when Redis went may have been carried out.
+    // Calls that were on their way when Redis stopped may have been carried out.
     for (status, problem) in [ready, put] {
         let code = problem["code"].as_str().unwrap();
         assert!(

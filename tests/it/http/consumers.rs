@@ -12,7 +12,8 @@ use super::{Daemon, own_redis};
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{Site, ms};
 
-/// With it, what comes again during a test was given back: its lease cannot have lapsed.
+/// With this lease, a job that comes again during a test was given back: its lease cannot have
+/// lapsed.
 const LONG: [&str; 2] = ["--worker-lease", "1h"];
 
 /// A consumer whose connection a test has in its own hands.
@@ -24,7 +25,7 @@ impl Raw {
         Raw::sending(daemon, "/v1/pull", &body).await
     }
 
-    /// What it reads into is small, so that answers get stuck on the way.
+    /// Its receive buffer is small, so that answers get stuck on the way.
     async fn sending(daemon: &Daemon, path: &str, body: &str) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
@@ -165,7 +166,7 @@ async fn consumers_cut_off_within_an_answer_have_none_of_its_jobs() {
 }
 
 /// Wherever an answer gets stuck, be it a byte before its end: it is handed out, or its jobs go
-/// back. What a connection holds on its way is found out by trying.
+/// back. The size of the buffers of a connection is found by trying.
 #[tokio::test]
 async fn an_answer_is_handed_out_exactly_with_its_last_byte() {
     let site = Site::new("http-cut-end").await;
@@ -303,7 +304,7 @@ async fn a_late_finish_counts_until_another_consumer_has_the_job() {
     site.assert_balanced().await;
 }
 
-/// What the route says of retries holds for a job that brings nothing of its own.
+/// The retry policy of the route holds for a job without its own policy.
 #[tokio::test]
 async fn a_failure_follows_the_retry_policy_of_its_route() {
     let site = Site::new("http-ladder").await;

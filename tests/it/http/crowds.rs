@@ -16,8 +16,8 @@ use super::Daemon;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{Site, ms};
 
-/// Returns when the daemon has used next to no CPU for a while, some ticks of a hundredth of a second
-/// for its beats and for what others have expire: then all who wait have been heard.
+/// Returns when the daemon has used next to no CPU for a while, some ticks of a hundredth of a
+/// second for its beats and for what others have expire: then all who wait have been heard.
 async fn is_idle(daemon: &Daemon) {
     let stat = format!("/proc/{}/stat", daemon.process.child.id());
     let used = || {
@@ -214,7 +214,7 @@ async fn two_daemons_share_the_jobs_and_the_leases() {
 async fn drained(app: &str, count: usize) {
     let site = Site::new(app).await;
     let daemon = Daemon::with(&site, &["--http-access-log=false"]);
-    // What it takes whatever there is: connections, buffers.
+    // The memory for any backlog: connections, buffers.
     due_now(&site, 2000).await;
     let warm = finished(consumers(&[&daemon], 64, 10, "2s")).await;
     assert_each_once(&warm, 2000);

@@ -32,7 +32,7 @@ async fn the_router_has_exactly_the_calls_of_the_document() {
     assert_eq!(document["openapi"], "3.1.0");
     for (path, calls) in document["paths"].as_object().unwrap() {
         let calls = calls.as_object().unwrap();
-        // What a path does not take is answered with what it does take.
+        // A method that a path does not take is answered with the methods that it takes.
         let other = METHODS
             .iter()
             .find(|method| !calls.contains_key(**method))
@@ -61,7 +61,7 @@ async fn the_manual_lists_every_call_and_every_code() {
     let daemon = Daemon::start(&site);
     let document = daemon.get("/v1/openapi.json").await;
     let manual = include_str!("../../../docs/daemon.md");
-    // `GET /path?query`, `/other`: a method stands for those that follow without one.
+    // `GET /path?query`, `/other`: a method stands for the following paths without one.
     let mut listed = BTreeSet::new();
     for line in manual
         .lines()

@@ -318,7 +318,7 @@ async fn an_overview_has_a_page_of_kinds_and_the_named_kinds() {
     assert_eq!(names(&seen), kinds[1..]);
     assert!(seen.get("next").is_none(), "{seen}");
 
-    // What is due has been so for a while.
+    // Due jobs have been due for a while.
     site.client
         .fire_now(format!("{}:1", kinds[0]))
         .await

@@ -19,7 +19,7 @@ async fn at_work(site: &Site) -> Daemon {
     daemon
 }
 
-/// What is said to a schedule, as soon as it is this.
+/// Waits until the daemon refuses a schedule with this code.
 async fn refused(daemon: &Daemon, site: &Site, code: &str) {
     let path = format!("/v1/jobs/{}", site.key("new"));
     let answer = eventually(code, async || {

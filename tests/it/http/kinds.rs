@@ -55,7 +55,7 @@ async fn the_number_of_new_kinds_is_limited() {
         "{refused:?}"
     );
     assert_eq!(refused.1["retryable"], true);
-    // Those that are there go on, also by a batch, and one that others have begun is no new one.
+    // Existing kinds continue, also by a batch, and a kind that others have begun is not new.
     let begun = format!("{}:it:kind4:1", site.app);
     site.client.schedule(&begun, &1).after(HOUR).await.unwrap();
     assert_eq!(put(4, 2).await.0, 201);
@@ -75,7 +75,7 @@ async fn the_number_of_new_kinds_is_limited() {
         answers[1]["problem"]["code"], "too_many_kinds",
         "{answers:?}"
     );
-    // What was refused has left nothing.
+    // The refused calls have left no key.
     for kind in [3, 9] {
         let pattern = format!("*{}:it:kind{kind}*", site.app);
         let keys: Vec<String> = site.command(&["KEYS", &pattern]).await;
@@ -108,13 +108,13 @@ async fn the_number_of_new_kinds_is_limited_for_each_token() {
         assert!(detail.contains("`http.new_kinds_per_token`"), "{detail}");
         assert_eq!(refused.1["retryable"], true);
     }
-    // What was refused has left nothing.
+    // The refused calls have left no key.
     let pattern = format!("*{}:it:kind3*", site.app);
     let keys: Vec<String> = site.command(&["KEYS", &pattern]).await;
     assert!(keys.is_empty(), "{keys:?}");
-    // Those that are there go on.
+    // Existing kinds continue.
     assert_eq!(put(one, 0, 2).await.0, 201);
-    // Another token has its own allowance, and what it begins is no new one for the first.
+    // Another token has its own allowance, and its kinds are not new for the first token.
     for kind in 3..6 {
         assert_eq!(put(other, kind, 1).await.0, 201);
     }

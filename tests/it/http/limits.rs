@@ -23,7 +23,7 @@ use crate::site::{HOUR, Site};
 
 const NONE: Value = Value::Null;
 
-/// What comes until the daemon closes the connection.
+/// All bytes until the daemon closes the connection.
 async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let read = timeout(PATIENCE, stream.read_to_end(&mut all)).await;

@@ -120,7 +120,7 @@ impl Daemon {
         serde_json::from_value(jobs).unwrap()
     }
 
-    /// Finishes, extends or fails the lease of a job, and returns what became of it.
+    /// Finishes, extends or fails the lease of a job, and returns its result.
     async fn settle(&self, verb: &str, job: &Value, mut body: Value) -> String {
         body["leases"] = json!([job["lease"]]);
         let answer = self.post(&format!("/v1/leases/{verb}"), body).await;

@@ -12,7 +12,7 @@ use super::{Daemon, assert_problem};
 use crate::runs::{PATIENCE, eventually};
 use crate::site::Site;
 
-/// A daemon with a file of its own, and what it logs.
+/// A daemon with its own configuration file, and its log.
 struct Configured {
     daemon: Daemon,
     file: PathBuf,
@@ -126,7 +126,7 @@ async fn routes_come_go_and_change_and_a_held_pull_survives() {
         (&came["key"], &came["lease_ms"]),
         (&json!(key("new")), &json!(90_000))
     );
-    // The route is gone, and the limit of the one that stayed counts what is out.
+    // The route is gone, and the limit of the remaining one counts the jobs that are out.
     daemon.schedule(&format!("{}:it:same:2", site.app)).await;
     assert!(daemon.pull(10, "300ms").await.is_empty());
     let ended = daemon.end("finish", &held, json!({})).await;

@@ -21,7 +21,8 @@ use crate::site::{HOUR, Site, assert_about};
 /// By when it must hold: within a second, and as much as a busy machine may need.
 const SOON: Duration = Duration::from_secs(6);
 
-/// With it, what comes again during a test was given back: its lease cannot have lapsed.
+/// With this lease, a job that comes again during a test was given back: its lease cannot have
+/// lapsed.
 const LONG: [&str; 2] = ["--worker-lease", "1h"];
 
 /// How many pulls are held at a time: some have jobs claimed for them before they look whether they
@@ -113,7 +114,7 @@ impl Token {
     }
 }
 
-/// A batch that is open: what is sent, and what is answered.
+/// An open batch: the lines sent, and the answers.
 struct Batch {
     lines: mpsc::UnboundedSender<String>,
     answers: std::pin::Pin<Box<dyn Stream<Item = Value> + Send>>,
@@ -240,8 +241,8 @@ async fn a_held_pull_ends_without_a_job_when_its_token_is_revoked() {
     site.assert_balanced().await;
 }
 
-/// Pulls are held, their token loses what allows them, and jobs fall due as soon as the daemon knows:
-/// each pull is refused, and the jobs go back.
+/// Pulls are held, their token loses what allows them, and jobs fall due as soon as the daemon
+/// knows: each pull is refused, and the jobs go back.
 async fn held_in_vain(
     name: &str,
     more: &[&str],
@@ -278,8 +279,8 @@ async fn held_in_vain(
     (site, token, daemon)
 }
 
-/// So many jobs wait, and none has lost an attempt. A claim may still be under way that nobody waits
-/// for any more.
+/// So many jobs wait, and none has lost an attempt. A claim may still be under way that nobody
+/// waits for any more.
 async fn all_wait(site: &Site, count: usize) {
     eventually("all wait as before", async || {
         let stats = site.stats().await;
@@ -401,7 +402,7 @@ async fn an_answer_with_jobs_is_broken_off_when_its_token_is_revoked() {
     for key in site.keys(JOBS) {
         site.client.schedule(key, &payload).await.unwrap();
     }
-    // What it reads into is small, so that the answer gets stuck on the way.
+    // Its receive buffer is small, so that the answer gets stuck on the way.
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let address = daemon.address().parse().unwrap();

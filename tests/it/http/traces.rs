@@ -61,7 +61,7 @@ impl Collector {
         self.spans.lock().unwrap().clone()
     }
 
-    /// Those of this name, in the order in which they began, as soon as there are so many.
+    /// The spans of this name, in the order of their begin, as soon as there are so many.
     async fn named(&self, name: &str, count: usize) -> Vec<Span> {
         eventually(&format!("{count} spans {name}"), async || {
             let mut spans: Vec<Span> = self.all().into_iter().map(|(_, span)| span).collect();
@@ -100,7 +100,7 @@ fn links(span: &Span) -> Vec<String> {
     span.links.iter().map(|link| hex(&link.span_id)).collect()
 }
 
-/// `keyfall serve` that traces; nobody waits long for what it sends.
+/// `keyfall serve` that traces, and sends its spans without a long delay.
 fn serve(site: &Site, collector: &Collector, flags: &[&str]) -> Daemon {
     let [flag, url] = collector.flags();
     let flags = [flags, &[&flag, &url]].concat();
@@ -122,7 +122,7 @@ fn parent() -> String {
     format!("00-{TRACE}-{CALLER}-01")
 }
 
-// Whoever stops a process waits for it on the thread of the test, and the collector goes on.
+// Stopping a process blocks the thread of the test, and the collector has to continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_trace_of_a_request_continues_through_every_attempt() {
     let site = Site::new("traces").await;
@@ -182,7 +182,7 @@ async fn the_trace_of_a_request_continues_through_every_attempt() {
         let failed = status.code == StatusCode::Error as i32;
         assert_eq!(failed, attempt < 3, "{status:?}");
         assert_eq!(status.message.contains("503"), attempt < 3, "{status:?}");
-        // And whoever is called goes on from this attempt.
+        // The receiver continues the trace from this attempt.
         let received = shop.next().await;
         let sent = format!("00-{TRACE}-{}-01", hex(&run.span_id));
         assert_eq!(received.header("traceparent"), sent);
@@ -197,7 +197,7 @@ async fn the_trace_of_a_request_continues_through_every_attempt() {
     site.assert_balanced().await;
 }
 
-// Whoever stops a process waits for it on the thread of the test, and the collector goes on.
+// Stopping a process blocks the thread of the test, and the collector has to continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trace_continues_in_another_process() {
     let site = Site::new("traces-restart").await;
@@ -208,7 +208,7 @@ async fn a_trace_continues_in_another_process() {
     let request = daemon.request("POST", "/v1/batch").body(batch);
     let answer = request.header("traceparent", parent()).send().await;
     assert!(answer.unwrap().text().await.unwrap().contains("201"));
-    // What it has not sent yet, it sends then.
+    // The daemon sends the remaining spans at its end.
     daemon.process.stop();
     let request = &collector.named("PUT /v1/jobs/{key}", 1).await[0];
     let batch = &collector.named("POST /v1/batch", 1).await[0];
@@ -249,7 +249,7 @@ async fn without_a_collector_jobs_carry_the_trace_of_their_caller() {
     assert_eq!(good.get("tracestate"), Some("shop=1"));
     schedule(&daemon, &site.key("none"), "1h", "00-nonsense").await;
     assert!(headers("none").await.is_empty());
-    // What the job itself says is right.
+    // The headers of the job itself are right.
     let path = format!("/v1/jobs/{}", site.key("own"));
     let body = json!({"after": "1h", "headers": {"traceparent": "mine"}});
     let request = daemon.request("PUT", &path).header("traceparent", parent());
@@ -303,7 +303,7 @@ async fn a_malformed_collector_address_is_refused() {
     assert!(said.contains("http://host:4318"), "{said}");
 }
 
-// Whoever stops a process waits for it on the thread of the test, and the collector goes on.
+// Stopping a process blocks the thread of the test, and the collector has to continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_trace_of_a_producer_continues_in_a_worker() {
     let site = Site::new("traces-library").await;

@@ -186,7 +186,7 @@ async fn a_key_on_the_wrong_server_is_left_alone_and_logged_once() {
         it.does(1, &ids[1], "PERSIST").await;
         it.does(1, &ids[2], "PEXPIRE 1").await;
         it.has_expired(1, &ids[2]).await;
-        // Nor is one whose name no job has yet.
+        // A key without a job is not adopted either.
         let alone = &it.pair.ids_on(0, "alone", 1)[0];
         it.does(1, alone, "SET wrong EX 900").await;
         it.has_heard(1, "behind").await;
@@ -214,7 +214,7 @@ async fn a_key_on_the_wrong_server_is_left_alone_and_logged_once() {
             let line = told[before].replace('"', "");
             assert!(line.contains(&said), "{said}: {line}");
         }
-        // Found is not adopted either: whoever subscribes anew searches.
+        // A search does not adopt such a key either: a new subscription starts one.
         let cut = ["CLIENT", "KILL", "TYPE", "pubsub"];
         let _: u64 = command(&mut it.redis(1).await, &cut).await;
         let found = &it.pair.ids_on(1, "found", 1)[0];
@@ -225,7 +225,7 @@ async fn a_key_on_the_wrong_server_is_left_alone_and_logged_once() {
     }
 }
 
-/// Of jobs whose keys were deleted unheard, what is said on another server is all that is heard.
+/// The keys of these jobs were deleted unheard: only events on the other server are heard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_fate_of_a_key_on_the_wrong_server_decides_nothing() {
     let it = AdoptedOnBoth::start("several-adopt-decides", MissingKey::Run).await;

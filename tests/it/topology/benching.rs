@@ -11,7 +11,7 @@ use crate::outages::durable_redis;
 /// Few jobs.
 const TINY: &str = "--jobs 300 --burst 500 --pending 600 --window 500ms --json";
 
-/// The object that it prints, and what it complains of.
+/// The object that it prints, and its error output.
 async fn measured(url: &str, flags: &str) -> (Value, String) {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_keyfall"));
     bench.args(["bench", "--url", url]);

@@ -119,7 +119,7 @@ async fn faults_of_a_cluster_are_reported_with_the_remedy() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
-    // Those that do not answer are no hindrance, wherever they stand.
+    // Nodes that do not answer are no hindrance, at any place in the URL.
     let some_away = them.url().replace("//", "//127.0.0.1:1,");
     Client::connect(&some_away).await.unwrap();
 }
@@ -306,7 +306,7 @@ async fn retries_dead_letters_and_pauses_work_as_on_a_single_redis() {
     field.all_ended().await;
 }
 
-/// Schedules jobs of all kinds until told to stop; returns those that were acknowledged.
+/// Schedules jobs of all kinds until told to stop; returns the acknowledged ones.
 fn keep_scheduling(field: &Field, stop: &Gate) -> tokio::task::JoinHandle<Vec<String>> {
     let (client, kinds, stop) = (field.client.clone(), field.kinds.clone(), stop.clone());
     tokio::spawn(async move {
@@ -404,7 +404,7 @@ async fn jobs_continue_when_a_primary_is_killed_or_hangs() {
         field.them.slot_of(&ledger_of(&field.kinds[0]), 0).await,
         field.them.slot_of(&ledger_of(&field.kinds[1]), 0).await,
     ];
-    // What a replica has is kept: it is waited for, since what it has not received is lost.
+    // Writes on the replica are kept: the test waits for it, since all other writes are lost.
     let count = field.schedule("early", 5, 3_000).await;
     let mark = format!("{}mark", ledger_of(&field.kinds[0]));
     is_copied(&field.them.nodes[0], &mark).await;
@@ -445,7 +445,7 @@ async fn a_hanging_node_does_not_delay_kinds_on_other_nodes() {
     let worker = field.serve(field.routes(|| log.done()));
     worker.ready().await;
     fire_by_events(&field, &mut runs, "before").await;
-    // Nobody takes over: what the primary acknowledges when it is back is not to be forgotten.
+    // No replica takes over: writes that the returned primary acknowledges must not be lost.
     let forbid = "CONFIG SET cluster-replica-no-failover yes";
     let _: () = field.them.nodes[3].ask(forbid).await;
     signal_to(&field.them.nodes[0].server, Signal::STOP);

@@ -7,7 +7,8 @@ use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, command, connect};
 
 impl Pair {
-    /// What a server has of the kind, but for what expires: keys, and fields of the list of kinds.
+    /// The keys and the fields of the list of kinds that a server has of the kind, without expiring
+    /// ones.
     async fn left_on(&self, server: usize) -> Vec<String> {
         let mut redis = connect(&self.servers[server].url()).await;
         let keys = format!("*{}*", self.kind);
@@ -92,7 +93,7 @@ async fn nothing_is_dropped_while_a_server_is_away() {
     assert_eq!(drop_it().await, Dropped::Dropped);
     pair.assert_nothing_left().await;
 
-    // As whoever drops it leaves the list of a server that went away in between.
+    // The list of a server that went away during the drop.
     let mut redis = connect(&pair.servers[1].url()).await;
     let mark = format!("={}", pair.kind);
     let listed = ["HSET", "keyfall:kinds", &mark, "1", &pair.kind, "1"];

@@ -52,7 +52,7 @@ async fn the_answer_counts_the_replicas_that_have_the_write() {
         .await
         .unwrap();
     assert_eq!((cancelled, reached.replicas), (Cancelled::Cancelled, 0));
-    // Whoever does not ask does not wait, and whoever asks for less is not held up.
+    // Calls that are not durable do not wait, and calls that ask for less are not held up.
     let plain = site.client.schedule(site.key(3), "").after(HOUR).await;
     assert_eq!(plain.unwrap().reached, None);
     let jobs = [

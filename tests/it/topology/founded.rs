@@ -1,4 +1,5 @@
-//! Ledgers on a cluster of which keys are removed by our own hand: that makes none of them a torn one.
+//! Ledgers on a cluster of which keys are removed by our own hand: that makes none of them a torn
+//! one.
 
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ async fn a_dropped_kind_can_be_founded_again() {
         assert_eq!(it.client.cancel(&*key).await.unwrap(), Cancelled::Cancelled);
         let dropped = it.client.drop_kind(&it.kind).await.unwrap();
         assert_eq!(dropped, Dropped::Dropped);
-        // What it was called with is remembered.
+        // Its recent calls are remembered.
         let calls: u64 = it.ask(&format!("EXISTS {}", it.name("calls"))).await;
         assert_eq!((calls, it.keys().await < PARTS.len()), (1, true));
         it.is_whole().await;
@@ -100,8 +101,8 @@ async fn a_dropped_kind_can_be_founded_again() {
     it.is_whole().await;
 }
 
-/// How often the nodes were asked for something of the cluster, such as `nodes`; nothing where the server
-/// does not count that by itself.
+/// How often the nodes were asked for something of the cluster, such as `nodes`; nothing where the
+/// server does not count that by itself.
 async fn asked(them: &Clustered, what: &str) -> Option<u64> {
     let mut sum = None;
     let start = format!("cmdstat_cluster|{what}:calls=");
@@ -114,8 +115,8 @@ async fn asked(them: &Clustered, what: &str) -> Option<u64> {
     sum
 }
 
-/// Whether another node has something of a kind is asked for each that is unknown; which nodes there are
-/// is not.
+/// Whether another node has something of a kind is asked for each that is unknown; which nodes
+/// there are is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_list_of_nodes_is_not_requested_for_each_unknown_name() {
     const NAMES: u64 = 300;
@@ -141,7 +142,7 @@ async fn the_list_of_nodes_is_not_requested_for_each_unknown_name() {
     println!(
         "{NAMES} unknown names in {seconds} s: CLUSTER NODES {nodes:?}, GETKEYSINSLOT {keys:?}"
     );
-    // One node says who there is, and each of three primaries what it serves; once a second.
+    // One node lists the nodes, and each of three primaries its keys in the slot; once a second.
     if let (Some(nodes), Some(keys)) = (nodes, keys) {
         assert!(nodes <= 4 * (seconds + 2), "{nodes} in {seconds} s");
         // Each primary but the one that serves the slot; on a busy machine one of them once more.

@@ -8,7 +8,7 @@ use crate::forgotten::{Apart, Habit, LEASE, NAME};
 use crate::runs::eventually;
 use crate::site::{HOUR, Site, command, connect};
 
-/// What a replica says to its primary so that this turns it away, and what makes up for it.
+/// The setting with which a replica fails to authenticate at its primary, and its undoing.
 const LAGS: [&str; 4] = ["CONFIG", "SET", "masterauth", "nobody"];
 const FOLLOWS: [&str; 4] = ["CONFIG", "SET", "masterauth", ""];
 

@@ -74,7 +74,7 @@ async fn consume(client: &redis::Client) -> RedisResult<()> {
 async fn acknowledgements_on_a_cluster_survive_moving_slots() {
     let them = Clustered::start().await;
     let (url, client) = (them.url(), Client::connect(&them.url()).await.unwrap());
-    // What is not acknowledged in time comes again, on a busy machine more often.
+    // Unacknowledged jobs come again, on a busy machine more often.
     let patient = RetryPolicy::fixed(ms(100)).unwrap().attempts(10_000);
     let lease = Duration::from_secs(5);
     let mails = list(&url, LIST).acknowledged().lease(lease);

@@ -31,8 +31,8 @@ fn kind_on(server: u16, app: &str) -> String {
         .unwrap()
 }
 
-/// Somebody connects who finds all servers, until this holds. On a busy machine one of them may be
-/// taken for away.
+/// Connects a client that finds all servers, as soon as this holds. On a busy machine one of them
+/// may be taken for away.
 async fn client_of_all_servers<T>(pair: &Pair, found: impl AsyncFn() -> Option<T>) -> (Client, T) {
     eventually("it is told", async || {
         let client = Client::connect(&pair.url()).await.ok()?;
@@ -62,7 +62,8 @@ async fn a_kind_begun_in_an_outage_is_paused_before_its_first_job() {
     assert!(error.is_retryable(), "{error}");
 
     pair.servers[1].restart().await.unwrap();
-    // Whoever has stored the first job of a kind says so to all, and is held up before that.
+    // The client that stores the first job of a kind lists it on all servers, and is held up before
+    // that.
     proxy.freeze_at("created:");
     let scheduling = eventually("it is scheduled", async || {
         client.schedule(&key, "").await.ok()
@@ -94,7 +95,7 @@ async fn a_missed_pause_holds_on_the_server_before_the_first_claim() {
         "{error}"
     );
     pair.servers[1].restart().await.unwrap();
-    // Whoever comes first has told it, and claims afterwards.
+    // The first client brings the rules to the server, and claims afterwards.
     let mut redis = connect(&pair.servers[1].url()).await;
     let calls = calls_of(&mut redis, &pair.kind).await;
     let looked = async || is_paused(&mut redis.clone(), &calls).await.then_some(());
@@ -220,10 +221,10 @@ async fn a_ledger_that_is_told_a_layout_while_the_first_is_away_is_paused_as_its
             names[0].clone()
         };
         let (one, three) = (ledger(&mut redis, 1).await, ledger(&mut redis, 3).await);
-        // Whoever resharded it did not come to tell the last one.
+        // The client that resharded it died before it told the last ledger.
         let _: u64 = command(&mut redis, &["DEL", &three]).await;
         if by_rule {
-            // Nor this one, so that nobody who is there knows anything but the rule.
+            // Nor this one, so that the available server knows only the rule.
             let _: u64 = command(&mut redis, &["DEL", &one]).await;
         } else {
             let _: u64 = command(&mut redis, &["HDEL", "keyfall:paused", &pair.kind]).await;

@@ -12,7 +12,7 @@ use crate::encrypted::Authority;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Site, ms};
 
-/// Schedules jobs until it is told to stop, and keeps those that were acknowledged.
+/// Schedules jobs until it is told to stop, and keeps the acknowledged ones.
 async fn schedule_some(client: &Client, app: &str, from: u64, count: u64) -> Vec<String> {
     let mut ids = Vec::new();
     for id in from..from + count {
@@ -64,7 +64,7 @@ async fn faults_of_sentinels_are_reported_with_the_remedy() {
             .to_string()
             .contains("is a sentinel: write redis+sentinel://")
     );
-    // Those that do not answer are no hindrance, wherever they stand.
+    // Sentinels that do not answer are no hindrance, at any place in the URL.
     let some_away = url.replace("//", "//127.0.0.1:1,");
     Client::connect(&some_away).await.unwrap();
 }
@@ -197,7 +197,7 @@ async fn a_hanging_sentinel_delays_nothing() {
     them.fail_over().await;
     them.fails_over_from(old).await;
     schedule_some(&client, "sentinel-hangs", 5, 5).await;
-    // Now it knows what was, until the others have told it.
+    // Now it knows the old primary, until the others have told it the new one.
     them.signal_sentinel(0, Signal::CONT);
     let other = Client::connect(&them.url()).await.unwrap();
     schedule_some(&other, "sentinel-hangs", 10, 5).await;

@@ -12,7 +12,7 @@ use super::nodes::Node;
 use crate::runs::eventually;
 use crate::site::connect;
 
-/// What the sentinels call the primary.
+/// The name of the primary for the sentinels.
 const NAME: &str = "main";
 
 struct WatchingSentinel {
@@ -24,14 +24,14 @@ struct WatchingSentinel {
     password: Option<&'static str>,
 }
 
-/// What is asked of whoever connects.
+/// The requirements for connections.
 #[derive(Default, Clone)]
 pub(super) struct SentinelTerms {
     /// The password of the sentinels.
     pub(super) password: Option<&'static str>,
     /// Whether a primary that is silent, as on a busy machine, is left in its place.
     pub(super) is_steady: bool,
-    /// What the servers are told beside.
+    /// Further arguments of the servers.
     pub(super) args: &'static [&'static str],
     /// TLS, by the files `ca.pem`, `redis.pem` and `redis.key` in this folder.
     pub(super) tls: Option<PathBuf>,
@@ -45,7 +45,7 @@ pub(super) struct Sentineled {
 }
 
 impl SentinelTerms {
-    /// What a server is told of TLS, by name and value; and the port of it.
+    /// The TLS settings of a server, by name and value; and its TLS port.
     fn tls(&self) -> Option<(u16, Vec<[String; 2]>)> {
         let folder = self.tls.as_ref()?;
         let file = |name: &str| folder.join(name).display().to_string();
@@ -201,8 +201,8 @@ impl Sentineled {
         self.sentinels[place].process.signal(signal);
     }
 
-    /// The place in `nodes` of what most sentinels that answer, which are two at the least, take for
-    /// the primary.
+    /// The place in `nodes` of what most sentinels that answer, which are two at the least, take
+    /// for the primary.
     pub(super) async fn primary(&self) -> usize {
         let ports = eventually("sentinels say where the primary is", async || {
             let mut ports = Vec::new();

@@ -153,7 +153,7 @@ async fn jobs_are_spread_over_the_servers_and_every_call_finds_them() {
                 let home = server_of(kind, shard.parse().unwrap(), 2);
                 assert_eq!(usize::from(home), place, "{name}");
             }
-            // Those that were left behind are taken away when nobody waits any more.
+            // Leftover jobs are removed when nobody waits any more.
             let triggers = eventually("each trigger is where its ledger is", async || {
                 let triggers: Vec<String> = command(&mut redis, &["KEYS", &pair.key("*")]).await;
                 let is_home = |trigger: &String| {

@@ -32,7 +32,7 @@ async fn keys_of(runs: &mut Runs, count: usize) -> BTreeSet<String> {
     keys
 }
 
-/// Waits until each of these has run; what a call that had to be repeated did may run twice.
+/// Waits until each of these has run; the job of a repeated call may run twice.
 async fn all_run(runs: &mut Runs, keys: &BTreeSet<String>) {
     let mut seen = BTreeSet::new();
     while !keys.is_subset(&seen) {
