@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_alphabets_match_those_of_keys() {
+    fn the_alphabets_match_the_rules_for_keys() {
         let kind_text = Regex::new(&format!(r"\A{KIND_TEXT}\z")).unwrap();
         let id_text = Regex::new(&format!(r"\A{ID_TEXT}\z")).unwrap();
         for c in '\0'..=char::MAX {

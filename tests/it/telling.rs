@@ -235,7 +235,7 @@ async fn waits(site: &Site, key: &str) -> (String, What) {
 }
 
 #[tokio::test]
-async fn a_story_says_what_a_pending_job_waits_for() {
+async fn a_story_says_why_a_pending_job_waits() {
     let site = Site::new("storywait").await;
     let (client, key) = (&site.client, site.key(1));
     client.schedule(&*key, "").after(HOUR).await.unwrap();
@@ -320,7 +320,7 @@ fn words_of(story: &keyfall::Story) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn a_story_says_who_must_act_on_a_stuck_job() {
+async fn a_story_names_the_actor_for_a_stuck_job() {
     let site = Site::new("storystill").await;
     let key = site.key("dies");
     site.client.schedule(&*key, "").await.unwrap();
