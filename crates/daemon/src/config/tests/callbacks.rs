@@ -58,11 +58,11 @@ fn all_faults_of_a_callback_are_reported_each_with_its_column() {
         ),
         (
             "{ http = { job_url = true, hosts = [\"https://h\"] } }",
-            "45: route.target.http.hosts: `job_urls`: \"https://h\" is no host",
+            "45: route.target.http.hosts: `job_urls`: \"https://h\" is not a host",
         ),
         (
             "{ http = { url = \"http://h\", networks = [\"10\"] } }",
-            "50: route.target.http.networks: `networks`: \"10\" is no network",
+            "50: route.target.http.networks: `networks`: \"10\" is not a network",
         ),
         (
             "{ http = { url = \"http://h\", secret_env = \"NOBODY_HAS_IT\" } }",
