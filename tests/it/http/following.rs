@@ -340,24 +340,35 @@ async fn a_job_without_a_route_is_scheduled_with_a_warning() {
     let put = async |key: &str| {
         let path = format!("/v1/jobs/{key}");
         let (status, answer) = daemon.send("PUT", &path, json!({"after": "1h"})).await;
-        assert_eq!(status, 201, "{answer}");
+        assert!(matches!(status, 200 | 201), "{answer}");
         answer
     };
-    // Its own route is known at once.
-    let answer = put(&site.key(1)).await;
-    assert!(answer.get("warnings").is_none(), "{answer}");
     let stray = "http-warned-stray:it:job:1";
-    let answer = put(stray).await;
-    let warning = &answer["warnings"][0];
-    assert_eq!(warning["code"], "unrouted", "{answer}");
-    let detail = warning["detail"].as_str().unwrap();
     let said = format!("no live worker has a route for {stray}");
-    assert!(detail.starts_with(&said), "{detail}");
+    let is_said = |warning: &Value| {
+        let detail = warning["detail"].as_str();
+        warning["code"] == "unrouted" && detail.is_some_and(|detail| detail.starts_with(&said))
+    };
+    // On a machine that is busy, the routes are not read in time, or the daemon's heartbeat is late:
+    // then there is no warning, or another.
+    eventually("its own route is known", async || {
+        let answer = put(&site.key(1)).await;
+        answer.get("warnings").is_none().then_some(())
+    })
+    .await;
+    eventually("a job without a route leads to a warning", async || {
+        let answer = put(stray).await;
+        is_said(&answer["warnings"][0]).then_some(())
+    })
+    .await;
     let line = json!({"call": "schedule", "key": stray, "after": "1h"});
-    let answer = daemon.request("POST", "/v1/batch").body(line.to_string());
-    let answer = answer.send().await.unwrap().text().await.unwrap();
-    let answer: Value = serde_json::from_str(&answer).unwrap();
-    assert_eq!(answer["result"]["warnings"][0], *warning);
+    eventually("a line of a batch leads to the same", async || {
+        let answer = daemon.request("POST", "/v1/batch").body(line.to_string());
+        let answer = answer.send().await.unwrap().text().await.unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        is_said(&answer["result"]["warnings"][0]).then_some(())
+    })
+    .await;
     for key in [&*site.key(1), stray] {
         site.client.cancel(key).await.unwrap();
     }
