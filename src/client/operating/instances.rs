@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::join_all;
+
 use super::partial::PartialView;
 use crate::client::{Client, Unseen};
 use crate::error::{Error, ErrorKind, Result};
@@ -11,8 +13,11 @@ use crate::instance::{CANCELS, Description, Takes};
 use crate::key::Kind;
 use crate::routing::Coverage;
 use crate::settings::{BATCH, OVERDUE, SILENCE};
-use crate::store::Alive;
+use crate::store::{Alive, Ledger};
 use crate::time::UnixMs;
+
+/// How many ledgers are read at the same time.
+const AT_ONCE: usize = 32;
 
 /// A running [`Worker`](crate::Worker), as it describes itself to other workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,32 +160,41 @@ impl Client {
         let texts: HashMap<&str, ()> = live.iter().map(|(_, text)| (text.as_str(), ())).collect();
         let read = |text: &str| serde_json::from_str::<Description>(text).ok()?.takes().ok();
         let takes: Vec<Takes> = texts.into_keys().filter_map(read).collect();
-        let mut unrouted = Vec::new();
-        let mut view = PartialView::now(self.store());
+        let mut shards = Vec::new();
         for kind in kinds {
             let coverage = |one: &Takes| one.coverage(kind.as_str());
-            let is_whole = |one: &Takes| matches!(coverage(one), Coverage::Whole(_));
-            if takes.iter().any(is_whole) {
+            if takes
+                .iter()
+                .any(|one| matches!(coverage(one), Coverage::Whole(_)))
+            {
                 continue;
             }
-            let has_none = takes.iter().all(|one| coverage(one) == Coverage::None);
-            let mut jobs = 0;
-            for shard_client in self.kind_shards_to_look(kind.as_str())?.all() {
-                let ledger = &shard_client.ledger;
-                let count = async {
-                    if has_none {
-                        return Ok(ledger.tally(until).await?.pending);
-                    }
-                    let sweep = ledger.sweep(OVERDUE, (0, 0), BATCH, until).await?;
-                    let keys = sweep.overdue.iter().filter_map(|id| kind.key(id).ok());
-                    let unrouted = |key: &_| takes.iter().all(|one| one.route_of(key).is_none());
-                    Ok(keys.filter(unrouted).count() as u64)
-                };
-                // Jobs on a server that is away cannot run, even if they have a route.
-                jobs += view.see(ledger, count).await?.unwrap_or(0);
+            let has_no_route = takes.iter().all(|one| coverage(one) == Coverage::None);
+            for shard in self.kind_shards_to_look(kind.as_str())?.all() {
+                shards.push((kind.clone(), shard.clone(), has_no_route));
             }
-            if jobs > 0 {
-                unrouted.push(Unrouted { kind, jobs });
+        }
+        let mut unrouted: Vec<Unrouted> = Vec::new();
+        let mut view = PartialView::now(self.store());
+        for some in shards.chunks(AT_ONCE) {
+            let there = some
+                .iter()
+                .filter(|(_, shard, _)| !view.misses(&shard.ledger));
+            let asked = there.map(async |(kind, shard, has_no_route)| {
+                let jobs = jobs_without_route(kind, &shard.ledger, *has_no_route, &takes, until);
+                (kind, &shard.ledger, jobs.await)
+            });
+            for (kind, ledger, jobs) in join_all(asked).await {
+                // Jobs on a server that is away cannot run, even if they have a route.
+                let jobs = view.take(ledger, jobs)?.unwrap_or(0);
+                match unrouted.last_mut() {
+                    Some(last) if last.kind == *kind => last.jobs += jobs,
+                    _ if jobs > 0 => unrouted.push(Unrouted {
+                        kind: kind.clone(),
+                        jobs,
+                    }),
+                    _ => {}
+                }
             }
         }
         Ok(UnroutedKinds {
@@ -188,6 +202,23 @@ impl Client {
             unseen: view.unseen(),
         })
     }
+}
+
+/// The number of waiting jobs in one ledger that none of these instances has a route for.
+async fn jobs_without_route(
+    kind: &Kind,
+    ledger: &Ledger,
+    has_no_route: bool,
+    takes: &[Takes],
+    until: Instant,
+) -> Result<u64> {
+    if has_no_route {
+        return Ok(ledger.tally(until).await?.pending);
+    }
+    let sweep = ledger.sweep(OVERDUE, (0, 0), BATCH, until).await?;
+    let keys = sweep.overdue.iter().filter_map(|id| kind.key(id).ok());
+    let is_unrouted = |key: &_| takes.iter().all(|one| one.route_of(key).is_none());
+    Ok(keys.filter(is_unrouted).count() as u64)
 }
 
 impl Deref for Instances {
