@@ -1,9 +1,10 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo picture test topology extremes chaos model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help nightly package capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo picture test topology extremes chaos mutants mutants-sample model http-check webhooks-check consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
-# `make model` the names of the checks, of `make versions` the names of the servers.
+# `make model` the names of the checks, of `make versions` the names of the servers, of `make mutants`
+# words that the names of the faults contain.
 DURATION = 300
 SEED = $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 ONLY =
@@ -43,16 +44,24 @@ chaos: deps faketime ## Inject faults into Redis, workers and network, and accou
 	KEYFALL_CHAOS_SECONDS=$(DURATION) KEYFALL_SEED=$(SEED) \
 		cargo test --workspace --all-features --test chaos -- $(if $(ONLY),"$(ONLY)")
 
+mutants: deps faketime ## Plant small faults, one at a time, and list the suite that finds each: ONLY=claim
+	@python3 tests/mutants/run.py $(ONLY)
+
+mutants-sample: deps ## Plant the few faults that stand for the rest
+	@python3 tests/mutants/run.py --sample
+
 # New seeds each night, and one fixed seed, so that two nights can be compared.
 nightly: ## Run the checks of a release that take too long for every change
 	cargo test --no-default-features --lib
 	$(MAKE) package
+	$(MAKE) model
 	$(MAKE) versions
 	$(MAKE) extremes
 	$(MAKE) http-check
 	$(MAKE) chaos SEED=7
 	$(MAKE) chaos
 	$(MAKE) chaos DURATION=900
+	$(MAKE) mutants
 
 model: spin ## Check the model of the protocol, in every order that its steps can take
 	@sh docs/model/check.sh $(ONLY)

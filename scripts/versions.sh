@@ -43,8 +43,8 @@ while read -r name _; do
     server=$PWD/target/servers/$name/${name%-*}-server
     log=target/servers/$name.log
     printf '%s\n' "$name"
-    case "$name" in
-        redis-7.0 | valkey-9.1) wanted="$tests $topologies" ;;
+    case "$#$name" in
+        0valkey-9.1) wanted="$tests $topologies" ;;
         *) wanted=$tests ;;
     esac
     status=0
