@@ -7,7 +7,7 @@
 --       not there
 -- Reply {'ok', now µs, layout}: the one that is there now
 -- Holds: may be repeated, and be late: a newer layout stays, since its epoch is larger, or the same
---       and nothing moves any more.
+--       and nothing moves any more. Takes the mark `founding` off a ledger.
 
 local key, field, layout, expected = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local now, stamp = now_us()
@@ -33,6 +33,7 @@ for i = 4, #ARGV, 2 do
   redis.call('HSETNX', key, ARGV[i], ARGV[i + 1])
 end
 if field == 'layout' then
+  redis.call('HDEL', key, 'founding')
   keep_for_good(key)
 end
 return {'ok', stamp, there}

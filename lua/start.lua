@@ -5,8 +5,9 @@
 -- ARGV  1 layout
 -- Reply {'ok', now µs, layout}: the one that the ledger goes by now, empty for one shard
 -- Holds: may be repeated, and be late. A ledger that has ever accepted a job, or knows a layout,
---       keeps its own. So whoever is first decides: this call, or a job that is stored here by
---       somebody who takes the kind for one of one shard.
+--       keeps its own. So the first call decides: this one, or one that stores a job here as in a
+--       kind with one shard. The mark `founding` stays until the kind is on the list, its pause
+--       rules are known, and `layout` tells this ledger so: until then the kind counts as new.
 
 local _, stamp = now_us()
 
@@ -14,7 +15,7 @@ local accepted = redis.call('HGET', KEYS[1], 'accepted')
 local layout = redis.call('HGET', KEYS[2], 'layout')
 if not accepted and not layout then
   layout = ARGV[1]
-  redis.call('HSET', KEYS[2], 'layout', layout)
+  redis.call('HSET', KEYS[2], 'layout', layout, 'founding', stamp)
   keep_for_good(KEYS[2])
 end
 return {'ok', stamp, layout or ''}

@@ -347,16 +347,14 @@ impl Server {
     ) -> Result<Option<LayoutFields>> {
         let mut get = redis::cmd("HMGET");
         get.arg(self.names.ledger(kind, shard).calls);
-        get.arg("layout").arg("paused").arg("turn").arg("history");
-        type Told = (
-            Option<String>,
-            Option<String>,
-            Option<String>,
-            Option<String>,
-        );
-        let (layout, paused, turn, history): Told = from_value(self.command(&get, until).await?)?;
-        // A ledger that was told a layout was told the other fields with it.
-        let knows = layout.is_some() || paused.is_some() || history.is_some();
+        get.arg("layout").arg("founding");
+        get.arg("paused").arg("turn").arg("history");
+        let told: [Option<String>; 5] = from_value(self.command(&get, until).await?)?;
+        let [layout, founding, paused, turn, history] = told;
+        // A ledger that was told a layout was told the other fields with it, unless the kind is
+        // still being founded.
+        let was_told = layout.is_some() && founding.is_none();
+        let knows = was_told || paused.is_some() || history.is_some();
         Ok(knows.then_some([("paused", paused), ("turn", turn), ("history", history)]))
     }
 

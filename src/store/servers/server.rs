@@ -66,6 +66,15 @@ pub(crate) struct Server {
     pub(in crate::store) slow: Slow,
 }
 
+/// Whether a place on a cluster knows a kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Yes,
+    No,
+    /// Its first ledger has been given a layout, and not all else that holds for the kind.
+    Founding,
+}
+
 impl Server {
     /// A server that has all jobs of its store.
     pub(in crate::store) fn alone(
@@ -285,14 +294,35 @@ impl Server {
         if !self.is_cluster() {
             return listed.await;
         }
-        // The list may be on a node that is away. The kind's first ledger knows as well.
-        let first = self.names.ledger(kind, 0);
-        let was_used = async {
-            Ok(self.has_field(&first.calls, "layout", until).await?
-                || self.has_field(&first.stats, "accepted", until).await?)
+        // The list may be on a node that is away. The kind's first ledger knows as well. If it says
+        // that the kind is still being founded, an entry in the list does not count: the pause
+        // rules may not be known yet.
+        let listed = async {
+            Ok(match listed.await? {
+                true => Known::Yes,
+                false => Known::No,
+            })
         };
-        let (told, _) = self.one_suffices(listed, was_used).await?;
-        Ok(told.contains(&true))
+        let (told, _) = self
+            .one_suffices(listed, self.first_ledger_knows(kind, until))
+            .await?;
+        Ok(told.contains(&Known::Yes) && !told.contains(&Known::Founding))
+    }
+
+    /// What the first ledger of a kind says about the kind.
+    async fn first_ledger_knows(&self, kind: &Kind, until: Instant) -> Result<Known> {
+        let first = self.names.ledger(kind, 0);
+        let mut get = redis::cmd("HMGET");
+        get.arg(&first.calls).arg("layout").arg("founding");
+        let told: (Option<String>, Option<String>) = from_value(self.command(&get, until).await?)?;
+        match told {
+            (_, Some(_)) => Ok(Known::Founding),
+            (Some(_), None) => Ok(Known::Yes),
+            (None, None) if self.has_field(&first.stats, "accepted", until).await? => {
+                Ok(Known::Yes)
+            }
+            (None, None) => Ok(Known::No),
+        }
     }
 
     /// True if a hash has a field.

@@ -205,6 +205,34 @@ async fn a_new_kind_is_paused_by_the_rule_that_covers_it() {
 }
 
 #[tokio::test]
+async fn a_kind_that_is_half_founded_is_still_paused_by_the_rule_that_covers_it() {
+    use crate::prefix::Prefix;
+    use crate::shards::Layout;
+
+    let bench = Bench::new().await;
+    let (store, server) = (bench.ledger.store.clone(), &bench.ledger.server);
+    let (kind, calls) = (bench.ledger.kind(), &bench.names().calls);
+    let rule = Prefix::parse(kind.as_str().split_once(':').unwrap().0).unwrap();
+    store.add_pause_rule(&rule, None, soon()).await.unwrap();
+    let is_founding = async || server.has_field(calls, "founding", soon()).await.unwrap();
+    let several = Layout::FIRST.to(4).settled();
+    server.start(kind, several, soon()).await.unwrap();
+    assert!(is_founding().await);
+    // The next client goes on where the first one was killed.
+    store.register(kind, Some(4), soon()).await.unwrap();
+    assert!(!is_founding().await);
+    for shard in 0..4 {
+        let calls = &store.names.ledger(kind, shard).calls;
+        assert!(server.has_field(calls, "paused", soon()).await.unwrap());
+    }
+    // A call that arrives late leaves no mark.
+    server.start(kind, several, soon()).await.unwrap();
+    assert!(!is_founding().await);
+    store.remove_pause_rules(&rule, None, soon()).await.unwrap();
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn a_late_call_changes_nothing_that_was_done_since() {
     let bench = Bench::new().await;
     let lane = &mut Lane::new();

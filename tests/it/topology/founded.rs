@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use keyfall::{Cancelled, Client, Dropped};
+use keyfall::{Cancelled, Client, Dropped, shard_of};
+use keyfall_testing::server::signal_to;
+use rustix::process::Signal;
 
 use super::clusters::{Clustered, ledger_of};
 use crate::runs::eventually;
-use crate::site::HOUR;
+use crate::site::{HOUR, command};
 
 /// The keys of a ledger.
 const PARTS: [&str; 13] = [
@@ -99,6 +101,49 @@ async fn a_dropped_kind_can_be_founded_again() {
     it.schedule("first").await;
     assert!(it.client.get(&*key).await.unwrap().is_some());
     it.is_whole().await;
+}
+
+/// A client was killed while it founded a kind with several shards: its first ledger has the layout.
+/// The primary at place 1 has the list of kinds, and the one at place 2 the pause rules.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_that_is_half_founded_takes_no_job_while_its_list_or_the_pause_rules_are_away() {
+    let them = Clustered::steady(&[]).await;
+    let client = Client::builder(&them.url()).default_shards(4);
+    let client = client.call_timeout(Duration::from_secs(4)).connect();
+    let client = client.await.unwrap();
+    client.prefix("founded-half").pause().await.unwrap();
+    let mut redis = Vec::new();
+    for node in &them.nodes[..2] {
+        redis.push(node.connection().await.unwrap());
+    }
+    for (app, hung) in [("founded-half1", 1), ("founded-half2", 2)] {
+        let kind = them.kinds(app).await.remove(0);
+        let name = |part: &str| format!("keyfall:{}:{part}", ledger_of(&kind));
+        let calls = name("calls");
+        let start = ["HSET", &calls, "layout", "4 1", "founding", "1"];
+        let _: u64 = command(&mut redis[0], &start).await;
+        if hung == 2 {
+            let _: u64 = command(&mut redis[1], &["HSET", "keyfall:kinds", &kind, "4 1"]).await;
+        }
+        let mut ids = (0..).map(|id: u32| id.to_string());
+        let id = ids.find(|id| shard_of(id, 4) == 0).unwrap();
+        let key = format!("{kind}:{id}");
+        signal_to(&them.nodes[hung].server, Signal::STOP);
+        let refused = client.schedule(&*key, "").after(HOUR).await.unwrap_err();
+        assert!(refused.is_retryable(), "{refused}");
+        let due: Option<f64> = command(&mut redis[0], &["ZSCORE", &name("due"), &id]).await;
+        assert_eq!(due, None, "{app}");
+        signal_to(&them.nodes[hung].server, Signal::CONT);
+        eventually("it is stored", async || {
+            client.schedule(&*key, "").after(HOUR).await.ok()
+        })
+        .await;
+        let listed: String = command(&mut redis[1], &["HGET", "keyfall:kinds", &kind]).await;
+        assert_eq!(listed, "4 1");
+        let fields: [Option<String>; 2] =
+            command(&mut redis[0], &["HMGET", &calls, "founding", "paused"]).await;
+        assert!(matches!(&fields, [None, Some(_)]), "{app}: {fields:?}");
+    }
 }
 
 /// How often the nodes were asked for something of the cluster, such as `nodes`; nothing where the
