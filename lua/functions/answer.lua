@@ -271,7 +271,7 @@ local function scheduled(keys, args)
       redis.call('HDEL', key_of(subject, NAMES.calls), 'unlisted')
     end
     return said
-  end)
+  end, true)
   if reply.err then
     return reply
   end

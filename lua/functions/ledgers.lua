@@ -82,15 +82,34 @@ local function place_of(kind, id, layout)
   return subject_of(kind, shard), place, old
 end
 
+-- Tells a new ledger what holds for its kind, as the first ledger knows it. A client that was killed
+-- while it founded the kind has told the first ledger only.
+local function tell_new_ledger(kind, subject)
+  for _, field in ipairs({'layout', 'paused', 'turn', 'history'}) do
+    local value = redis.call('HGET', calls_of(kind), field)
+    if value then
+      redis.call('HSETNX', key_of(subject, NAMES.calls), field, value)
+    end
+  end
+  keep_for_good(key_of(subject, NAMES.calls))
+end
+
 -- Calls a script for the ledger that a job is in, by the layout that the first ledger goes by. Returns
--- the reply, or an error.
-local function ask(kind, id, call)
+-- the reply, or an error. In a ledger that was told nothing there is no job to look up or cancel; one
+-- that stores a job tells it first, with `tells`.
+local function ask(kind, id, call, tells)
   local layout, fault = read_layout(kind, redis.call('HGET', calls_of(kind), 'layout'))
   if not layout then
     return fault
   end
   local subject, place, old = place_of(kind, id, layout)
   local reply = subject and call(subject, place, layout, old) or place
+  if reply[1] == 'stale' and reply[3] == '' and not layout.from then
+    if tells then
+      tell_new_ledger(kind, subject)
+    end
+    reply = call(subject, tells and place or '0', layout, old)
+  end
   if reply[1] == 'stale' then
     return refused('RESHARDING', 'the ledgers of ' .. kind .. ' disagree on the number of shards, as a '
       .. 'reshard leaves them that has just begun: repeat the call in a moment. If that does not help, '

@@ -119,6 +119,33 @@ async fn meet(site: &Site) {
     assert!(report.is_clean(), "{report:?}");
 }
 
+/// A client was killed while it founded the kind: only the first ledger knows the layout.
+#[tokio::test]
+async fn a_kind_that_is_half_founded_takes_jobs_in_all_of_its_shards() {
+    let Some((_server, site)) = site().await else {
+        return;
+    };
+    let kind = site.kind();
+    let first = format!("keyfall:{{{kind}/0}}:calls");
+    let _: u64 = site
+        .command(&["HSET", &first, "layout", "4 1", "founding", "1"])
+        .await;
+    for shard in 0..4 {
+        let mut ids = (0..).map(|id: u32| id.to_string());
+        let id = ids.find(|id| shard_of(id, 4) == shard).unwrap();
+        let key = site.key(&id);
+        let nothing: Value = site.command(&["FCALL_RO", "keyfall_get", "1", &key]).await;
+        assert_eq!(nothing, Value::Nil);
+        let absent: String = site.command(&["FCALL", "keyfall_cancel", "1", &key]).await;
+        assert_eq!(absent, "absent");
+        assert_eq!(site.placed(&id, &["x", "EX", "3600"]).await.0, "created");
+        assert!(site.client.get(&key).await.unwrap().is_some());
+    }
+    assert_eq!(site.client.shards(&kind).await.unwrap(), (4, None));
+    assert_eq!(site.client.kinds().await.unwrap().len(), 1);
+    site.assert_balanced().await;
+}
+
 #[tokio::test]
 async fn a_layout_of_a_newer_version_and_a_ledger_of_another_mind_are_refused() {
     let Some((_server, site)) = site().await else {
