@@ -133,8 +133,11 @@ struct ClientInner {
 /// One ledger (a shard of a kind), with one batcher for each operation.
 struct ShardClient {
     ledger: Arc<Ledger>,
-    /// Lanes for calls that bring batches of their own: `schedule_many` and bulk calls.
+    /// Lanes for the batches of `schedule_many`.
     lanes: LanePool,
+    /// Lanes for the pages of bulk calls. A `schedule_many` that its caller does not poll keeps its
+    /// lanes, and must not hold these calls up.
+    bulk_lanes: LanePool,
     schedules: Batcher<Placement>,
     changes: Batcher<Change>,
     updates: Batcher<Update>,
@@ -157,6 +160,7 @@ impl ShardClient {
     fn new(ledger: Arc<Ledger>, layout: Layout) -> Arc<Self> {
         Arc::new(ShardClient {
             lanes: LanePool::new(LANES),
+            bulk_lanes: LanePool::new(LANES),
             schedules: Batcher::new(ledger.clone(), ()),
             changes: Batcher::new(ledger.clone(), ()),
             updates: Batcher::new(ledger.clone(), ()),

@@ -380,8 +380,10 @@ impl Sender<'_> {
         if items.is_empty() {
             return Ok(Vec::new());
         }
-        let ShardClient { ledger, lanes, .. } = self.shard_client;
-        let mut lane = lanes.take_in_time(until).await?;
+        let ShardClient {
+            ledger, bulk_lanes, ..
+        } = self.shard_client;
+        let mut lane = bulk_lanes.take_in_time(until).await?;
         let answers = Call::send(ledger, &mut lane, &(), &items, until).await?;
         Ok(answers.into_iter().map(Ok).collect())
     }
