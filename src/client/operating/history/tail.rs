@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
+
 use super::{Happening, What, ms_of};
 use crate::client::Unseen;
 use crate::client::operating::partial::PartialView;
@@ -191,14 +193,16 @@ impl Tail {
         let page = page_of(part.len());
         let read = self.store.read_histories(part, page, wait, self.deadline());
         let added = read.await?;
-        let mut missed = Vec::new();
-        for one in &added {
+        // Where nothing was read before, nothing can have been missed.
+        let looks = { added.iter() }.filter(|one| part[one.place].1 != "0-0");
+        let looks = looks.map(async |one| {
             let (stream, entry) = part[one.place];
             let first = self.store.first_of_history(stream, self.deadline()).await?;
-            if entry != "0-0" && first.is_some_and(|first| ms_of(&first) > ms_of(entry)) {
-                missed.push(Tidings::Missed(stream.kind.clone()));
-            }
-        }
+            let is_gone = first.is_some_and(|first| ms_of(&first) > ms_of(entry));
+            Ok(is_gone.then(|| Tidings::Missed(stream.kind.clone())))
+        });
+        let missed: Result<Vec<Option<Tidings>>> = try_join_all(looks).await;
+        let missed = missed?;
         let streams: Vec<HistoryStream> =
             part.iter().map(|(stream, _)| (*stream).clone()).collect();
         if is_turn {
@@ -206,7 +210,7 @@ impl Tail {
             let full = added.iter().filter(|one| one.entries.len() == page);
             self.full = full.map(|one| streams[one.place].clone()).collect();
         }
-        self.news.extend(missed);
+        self.news.extend(missed.into_iter().flatten());
         self.take(&streams, added);
         Ok(())
     }
