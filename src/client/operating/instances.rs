@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
@@ -160,37 +161,39 @@ impl Client {
         let texts: HashMap<&str, ()> = live.iter().map(|(_, text)| (text.as_str(), ())).collect();
         let read = |text: &str| serde_json::from_str::<Description>(text).ok()?.takes().ok();
         let takes: Vec<Takes> = texts.into_keys().filter_map(read).collect();
-        let mut shards = Vec::new();
-        for kind in kinds {
-            let coverage = |one: &Takes| one.coverage(kind.as_str());
-            if takes
-                .iter()
-                .any(|one| matches!(coverage(one), Coverage::Whole(_)))
-            {
-                continue;
-            }
-            let has_no_route = takes.iter().all(|one| coverage(one) == Coverage::None);
-            for shard in self.kind_shards_to_look(kind.as_str())?.all() {
-                shards.push((kind.clone(), shard.clone(), has_no_route));
-            }
-        }
+        let coverage = |one: &Takes, kind: &Kind| one.coverage(kind.as_str());
+        let is_whole = |one: &Takes, kind| matches!(coverage(one, kind), Coverage::Whole(_));
+        let uncovered = { kinds.iter() }.filter(|kind| !takes.iter().any(|it| is_whole(it, kind)));
+        let shards = uncovered.map(|kind| {
+            let shards = self.kind_shards_to_look(kind.as_str())?;
+            Ok(shards.all().map(|it| it.ledger.clone()).collect())
+        });
+        // Made when they are needed: with thousands of kinds, all of them would take much memory.
+        let mut ledgers = shards.flat_map(|shards: Result<Vec<_>>| match shards {
+            Ok(shards) => shards.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error)],
+        });
         let mut unrouted: Vec<Unrouted> = Vec::new();
         let mut view = PartialView::now(self.store());
-        for some in shards.chunks(AT_ONCE) {
-            let there = some
-                .iter()
-                .filter(|(_, shard, _)| !view.misses(&shard.ledger));
-            let asked = there.map(async |(kind, shard, has_no_route)| {
-                let jobs = jobs_without_route(kind, &shard.ledger, *has_no_route, &takes, until);
-                (kind, &shard.ledger, jobs.await)
+        loop {
+            let some: Vec<Arc<Ledger>> = ledgers.by_ref().take(AT_ONCE).collect::<Result<_>>()?;
+            if some.is_empty() {
+                break;
+            }
+            let there = some.iter().filter(|ledger| !view.misses(ledger));
+            let asked = there.map(async |ledger| {
+                let kind = ledger.kind();
+                let has_no_route = { takes.iter() }.all(|it| coverage(it, kind) == Coverage::None);
+                let jobs = jobs_without_route(ledger, has_no_route, &takes, until);
+                (ledger, jobs.await)
             });
-            for (kind, ledger, jobs) in join_all(asked).await {
+            for (ledger, jobs) in join_all(asked).await {
                 // Jobs on a server that is away cannot run, even if they have a route.
                 let jobs = view.take(ledger, jobs)?.unwrap_or(0);
                 match unrouted.last_mut() {
-                    Some(last) if last.kind == *kind => last.jobs += jobs,
+                    Some(last) if last.kind == *ledger.kind() => last.jobs += jobs,
                     _ if jobs > 0 => unrouted.push(Unrouted {
-                        kind: kind.clone(),
+                        kind: ledger.kind().clone(),
                         jobs,
                     }),
                     _ => {}
@@ -206,7 +209,6 @@ impl Client {
 
 /// The number of waiting jobs in one ledger that none of these instances has a route for.
 async fn jobs_without_route(
-    kind: &Kind,
     ledger: &Ledger,
     has_no_route: bool,
     takes: &[Takes],
@@ -216,7 +218,7 @@ async fn jobs_without_route(
         return Ok(ledger.tally(until).await?.pending);
     }
     let sweep = ledger.sweep(OVERDUE, (0, 0), BATCH, until).await?;
-    let keys = sweep.overdue.iter().filter_map(|id| kind.key(id).ok());
+    let keys = { sweep.overdue.iter() }.filter_map(|id| ledger.kind().key(id).ok());
     let is_unrouted = |key: &_| takes.iter().all(|one| one.route_of(key).is_none());
     Ok(keys.filter(is_unrouted).count() as u64)
 }
