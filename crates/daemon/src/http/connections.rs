@@ -112,9 +112,17 @@ fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     // A client whose machine or network is gone says nothing more, and small writes go on into the
     // buffer of the system: a tail would keep its place until the system gives up, after a quarter
-    // of an hour. Only Linux can be told so.
+    // of an hour. Only Linux can be told so, and a sandbox may refuse it.
     #[cfg(target_os = "linux")]
-    socket2::SockRef::from(stream).set_tcp_user_timeout(Some(patience.min(LONGEST_PATIENCE)))?;
+    if let Err(error) =
+        socket2::SockRef::from(stream).set_tcp_user_timeout(Some(patience.min(LONGEST_PATIENCE)))
+    {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            tracing::warn!(%error, "this system cannot limit how long unacknowledged data may wait: \
+                a client that vanishes keeps its connection for a quarter of an hour");
+        });
+    }
     #[cfg(not(target_os = "linux"))]
     let _ = patience;
     Ok(())
