@@ -61,6 +61,9 @@ AREAS = [
     ("crates/cli", "commands"),
 ]
 
+# Integration tests mostly wait.
+THREADS = f"--test-threads={3 * os.cpu_count()}"
+
 # A suite that has not ended by then hangs, which a fault may cause. Each takes a fifth of it.
 LIMITS = {"unit": 400, "integration": 1800, "topology": 900, "fault suite": 900}
 
@@ -249,21 +252,23 @@ class Runner:
         arguments = [test, "--exact"] if not test.startswith("(") else []
         return self.first_failure(fault, binary, arguments, 400) is not None
 
-    def suites(self, fault):
-        """Name, binary and arguments of each run, from quick to slow."""
+    def quick_suites(self, fault):
+        """Name, binary and arguments of the runs that take seconds, the quickest first."""
         near = fault.filters()
-        threads = f"--test-threads={3 * os.cpu_count()}"
-        nearby = ("integration", self.integration, [threads, "--skip", "topology::", *near])
+        nearby = ("integration", self.integration, [THREADS, *near])
         if near:
-            yield "unit", self.units[0], [threads, *near]
+            yield "unit", self.units[0], [THREADS, *near]
         if fault.near:
             # These are few, and quicker than all unit tests.
             yield nearby
-        yield from (("unit", binary, [threads]) for binary in self.units)
+        yield from (("unit", binary, [THREADS]) for binary in self.units)
         if near and not fault.near:
             yield nearby
-        yield "integration", self.integration, [threads, "--skip", "topology::"]
-        yield "topology", self.integration, [threads, "topology::"]
+
+    def slow_suites(self):
+        """The same of the runs that take minutes, for faults that the quick ones did not find."""
+        yield "integration", self.integration, [THREADS, "--skip", "topology::"]
+        yield "topology", self.integration, [THREADS, "topology::"]
         yield "fault suite", self.chaos, []
 
     def learn_noise(self):
@@ -278,11 +283,12 @@ class Runner:
     def skipping(self, more=()):
         return [word for test in [*self.noise, *more] for word in ("--skip", test)]
 
-    def find(self, fault):
-        """The suite and the test that notice a fault, and the seconds until then."""
-        begun = time.monotonic()
+    def find(self, fault, suites, before=0):
+        """The suite and the test that notice a fault, and the seconds until then. `before` are the
+        seconds that other suites have taken."""
+        begun = time.monotonic() - before
         noise = []
-        for suite, binary, arguments in self.suites(fault):
+        for suite, binary, arguments in suites:
             while True:
                 skipped = self.skipping(noise) if suite != "fault suite" else []
                 failed = self.first_failure(fault, binary, [*arguments, *skipped], LIMITS[suite])
@@ -346,20 +352,34 @@ def main():
         # All in Lua, so that the tests of the repository serve as they were built.
         runner = Runner(build(ROOT, ROOT / "target"))
     else:
-        runner = Runner(build(copy_repository(faults), WORK / "build"))
+        tree, target = copy_repository(faults), WORK / "build"
+        runner = Runner(build(tree, target))
+        # Some tests run the examples.
+        examples = ["cargo", "build", "--workspace", "--all-features", "--examples"]
+        subprocess.run(examples, cwd=tree, env=os.environ | {"CARGO_TARGET_DIR": str(target)},
+                       check=True)
         runner.learn_noise()
-    unnoticed = []
-    for number, fault in enumerate(wanted, 1):
-        before = results.get(fault.name)
-        is_known = before and before["version"] == fault.version() and before["suite"]
-        if not (is_known and not options.again and not options.sample):
-            print(f"{number} of {len(wanted)}: {fault.name}", flush=True)
-            results[fault.name] = runner.find(fault) | {"version": fault.version()}
+    # The quick suites find most faults. So the table is almost complete before a slow one runs.
+    asks_anew = options.again or options.sample
+    known = {} if asks_anew else {
+        fault.name: results[fault.name] for fault in wanted
+        if results.get(fault.name, {}).get("version") == fault.version()
+    }
+
+    def search(faults, suites_of):
+        for number, fault in enumerate(faults, 1):
+            print(f"{number} of {len(faults)}: {fault.name}", flush=True)
+            before = known.get(fault.name, {}).get("seconds", 0)
+            result = runner.find(fault, suites_of(fault), before) | {"version": fault.version()}
+            print(f"  {result['suite'] or 'nobody'} {result['test']} {result['seconds']} s", flush=True)
+            known[fault.name] = results[fault.name] = result
             RESULTS.write_text(json.dumps(results, indent=1))
-        result = results[fault.name]
-        print(f"  {result['suite'] or 'NOBODY'} {result['test']} {result['seconds']} s", flush=True)
-        if not result["suite"]:
-            unnoticed.append(fault.name)
+
+    search([fault for fault in wanted if fault.name not in known], runner.quick_suites)
+    left = [fault for fault in wanted if not known[fault.name]["suite"]]
+    print(f"The slow suites look for {len(left)} of {len(wanted)} faults.")
+    search(left, lambda _: runner.slow_suites())
+    unnoticed = [fault.name for fault in wanted if not known[fault.name]["suite"]]
     if unnoticed:
         fail("Nobody noticed: " + ", ".join(unnoticed))
     print(f"Each of {len(wanted)} faults was found.")
