@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo picture test topology extremes chaos mutants mutants-sample model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help nightly package features capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo picture test topology extremes chaos mutants mutants-sample model http-check webhooks-check consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -53,6 +53,7 @@ mutants-sample: deps ## Plant the few faults that stand for the rest
 # New seeds each night, and one fixed seed, so that two nights can be compared.
 nightly: ## Run the checks of a release that take too long for every change
 	cargo test --no-default-features --lib
+	$(MAKE) features
 	$(MAKE) package
 	$(MAKE) model
 	$(MAKE) versions
@@ -99,12 +100,15 @@ lint: toolchain ## Check formatting, lints and documentation; warnings are error
 	@cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	cargo clippy --lib --no-default-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
+
+features: toolchain ## Check that each feature compiles without the others
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --lib --features callbacks -- -D warnings
 	cargo clippy --lib --features traces -- -D warnings
 	cargo clippy --lib --no-default-features --features metrics,traces -- -D warnings
 	cargo clippy --all-targets --no-default-features -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 
 deps: toolchain redis ## Install the missing dependency: a Redis server
 
