@@ -78,7 +78,7 @@ impl Client {
                     Word::Elsewhere => {}
                     Word::Absent => return Ok(answer),
                     word => {
-                        kind_shards.is_found();
+                        kind_shards.note_jobs();
                         if Call::STORES && word != Word::Present {
                             let unlisted = answered.unlisted;
                             self.register_again(&kind_shards, unlisted, until).await?;

@@ -84,7 +84,7 @@ impl KindShards {
     }
 
     /// Records that the kind has jobs now.
-    pub(super) fn is_found(&self) {
+    pub(super) fn note_jobs(&self) {
         *self.found.lock().expect("no panic while held") = Some(Instant::now());
     }
 
@@ -209,7 +209,7 @@ impl Client {
             }
         }
         let kind_shards = self.kind_shards(kind)?;
-        kind_shards.is_found();
+        kind_shards.note_jobs();
         Ok(Some(kind_shards))
     }
 
@@ -394,7 +394,7 @@ impl Client {
             let until = until.min(Instant::now() + TOLD_AGAIN);
             let told = self
                 .store()
-                .is_listed(&kind_shards.kind, unlisted, until)
+                .take_mark_off(&kind_shards.kind, unlisted, until)
                 .await;
             if let Err(error) = told {
                 let kind = &kind_shards.kind;

@@ -288,7 +288,7 @@ impl<'a> BulkCall<'a> {
                 self.told
                     .extend(matched.into_iter().map(|seen| seen.member));
             } else if !self.dry_run {
-                let page = Sender {
+                let page = PageSender {
                     client: self.client,
                     shard_client,
                     is_moving,
@@ -313,7 +313,7 @@ impl<'a> BulkCall<'a> {
     }
 
     /// Carries out the call on a page, and counts the answers.
-    async fn carry_out(&mut self, page: Sender<'_>, seen: Vec<Seen>) -> Result<()> {
+    async fn carry_out(&mut self, page: PageSender<'_>, seen: Vec<Seen>) -> Result<()> {
         let count = seen.len();
         let kind = page.shard_client.ledger.kind();
         let change = |when, step| {
@@ -356,7 +356,7 @@ impl<'a> BulkCall<'a> {
 }
 
 /// Sends the items of a page.
-struct Sender<'a> {
+struct PageSender<'a> {
     client: &'a Client,
     /// The ledger of the page.
     shard_client: &'a ShardClient,
@@ -364,7 +364,7 @@ struct Sender<'a> {
     is_moving: bool,
 }
 
-impl Sender<'_> {
+impl PageSender<'_> {
     /// Sends the items of a page as one numbered call; if jobs are being moved, one by one, each to
     /// its present shard. Returns the answer to each item.
     async fn send<Call>(&self, items: Vec<Call>) -> Result<Vec<Result<Answered>>>

@@ -42,7 +42,7 @@ type ScheduleReplies = Vec<Result<Option<Scheduled>>>;
 /// The jobs of one call, sorted by the way they travel.
 struct Sorted {
     answers: ScheduleReplies,
-    convoys: Vec<BatchSequence>,
+    sequences: Vec<BatchSequence>,
     singles: Vec<Single>,
 }
 
@@ -91,10 +91,10 @@ impl Client {
     ) -> impl Future<Output = Vec<Result<Option<Scheduled>>>> + Send {
         let Sorted {
             answers,
-            convoys,
+            sequences,
             singles,
         } = self.sort(jobs);
-        self.send_all(answers, convoys, singles)
+        self.send_all(answers, sequences, singles)
     }
 
     /// Sorts jobs into batches, ledger by ledger. Invalid jobs get their error; jobs of a kind that
@@ -124,7 +124,7 @@ impl Client {
         }
         let mut sorted = Sorted {
             answers,
-            convoys: Vec::new(),
+            sequences: Vec::new(),
             singles: Vec::new(),
         };
         for (kind, singles) in by_kind {
@@ -135,7 +135,7 @@ impl Client {
             };
             match kind_shards.expect("the kind of a job key") {
                 moving if moving.is_moving() => sorted.singles.extend(singles),
-                kind_shards => sorted.convoys.extend(convoys(&kind_shards, singles)),
+                kind_shards => sorted.sequences.extend(sequences(&kind_shards, singles)),
             }
         }
         sorted
@@ -146,11 +146,11 @@ impl Client {
     async fn send_all(
         &self,
         mut answers: ScheduleReplies,
-        convoys: Vec<BatchSequence>,
+        sequences: Vec<BatchSequence>,
         mut singles: Vec<Single>,
     ) -> ScheduleReplies {
         let gave_up = &OnceLock::new();
-        let mut sent = stream::iter(convoys)
+        let mut sent = stream::iter(sequences)
             .map(|batches| self.send_batches(batches, gave_up))
             .buffer_unordered(LANES);
         while let Some(batches) = sent.next().await {
@@ -303,7 +303,7 @@ impl BatchSequence {
 }
 
 /// The batches of the jobs of one kind, ledger by ledger.
-fn convoys(kind_shards: &KindShards, singles: Vec<Single>) -> Vec<BatchSequence> {
+fn sequences(kind_shards: &KindShards, singles: Vec<Single>) -> Vec<BatchSequence> {
     let mut by_shard: BTreeMap<u16, BatchSequence> = BTreeMap::new();
     for single in singles {
         let shard_client = kind_shards.shard_client(single.item.key.id());

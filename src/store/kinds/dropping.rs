@@ -113,7 +113,7 @@ impl Store {
 
     /// Tells a ledger that its kind is registered now, so that it stops asking for that. A ledger
     /// that began anew since `unlisted` keeps asking.
-    pub(crate) async fn is_listed(
+    pub(crate) async fn take_mark_off(
         &self,
         kind: &Kind,
         unlisted: Unlisted,

@@ -27,7 +27,7 @@ impl SplitLedgers {
     }
 
     /// Forgets a ledger after a call on it succeeded, and logs that if it was split.
-    pub(in crate::store) fn is_whole(&self, subject: &str) {
+    pub(in crate::store) fn forget(&self, subject: &str) {
         let was_torn = self.0.lock().expect("no panic while held").remove(subject);
         if was_torn {
             tracing::info!(ledger = subject, "the ledger is whole again");

@@ -102,7 +102,7 @@ impl Server {
         self.note(subject, script.name, None);
         let sent = answer.sent.instant;
         if self.is_cluster() {
-            self.torn.is_whole(subject);
+            self.torn.forget(subject);
         }
         counters::script_took(script.name, answer.received - sent);
         let reply = Reply::parse(answer.value)?;

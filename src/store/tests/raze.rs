@@ -264,11 +264,11 @@ async fn a_new_ledger_reports_itself_until_its_kind_is_known() {
     let anew = restore("letter").await.expect("new again");
     assert_ne!(anew, begun);
     // A client that was told by the ledger before is late.
-    store.is_listed(kind, begun, soon()).await.unwrap();
+    store.take_mark_off(kind, begun, soon()).await.unwrap();
     let mut lane = Lane::new();
     assert_eq!(schedule_by(&mut lane, "job").await, Some(anew));
     for _ in 0..2 {
-        store.is_listed(kind, anew, soon()).await.unwrap();
+        store.take_mark_off(kind, anew, soon()).await.unwrap();
         assert_eq!(schedule("job").await, None);
         assert_eq!(schedule_by(&mut lane.rewound(1), "job").await, None);
         assert_eq!(restore("third").await, None);

@@ -196,7 +196,7 @@ async fn a_ledger_begins_with_its_first_job_and_again_in_an_emptied_database() {
     let begun = send(Mode::Set).await.expect("it is new");
     assert_eq!(send(Mode::Set).await, Some(begun));
     let (store, kind) = (&bench.ledger.store, bench.ledger.kind());
-    store.is_listed(kind, begun, soon()).await.unwrap();
+    store.take_mark_off(kind, begun, soon()).await.unwrap();
     assert_eq!(send(Mode::Set).await, None);
     bench.balanced().await;
 

@@ -275,7 +275,7 @@ impl Adopter {
             served.ledger.note("register", &registered);
             if let Ok(true) = registered {
                 let (kind, until) = (served.ledger.kind(), Instant::now() + PATIENCE);
-                let told = self.store.is_listed(kind, unlisted, until).await;
+                let told = self.store.take_mark_off(kind, unlisted, until).await;
                 served.ledger.note("register", &told);
             }
         }

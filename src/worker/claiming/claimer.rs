@@ -56,13 +56,13 @@ pub(crate) struct Claimer {
     /// News of jobs that clients or targets hold.
     news: mpsc::UnboundedReceiver<LeaseEvent>,
     /// The state of each ledger, by its index.
-    counters: HashMap<usize, Counter>,
+    states: HashMap<usize, LedgerState>,
     /// Rotates the ledger that is served first, so that none is always last.
     turn: usize,
 }
 
 /// The state of one ledger.
-struct Counter {
+struct LedgerState {
     /// One lane for each call under way; [`CLAIMS`] in all.
     lanes: LanePool,
     /// The search through due jobs, for a kind with several routes.
@@ -88,9 +88,9 @@ enum ClaimResult {
 /// A call under way, with its ledger.
 type Flight = BoxFuture<'static, (Arc<ServedLedger>, ClaimResult)>;
 
-impl Default for Counter {
+impl Default for LedgerState {
     fn default() -> Self {
-        Counter {
+        LedgerState {
             lanes: LanePool::new(CLAIMS),
             search: RouteSearch::default(),
         }
@@ -123,7 +123,7 @@ impl Claimer {
             lease: runner.lease(),
             runner,
             news,
-            counters: HashMap::new(),
+            states: HashMap::new(),
             turn: 0,
         }
     }
@@ -171,7 +171,7 @@ impl Claimer {
     /// Sends all calls that have a reason and a slot now.
     fn step(&mut self, flights: &FuturesUnordered<Flight>) {
         let ledgers = self.served_ledgers.all();
-        self.forget_counters(&ledgers);
+        self.forget_ended_ledgers(&ledgers);
         let means = ClaimContext {
             slots: &self.slots,
             routes: self.served_ledgers.routes(),
@@ -193,11 +193,11 @@ impl Claimer {
         self.turn = self.turn.wrapping_add(1);
         for place in 0..ledgers.len() {
             let served = &ledgers[(place + self.turn) % ledgers.len()];
-            let counter = self.counters.entry(served.index).or_default();
-            while !counter.search.is_under_way()
-                && let Some(lane) = counter.lanes.try_take()
+            let state = self.states.entry(served.index).or_default();
+            while !state.search.is_under_way()
+                && let Some(lane) = state.lanes.try_take()
             {
-                let search = &mut counter.search;
+                let search = &mut state.search;
                 let pick =
                     |ledger_inbox: &mut _| pick::next(ledger_inbox, search, served, means, waiting);
                 let Some(claim_call) = self.inbox.with(served, pick) else {
@@ -209,10 +209,10 @@ impl Claimer {
     }
 
     /// Drops the state of ledgers that are not served any more. A call under way keeps its lane.
-    fn forget_counters(&mut self, ledgers: &[Arc<ServedLedger>]) {
-        if self.counters.len() > ledgers.len() {
+    fn forget_ended_ledgers(&mut self, ledgers: &[Arc<ServedLedger>]) {
+        if self.states.len() > ledgers.len() {
             let served: HashSet<usize> = ledgers.iter().map(|served| served.index).collect();
-            self.counters.retain(|index, _| served.contains(index));
+            self.states.retain(|index, _| served.contains(index));
         }
     }
 
@@ -237,7 +237,7 @@ impl Claimer {
                 }
             },
             ClaimResult::Look { found } => {
-                let search = &mut self.counters.entry(served.index).or_default().search;
+                let search = &mut self.states.entry(served.index).or_default().search;
                 match found {
                     Ok(found) => self.inbox.with(served, |ledger_inbox| {
                         let means = ClaimContext {

@@ -13,7 +13,8 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, timeout};
 use utoipa::ToSchema;
 
-/// How long a route that was seen counts as present.
+/// The age from which on a call looks at the routes again although one of them matches its job. It
+/// does not wait for that look.
 const LASTING: Duration = Duration::from_secs(5);
 
 /// How long a missing route counts as missing: a worker may have started since.

@@ -183,7 +183,7 @@ impl<'a> Rig<'a> {
             shard: 0,
             since: UnixUs(since),
         };
-        let listed = ledger.store.is_listed(ledger.kind(), unlisted, soon());
+        let listed = ledger.store.take_mark_off(ledger.kind(), unlisted, soon());
         listed.await.unwrap();
     }
 
