@@ -154,6 +154,22 @@ async fn a_key_that_is_persisted_or_deleted_cancels_its_job() {
 }
 
 #[tokio::test]
+async fn a_job_whose_key_is_missing_after_its_time_runs() {
+    let bench = Bench::new().await;
+    bench.adopted("a").await;
+    let past = (bench.now().await - 1).to_string();
+    for set in [&bench.names().due, &bench.names().adopted] {
+        let _: u64 = bench.ask(&["ZADD", set, &past, "a"]).await;
+    }
+    bench.theirs("DEL", "a", &[]).await;
+    for why in [Gone, Missed, Lost, Seen, Over] {
+        assert_eq!(bench.adopt("a", why).await, Word::Absent, "{why:?}");
+        assert!(bench.due("a").await.is_some(), "{why:?}");
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn keys_do_not_cancel_jobs_that_were_scheduled_by_other_means() {
     let bench = Bench::new().await;
     bench.schedule("ours", after(HOUR)).await;

@@ -21,6 +21,7 @@ mod reschedule;
 mod restore;
 mod schedule;
 mod settle;
+mod streams;
 mod update;
 
 // Behaviour that several scripts share.

@@ -1,0 +1,58 @@
+//! `streams/append.lua`: entries of a stream in which several groups acknowledge.
+
+use redis::aio::MultiplexedConnection;
+
+use crate::embedded::Embedded;
+use crate::names::Names;
+use crate::settings::ClientSettings;
+use crate::store::target_redis::TargetRedis;
+
+const STREAM: &str = "orders";
+
+/// More than the server keeps in one node of a stream, which it removes as a whole.
+const ENTRIES: u32 = 300;
+
+async fn ask<T: redis::FromRedisValue>(redis: &mut MultiplexedConnection, words: &[&str]) -> T {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]).query_async(redis).await.unwrap()
+}
+
+/// The server lists groups by their names, so each order of the two is tried.
+#[tokio::test]
+async fn a_trim_is_noted_for_each_group_of_the_stream() {
+    let server = Embedded::start().await.unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    for (mine, other) in [("a", "b"), ("b", "a")] {
+        let () = ask(&mut redis, &["FLUSHALL"]).await;
+        let target = || TargetRedis::new(&server.url(), &ClientSettings::default()).unwrap();
+        target().make_group(STREAM, other).await.unwrap();
+        for _ in 0..ENTRIES {
+            let _: String = ask(&mut redis, &["XADD", STREAM, "*", "field", "value"]).await;
+        }
+        // This process has never seen the other group.
+        let target = target();
+        let mut length = u64::from(ENTRIES);
+        let mut trims = 0;
+        for number in 0..4 {
+            let lease = format!("lease{number}");
+            let fields = [("field", b"value".to_vec())];
+            let append = target.append(STREAM, mine, 10, &lease, &fields);
+            append.await.unwrap();
+            let left: u64 = ask(&mut redis, &["XLEN", STREAM]).await;
+            trims += u32::from(left <= length);
+            length = left;
+            for group in [mine, other] {
+                let notes = Names::written(STREAM, group);
+                let oldest: Option<String> = ask(&mut redis, &["HGET", &notes, "oldest"]).await;
+                let is_noted = oldest.is_some();
+                assert_eq!(
+                    is_noted,
+                    trims > 0,
+                    "{group}, after {number}, beside {mine}"
+                );
+            }
+        }
+        assert!(trims > 0, "nothing was trimmed");
+    }
+}
