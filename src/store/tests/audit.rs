@@ -6,7 +6,7 @@ use super::support::{Bench, HEADER, HOUR, State, after, bury, soon, suspect, wor
 use crate::Stats;
 use crate::flaw::Flaw;
 use crate::record::Record;
-use crate::store::ledger::script::SCAN;
+use crate::store::ledger::script::{ASIDE, SCAN};
 use crate::store::{PARTS, Verb};
 
 use State::*;
@@ -584,4 +584,24 @@ async fn a_job_that_is_named_twice_is_repaired_once() {
     let settled = bench.settle("next", &token, bury()).await;
     assert_eq!(word(settled), "buried");
     assert_eq!(bench.balanced().await.dead, 2);
+}
+
+#[tokio::test]
+async fn a_key_that_is_moved_aside_overwrites_none_that_was_moved_before() {
+    let bench = Bench::new().await;
+    let (server, due) = (&bench.ledger.server, &bench.names().due);
+    let to = format!("{due}:aside:1");
+    for value in ["first", "second"] {
+        let _: String = bench.ask(&["SET", due, value]).await;
+        let mut call = ASIDE.call(1);
+        call.arg(due).arg("zset").arg(&to);
+        let moved = server.eval(&ASIDE, &call, &server.clock, due, soon());
+        moved.await.unwrap();
+        let kept: String = bench.ask(&["GET", &to]).await;
+        assert_eq!(kept, "first");
+    }
+    let there: String = bench.ask(&["GET", due]).await;
+    assert_eq!(there, "second");
+    let _: u64 = bench.ask(&["DEL", due, &to]).await;
+    bench.balanced().await;
 }
