@@ -100,6 +100,37 @@ async fn it_fills_up_with_the_oldest_jobs_beside_the_named_ones() {
 }
 
 #[tokio::test]
+async fn a_claim_takes_as_many_jobs_as_its_reply_has_room_for() {
+    let bench = Bench::new().await;
+    // Records are read sixteen at a time, and sixteen of these are more than one reply holds.
+    let large = "x".repeat(300 << 10);
+    let named: Vec<String> = (10..28).map(|number| number.to_string()).collect();
+    for id in &named {
+        bench.schedule(id, after(Duration::ZERO)).await;
+        let record = bench.field(&bench.names().shadow, id).await.unwrap();
+        let record = String::from_utf8(record.to_vec()).unwrap() + &large;
+        let shadow = &bench.names().shadow;
+        let _: u64 = bench.ask(&["HSET", shadow, id, &record]).await;
+    }
+    let named: Vec<&str> = named.iter().map(String::as_str).collect();
+    let mut claimed = Vec::new();
+    for (named, count) in [(&named[..], 16), (&[], 2), (&[], 0)] {
+        let reply = bench.claim(named, 100).await;
+        assert_eq!(reply.jobs.len(), count);
+        assert!(reply.jobs.iter().all(|job| job.record.len() > large.len()));
+        for (answer, id) in reply.answers.iter().zip(named) {
+            let is_claimed = ids(&reply).contains(id);
+            assert_eq!(answer.answer == Word::Claimed, is_claimed, "{id}");
+            assert_eq!(answer.answer == Word::Early(0), !is_claimed, "{id}");
+        }
+        claimed.extend(ids(&reply).into_iter().map(str::to_owned));
+    }
+    claimed.sort();
+    assert_eq!(claimed, named);
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn one_id_twice_is_handed_out_once() {
     let bench = Bench::new().await;
     bench.bring("due", Due).await;

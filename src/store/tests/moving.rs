@@ -133,3 +133,46 @@ async fn a_call_by_another_layout_is_refused_and_learns_the_layout() {
     assert_eq!(pending(&bench.ledger).await, 1);
     bench.balanced().await;
 }
+
+/// A ledger that was not told of the latest layout, as after a rollback of its server.
+#[tokio::test]
+async fn a_call_by_a_newer_layout_than_that_of_the_ledger_is_refused() {
+    let (bench, other, layout, id) = on_the_way().await;
+    let calls = &other.names.calls;
+    for older in [None, Some(Layout::FIRST.to(2).to_string())] {
+        let _: u64 = bench.ask(&["DEL", calls]).await;
+        let newer = match &older {
+            None => layout,
+            Some(older) => {
+                let _: u64 = bench.ask(&["HSET", calls, "layout", older]).await;
+                layout.settled().to(2)
+            }
+        };
+        let place = newer.place(1);
+        let caller = bench.ledger.store.ledger(bench.ledger.kind(), place);
+        let items = [bench.placement(&id, after(HOUR))];
+        let mut lane = crate::store::Lane::new();
+        let placed = caller.schedule(&mut lane, &items, soon());
+        let placed = placed.await.unwrap();
+        assert_eq!(placed[0].answer, Word::Stale, "{older:?}");
+        assert_eq!(pending(&caller).await, 0);
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_late_drop_leaves_a_later_batch() {
+    let (bench, _, layout, id) = on_the_way().await;
+    let old = old(&bench, layout, &id);
+    let names = &old.names;
+    let _: u64 = bench.ask(&["HSET", &names.calls, "batch", "8"]).await;
+    let _: u64 = bench
+        .ask(&["HSET", &names.leaving, &id, "1 {\"v\":1}\n1\nold"])
+        .await;
+    for (number, left) in [(7, 1), (9, 1), (8, 0)] {
+        old.drop_batch(number, soon()).await.unwrap();
+        let leaving: u64 = bench.ask(&["HLEN", &names.leaving]).await;
+        assert_eq!(leaving, left, "{number}");
+    }
+    bench.balanced().await;
+}

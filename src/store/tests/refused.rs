@@ -310,3 +310,14 @@ async fn the_error_of_a_replica_or_an_acl_names_who_must_mend_it() {
     meek.balanced().await;
     bench.balanced().await;
 }
+
+#[tokio::test]
+async fn a_ledger_that_cannot_get_all_its_keys_says_so() {
+    let (_server, bench, _) = full().await;
+    let (server, kind) = (&bench.ledger.server, bench.ledger.kind());
+    let refused = server.found_one(kind, 1, soon()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Full, "{refused}");
+    let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    server.found_one(kind, 1, soon()).await.unwrap();
+    bench.balanced().await;
+}
