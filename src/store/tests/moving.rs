@@ -9,10 +9,15 @@ use crate::time::UnixMs;
 
 /// A bench whose ledger is being resharded to two, the other ledger, and an id that moves there.
 async fn on_the_way() -> (Bench, Arc<Ledger>, Layout, String) {
+    on_the_way_in(State::Pending).await
+}
+
+/// The same with a job in this state.
+async fn on_the_way_in(state: State) -> (Bench, Arc<Ledger>, Layout, String) {
     let bench = Bench::new().await;
     let id = (0..).map(|number| format!("job{number}"));
     let id = id.into_iter().find(|id| shard_of(id, 2) == 1).unwrap();
-    bench.bring(&id, State::Pending).await;
+    bench.bring(&id, state).await;
     let (store, kind) = (&bench.ledger.store, bench.ledger.kind());
     let layout = Layout::FIRST.to(2);
     store.spread(kind, layout, 2, soon()).await.unwrap();
@@ -174,5 +179,30 @@ async fn a_late_drop_leaves_a_later_batch() {
         let leaving: u64 = bench.ask(&["HLEN", &names.leaving]).await;
         assert_eq!(leaving, left, "{number}");
     }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_is_put_twice_arrives_once() {
+    let (bench, other, layout, id) = on_the_way_in(State::Dead).await;
+    let old = old(&bench, layout, &id);
+    let names = &old.names;
+    let taken = old.take(std::slice::from_ref(&id), Default::default(), soon());
+    taken.await.unwrap();
+    let batch: Vec<String> = bench.ask(&["HGETALL", &names.leaving]).await;
+    assert!(!batch.is_empty());
+    let mut arrived = Vec::new();
+    for _ in 0..2 {
+        old.push_on(layout, soon()).await.unwrap();
+        let letters: Vec<String> = bench.ask(&["HGETALL", &other.names.grave]).await;
+        let counters: Vec<String> = bench.ask(&["HGETALL", &other.names.stats]).await;
+        arrived.push((letters, counters));
+        let batch: Vec<&str> = batch.iter().map(String::as_str).collect();
+        let again = [&["HSET", &*names.leaving], &batch[..]].concat();
+        let _: u64 = bench.ask(&again).await;
+    }
+    assert_eq!(arrived[0], arrived[1]);
+    assert_eq!(other.tally(soon()).await.unwrap().dead, 1);
+    let _: u64 = bench.ask(&["DEL", &names.leaving]).await;
     bench.balanced().await;
 }
