@@ -556,8 +556,8 @@ async fn an_address_without_a_daemon_differs_from_an_unreachable_one() {
         .fails(1, "there is no Keyfall at");
 
     for (url, hint) in [
-        ("127.0.0.1:9276", "is no URL of a daemon"),
-        ("redis://127.0.0.1", "is no URL of a daemon"),
+        ("127.0.0.1:9276", "is not the URL of a daemon"),
+        ("redis://127.0.0.1", "is not the URL of a daemon"),
         ("http://user:secret@127.0.0.1", "without a token"),
     ] {
         let ran = count(&["--api", url]).await;

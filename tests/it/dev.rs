@@ -104,7 +104,7 @@ async fn an_unusable_port_or_directory_is_reported() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let ran = Ran::of(keyfall(&["dev", "--dir", &dir, "--port", &port])).await;
-    ran.fails(1, "cannot be had");
+    ran.fails(1, "cannot be used");
     let ran = Ran::of(keyfall(&["dev", "--port", "many"])).await;
     ran.fails(2, "invalid value");
     let mut command = keyfall(&["dev", "--dir", &dir]);

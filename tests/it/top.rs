@@ -163,7 +163,7 @@ async fn it_shows_the_rest_where_a_daemon_has_no_tail_left() {
         env!("CARGO_BIN_EXE_keyfall"),
         site.app
     ));
-    let stands_still = "these and the lag stand still: 16 tails of this token";
+    let stands_still = "these and the lag are not updated: 16 tails of this token";
     window
         .shows(&[&site.kind(), "next due in ", stands_still])
         .await;

@@ -69,7 +69,7 @@ async fn comes_back(site: Site) {
         );
     }
     let again = site.run(&format!("export {}: -o {file}", site.app)).await;
-    again.fails(1, "is there already");
+    again.fails(1, "exists already");
 
     let server = Embedded::start().await.unwrap();
     let mut other = Site::at(&server.url(), &site.app).await;

@@ -46,11 +46,11 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     }
     if !audited.searched {
         eprintln!(
-            "not all keys were looked at for kinds that are not listed: it takes a user who may \
-             `SCAN` on all servers, and at most ten million keys on each"
+            "the search for unlisted kinds did not see all keys: it needs a user who may `SCAN` \
+             on all servers, and at most ten million keys on each"
         );
     }
-    // A part that was not seen is no fault of the books.
+    // An unread part does not show a fault of the books.
     let is_unclean = |kind: &&AuditedOut| !kind.clean && kind.unseen.is_empty();
     let unclean = audited.kinds.iter().filter(is_unclean).count();
     let damaged = audited.damaged.iter().filter(|it| !it.repaired).count();
@@ -122,7 +122,7 @@ fn show(audited: &AuditOut) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One line.
+/// A finding as one line.
 fn tell(damage: &DamageOut) -> anyhow::Result<()> {
     let field = damage.field.as_deref().map(|field| format!(" {field}"));
     let done = if damage.repaired { "repaired: " } else { "" };

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Mark {
-    /// The identity of the export or import, so that no other one goes on from here.
+    /// The identity of the export or import, so that no other export or import goes on from here.
     pub(crate) of: String,
     /// The place to go on from, in the form of `--after`.
     pub(crate) after: String,
@@ -28,7 +28,7 @@ impl Bookmark {
         Bookmark(path)
     }
 
-    /// The mark of an earlier run `of` the same; `None` if there is none.
+    /// The mark of an earlier run of `of`, the same export or import; `None` if there is none.
     pub(crate) fn read(&self, of: &str) -> anyhow::Result<Option<Mark>> {
         let Some(path) = &self.0 else {
             return Ok(None);
@@ -40,7 +40,7 @@ impl Bookmark {
             Err(error) => return Err(error).context(format!("{shown} cannot be read")),
         };
         let mark: Mark = serde_json::from_slice(&text)
-            .with_context(|| format!("{shown} is no cursor file: name another"))?;
+            .with_context(|| format!("{shown} is not a cursor file: name another"))?;
         if mark.of != of {
             bail!(
                 "{shown} belongs to {}, and this is {of}: name another cursor file",
@@ -50,7 +50,7 @@ impl Bookmark {
         Ok(Some(mark))
     }
 
-    /// Stores this mark. After a crash the file holds all of it, or all of the last one.
+    /// Stores this mark. After a crash the file holds the whole mark, or the whole mark before it.
     pub(crate) fn write(&self, mark: &Mark) -> anyhow::Result<()> {
         let Some(path) = &self.0 else {
             return Ok(());

@@ -29,7 +29,8 @@ enum Command {
 
 #[derive(clap::Args, Debug)]
 struct Close {
-    /// As `keyfall breakers` lists it: with its port, if that is not the one of the scheme
+    /// The host as `keyfall breakers` lists it: with its port, unless that is the default of the
+    /// scheme
     host: String,
 
     #[command(flatten)]

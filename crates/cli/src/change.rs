@@ -44,7 +44,7 @@ pub(crate) struct Postpone {
     #[command(flatten)]
     when: When,
 
-    /// So much later than each of many jobs is due
+    /// Postpone each of many jobs by this duration
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with_all = ["after", "at"])]
     by: Option<Duration>,
 
@@ -88,7 +88,7 @@ pub(crate) async fn cancel(options: Cancel) -> anyhow::Result<()> {
     let asked = options.durably.asked();
     which.refuse_for_one("--dry-run", options.dry_run)?;
     if which.key().is_none() && asked.is_any() {
-        let one = "of many jobs, the cancel cannot be durable: name one job, or leave out \
+        let one = "a cancel of many jobs cannot be durable: name one job, or leave out \
                    `--durable` and `--fsynced`";
         return Err(Stop::wrong(one).into());
     }
@@ -122,8 +122,8 @@ pub(crate) async fn postpone(options: Postpone) -> anyhow::Result<()> {
     } = &options;
     let (after, at) = (when.after(), when.at()?);
     if when.is_open() && by.is_none() {
-        let missing = "to when? say `--after 15m` or `--at 'tomorrow 9:00'`, or, of many jobs, \
-                       `--by 1h`";
+        let missing = "the new due time is missing: give `--after 15m` or `--at 'tomorrow 9:00'`, \
+                       or, for many jobs, `--by 1h`";
         return Err(Stop::wrong(missing).into());
     }
     which.refuse_for_one("--by", by.is_some())?;

@@ -13,22 +13,22 @@ pub(crate) enum Command {
     /// Look for keys on nodes that do not serve their slots; with --yes, bring them to the right
     /// nodes
     #[command(
-        after_help = "Examples:\n  keyfall cluster mend\n  keyfall cluster mend --yes\n  keyfall cluster mend --yes --give-up app1:trans:notice/0\n\nIt may be stopped at any time; the same command goes on. Exit codes: 0 all is where it belongs,\n1 something is not; others as ever"
+        after_help = "Examples:\n  keyfall cluster mend\n  keyfall cluster mend --yes\n  keyfall cluster mend --yes --give-up app1:trans:notice/0\n\nIt may be stopped at any time; the same command goes on. Exit codes: 0 every key is on the right node,\n1 a key is not; others as in `keyfall --help`"
     )]
     Mend(Mend),
 }
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Mend {
-    /// Move them
+    /// Move the keys
     #[arg(long)]
     yes: bool,
 
-    /// The behaviour without `--yes`
+    /// Only look, which is the behaviour without `--yes`
     #[arg(long = "dry-run", hide = true, conflicts_with = "yes")]
     _dry_run: bool,
 
-    /// Delete outdated copies of ledgers that are whole on the nodes that serve them
+    /// Delete outdated copies of ledgers that are complete on the nodes that serve them
     #[arg(long, requires = "yes")]
     drop: bool,
 
@@ -111,14 +111,14 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(match (yes, mended.torn.first()) {
-        (false, _) => "nothing was moved: say `--yes` to bring it together".to_owned(),
+        (false, _) => "nothing was moved: add `--yes` to move the keys".to_owned(),
         (true, Some(torn)) => format!(
-            "no node that answers has the rest of {0}: start its node again, or go on without it \
-             by `--give-up {0}`",
+            "no node that answers has the rest of {0}: start the node that has it, or go on \
+             without it by `--give-up {0}`",
             torn.ledger
         ),
         (true, None) => {
-            "not all could be brought together: see above, and `--drop` and `--join`".to_owned()
+            "some ledgers are still in parts: see above, and `--drop` and `--join`".to_owned()
         }
     })
 }
@@ -146,7 +146,7 @@ fn told(mended: &MendedSlots) -> Told<'_> {
 
 fn show(mended: &MendedSlots) -> anyhow::Result<()> {
     if mended.slots.is_empty() && mended.is_whole() {
-        return Ok(out::line("every key is where its slot is served")?);
+        return Ok(out::line("every key is on the node that serves its slot")?);
     }
     if !mended.slots.is_empty() {
         let rows = mended.slots.iter().map(|it| {

@@ -6,7 +6,7 @@ use clap_complete::{Shell, generate};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// The shell that will read them
+    /// The shell that reads the script
     shell: Shell,
 }
 

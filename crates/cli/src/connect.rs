@@ -1,5 +1,5 @@
 //! The place of the jobs: the options of every command that reads or changes jobs, and the
-//! connection that follows from them. A further way to the jobs belongs here.
+//! connection that they describe. A further way to the jobs belongs here.
 
 use std::path::PathBuf;
 
@@ -124,7 +124,7 @@ impl Server {
         if let Ok((redis, place)) = redis {
             if place.is_beside(&from) {
                 bail!(Stop::wrong(format!(
-                    "{place} and {from} name two places that have the jobs: leave one of them out"
+                    "{place} and {from} both name a place of the jobs: leave one of them out"
                 )));
             } else if place > from {
                 return Ok(Place::Redis {
@@ -143,7 +143,7 @@ impl Server {
         let parsed = parsed.filter(|url| url.username().is_empty() && url.password().is_none());
         let url = parsed.ok_or_else(|| {
             Stop::wrong(format!(
-                "{from} is no URL of a daemon: write it as `keyfall serve` prints it, \
+                "{from} is not the URL of a daemon: write it as `keyfall serve` prints it, \
                  http://127.0.0.1:9276, without a token"
             ))
         })?;

@@ -18,7 +18,7 @@ use keyfall_daemon::shapes::{Job, ListIn, Payloads, RequeueIn, State};
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Dead {
-    /// List dead letters: of one job the latest first, of many the oldest
+    /// List dead letters: of one job the latest first, of many jobs the oldest first
     #[command(
         alias = "list",
         after_help = "Examples:\n  keyfall dead ls app1:trans:notice:\n  keyfall dead ls app1:trans:notice:42 --json"

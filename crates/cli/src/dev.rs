@@ -45,9 +45,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
         .start()
         .await
-        // That there is no server to start is no wrong flag.
+        // A missing server binary is not a wrong flag.
         .map_err(|error| anyhow!("{error}"))?;
-    // The data of a trial do not belong into version control.
+    // The data of a trial do not belong in version control.
     fs::write(options.dir.join(".gitignore"), "*\n")?;
     let answer = Answer {
         url: format!("redis://127.0.0.1:{port}"),
@@ -81,7 +81,7 @@ fn port(asked: Option<u16>) -> anyhow::Result<u16> {
     };
     match asked {
         Some(port) => free(port).with_context(|| {
-            format!("port {port} cannot be had: another `--port`, or 0 for any that is free")
+            format!("port {port} cannot be used: choose another `--port`, or 0 for any free port")
         }),
         None => Ok(free(USUAL_PORT).or_else(|_| free(0))?),
     }

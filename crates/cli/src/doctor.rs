@@ -19,7 +19,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     unasked: Unasked,
 
-    /// Show these checks only, and with --fix put right no others; separated by commas
+    /// Show these checks only, and with --fix repair no others; separated by commas
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     only: Vec<String>,
 
@@ -156,7 +156,7 @@ fn whole(finding: &FindingOut) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Many checks fail to see for one reason.
+/// One reason can keep many checks from seeing their settings.
 fn unseens(findings: &[&FindingOut]) -> anyhow::Result<()> {
     let mut rest = findings.to_vec();
     while let Some(first) = rest.first().copied() {

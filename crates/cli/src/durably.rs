@@ -1,15 +1,14 @@
-//! Durable calls: how far a command must get before it is answered.
+//! Durable calls: the replicas and disks that must have the write of a command before its answer.
 
 use keyfall_daemon::shapes::{DurableIn, ReachedOut};
 
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub(crate) struct Durably {
-    /// Wait until so many replicas have it, for a moment, and print how many do
+    /// Wait for a moment until this number of replicas has the write, and print how many have it
     #[arg(long, value_name = "N")]
     durable: Option<u32>,
 
-    /// Wait until it is on disk, too: on the disk of the primary, and on the disks of as many
-    /// replicas
+    /// Also wait until the write is on disk: on the disk of the primary, and of as many replicas
     #[arg(long)]
     fsynced: bool,
 }

@@ -116,12 +116,12 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     drop(progress);
     if running > 0 {
         eprintln!(
-            "{running} jobs were running, and are in it as pending: pause the kinds, and let the \
-             runs end, if nothing is to run twice"
+            "{running} jobs were running, and the export has them as pending: if no job may run \
+             twice, pause the kinds and wait for the runs to end before an export"
         );
     }
     if damaged > 0 {
-        bail!("{damaged} jobs are damaged and not in it: see `keyfall audit`");
+        bail!("{damaged} jobs are damaged, and the export lacks them: see `keyfall audit`");
     }
     Ok(())
 }
@@ -150,7 +150,7 @@ async fn next(
 async fn interrupted(jobs: &Jobs, job: Job) -> anyhow::Result<Option<Job>> {
     if job.successor_due.is_some() {
         let key = job.key.parse()?;
-        // The run may have ended by now: then that is pending.
+        // The run may have ended by now, and then its successor is pending.
         let mut latest = jobs.get(&key).await?;
         let next = latest.successor.take();
         return Ok(Some(next.map_or(latest, |next| *next)));
@@ -188,7 +188,7 @@ impl Sink {
         let opened = options.write(true).create_new(kept.is_none()).open(&path);
         let mut file = opened.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
-                anyhow!("{shown} is there already: name another file, or remove it")
+                anyhow!("{shown} exists already: name another file, or remove it")
             }
             _ => anyhow::Error::new(error).context(format!("{shown} cannot be written")),
         })?;
@@ -262,7 +262,7 @@ impl FromStr for Place {
         };
         let state = STATES.into_iter().find(|state| state.word() == word);
         let state =
-            state.ok_or_else(|| format!("{text:?} is no place: use one that an export named"))?;
+            state.ok_or_else(|| format!("{text:?} is not a place: use one that an export printed"))?;
         let cursor = cursor.transpose().map_err(|error| error.to_string())?;
         Ok(Place::In(state, cursor))
     }

@@ -18,13 +18,13 @@ pub(crate) enum Command {
     Install(Change),
     /// Compare the loaded library with the library of this version
     #[command(
-        after_help = "Example:\n  keyfall functions check --json\n\nExit codes: 0 it fits, 1 it does not, 3 nothing is loaded; others as ever"
+        after_help = "Example:\n  keyfall functions check --json\n\nExit codes: 0 the loaded library fits, 1 it does not fit, 3 no library is loaded; others as in `keyfall --help`"
     )]
     Check(Options),
     /// Remove the library from the server
     #[command(alias = "rm", after_help = "Example:\n  keyfall functions remove")]
     Remove(Change),
-    /// Print the library, for other ways of loading it
+    /// Print the library, to load it by other means
     #[command(
         after_help = "Example:\n  keyfall functions show | redis-cli -x FUNCTION LOAD REPLACE\n  redis-cli HSET keyfall:meta schema 1 functions 'keyfall:wake:0 keyfall'\n\nThe second line prepares the database 0"
     )]
@@ -68,7 +68,7 @@ struct Told<'a> {
     /// The state of the loaded library.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'a str>,
-    /// The version that was found, if it is another one.
+    /// The version of the loaded library, if it is another version.
     #[serde(skip_serializing_if = "Option::is_none")]
     found: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,9 +95,9 @@ async fn install(
         .explained(functions.install().await, Remedy::Redis)?;
     let done = match &before {
         LibraryState::Fits => "is there already",
-        LibraryState::Unprepared => "was there, and this database is prepared for it",
+        LibraryState::Unprepared => "was there already, and this database is prepared for it now",
         LibraryState::Absent => "is installed",
-        _ => "has taken the place of the one that was there",
+        _ => "has replaced the library of that name",
     };
     options.say(&functions, &before, done)
 }

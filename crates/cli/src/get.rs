@@ -49,7 +49,7 @@ fn fields(job: &Job) -> anyhow::Result<Vec<(&'static str, String)>> {
         fields.push(("scheduled", shown(accepted)));
     }
     if job.adopted {
-        fields.push(("adopted", "it was made of the plain key".to_owned()));
+        fields.push(("adopted", "it was made from the plain key".to_owned()));
     }
     if job.cancelled {
         fields.push(("cancelled", "it is told to stop".to_owned()));

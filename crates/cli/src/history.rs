@@ -14,7 +14,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     unasked: Unasked,
 
-    /// Keep so many entries of each from now on, a million at the most
+    /// Keep this number of entries in each history from now on, a million at the most
     #[arg(long, value_name = "ENTRIES", value_parser = clap::value_parser!(u64).range(1..))]
     keep: Option<u64>,
 
@@ -33,7 +33,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let entries = options.keep.or(options.off.then_some(0));
     let prefix = options.among.prefix();
     if entries.is_some() && prefix.is_none() && !options.among.is_all() {
-        let which = "of which kinds? Give a PREFIX, such as app1:trans:notice:, or `--all`";
+        let which = "which kinds? Give a PREFIX, such as app1:trans:notice:, or `--all`";
         return Err(Stop::wrong(which).into());
     }
     let jobs = options.server.connect().await?;

@@ -62,7 +62,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     out::table(titles, rows)?;
     for one in &answer.unrouted {
         out::line(format!(
-            "nobody has a route for {}; jobs that wait: {}",
+            "no worker has a route for {}; waiting jobs: {}",
             one.kind, one.jobs
         ))?;
     }

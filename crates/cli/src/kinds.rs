@@ -1,4 +1,4 @@
-//! `keyfall kinds`: the kinds with their numbers of jobs; and dropping an empty kind.
+//! `keyfall kinds`: lists the kinds with their counts of jobs, and drops an empty kind.
 
 use super::connect::Server;
 use super::out::{self, Form};

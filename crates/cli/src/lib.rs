@@ -80,7 +80,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Schedule a job, or replace the one of that name that is pending
+    /// Schedule a job, or replace the pending job of that name
     #[command(
         after_help = "Examples:\n  keyfall schedule app1:trans:notice:42 '{\"amount\": 990}' --after 15m\n  keyfall schedule app1:trans:notice:42 --file order.json --at 'tomorrow 9:00' --zone Europe/Berlin"
     )]
@@ -88,12 +88,12 @@ enum Command {
     /// Look a job up, or its latest dead letter
     #[command(after_help = "Example:\n  keyfall get app1:trans:notice:42 --json")]
     Get(get::Options),
-    /// Tell the story of a job, and why it waits
+    /// Show the story of a job, and why it waits
     #[command(
         after_help = "Examples:\n  keyfall why app1:trans:notice:42\n  keyfall why app1:trans:notice:42 --zone UTC --json"
     )]
     Why(why::Options),
-    /// Take jobs back, or tell them to stop if they are running
+    /// Cancel jobs; running jobs are told to stop
     #[command(
         after_help = "Examples:\n  keyfall cancel app1:trans:notice:42\n  keyfall cancel app1:trans:notice: --dry-run"
     )]
@@ -137,7 +137,7 @@ enum Command {
     Breakers(breakers::Options),
     /// Look for settings of Redis, rights, clocks and unserved jobs that can cause trouble
     #[command(
-        after_help = "Examples:\n  keyfall doctor\n  keyfall doctor --fix\n  keyfall doctor --only notify-flags,persistence --json\n\nExit codes: 0 nothing worse than a note, 1 an error, 5 a warning and no error; others as ever"
+        after_help = "Examples:\n  keyfall doctor\n  keyfall doctor --fix\n  keyfall doctor --only notify-flags,persistence --json\n\nExit codes: 0 nothing worse than a note, 1 an error, 5 a warning and no error; others as in `keyfall --help`"
     )]
     Doctor(doctor::Options),
     /// List, requeue and delete dead letters
@@ -161,7 +161,7 @@ enum Command {
         after_help = "Examples:\n  keyfall reshard app1:trans:notice\n  keyfall reshard app1:trans:notice --to 8\n\nIt can be stopped at any time; the same command goes on"
     )]
     Reshard(reshard::Options),
-    /// Look for ledgers that are in parts on two nodes of a cluster, and bring them together
+    /// Look for ledgers whose parts are on two nodes of a cluster, and bring them together
     #[command(
         subcommand,
         after_help = "Examples:\n  keyfall cluster mend\n  keyfall cluster mend --yes"
@@ -241,7 +241,7 @@ enum Command {
     Token(token::Command),
 }
 
-/// A duration of whole seconds; a number without a unit is one, too.
+/// A duration of whole seconds; a number without a unit counts as seconds.
 fn seconds(text: &str) -> Result<u64, String> {
     let seconds = match text.parse() {
         Ok(number) => number,
@@ -346,7 +346,7 @@ fn start(command: Command) -> anyhow::Result<()> {
     ended
 }
 
-/// A worker has a thread of its own, beside those of the runtime, so one core is left to it.
+/// A worker has a thread of its own, beside the threads of the runtime, so one core is left to it.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     tokio::runtime::Builder::new_multi_thread()

@@ -1,4 +1,4 @@
-//! `keyfall list` and `keyfall count`: many jobs, looked at.
+//! `keyfall list` and `keyfall count`: show and count many jobs.
 
 use keyfall::Cursor;
 
@@ -18,7 +18,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     among: Among,
 
-    /// Which of them
+    /// The state of the listed jobs
     #[arg(long, value_enum, default_value = "pending")]
     state: State,
 

@@ -66,8 +66,8 @@ struct Kinds {
 #[derive(clap::Args, Debug)]
 #[group(required = true, multiple = false)]
 struct KindsOrList {
-    /// The prefix of the kinds, such as app1:trans:notice: with the colon at its end; it includes
-    /// kinds that are used for the first time later
+    /// The prefix of the kinds, such as app1:trans:notice: with the colon at its end; it also
+    /// pauses kinds that are used for the first time later
     #[arg(value_name = "PREFIX")]
     named: Option<String>,
 

@@ -14,13 +14,13 @@ static UNSEEN: LazyLock<Regex> = LazyLock::new(|| {
         .expect("it does not change")
 });
 
-/// Replaces characters that would move the cursor, write to the clipboard or show another text than
-/// there is by a visible replacement character.
+/// Replaces characters that would move the cursor, write to the clipboard or disguise the text by a
+/// visible replacement character.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     without(text, &[])
 }
 
-/// The same, but keeps these. The end of a line or a column becomes a blank.
+/// The same, but keeps the characters in `kept`. The end of a line or a column becomes a blank.
 fn without<'a>(text: &'a str, kept: &[&str]) -> Cow<'a, str> {
     UNSEEN.replace_all(text, |unseen: &Captures<'_>| match &unseen[0] {
         it if kept.contains(&it) => it.to_owned(),
@@ -29,7 +29,8 @@ fn without<'a>(text: &'a str, kept: &[&str]) -> Cow<'a, str> {
     })
 }
 
-/// A JSON document without them, with the same meaning. Its line ends are between its strings.
+/// A JSON document without such characters, with the same meaning. Its line ends are between its
+/// strings.
 pub(crate) fn plain_json(document: &str) -> Cow<'_, str> {
     UNSEEN.replace_all(document, |unseen: &Captures<'_>| {
         if &unseen[0] == "\n" {
@@ -43,7 +44,7 @@ pub(crate) fn plain_json(document: &str) -> Cow<'_, str> {
     })
 }
 
-/// On the standard error, with the lines that it has.
+/// Prints a text on the standard error, and keeps its line ends.
 pub(crate) fn aside(text: impl AsRef<str>) {
     eprintln!("{}", without(text.as_ref(), &["\n"]));
 }

@@ -7,7 +7,7 @@ use super::plain::aside;
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// Counts towards so many of `unit`, or towards an unknown end.
+    /// Counts towards a number of `unit`, or towards an unknown end.
     pub(crate) fn new(total: Option<u64>, unit: &'static str) -> Self {
         let (bar, template) = match total {
             Some(total) => (ProgressBar::new(total), "{wide_bar} {pos} of {len} {msg}"),

@@ -69,7 +69,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         let reshard = client.reshard(&kind, shards).on_progress(|now| {
             progress.advance(usize::try_from(now.moved - seen.moved).unwrap_or(0));
             if now.running > 0 && seen.running == 0 {
-                progress.note("waiting for runs to end, which are moved then; Ctrl-C is safe");
+                progress.note("waiting for the ends of runs, to move their jobs; Ctrl-C is safe");
             }
             seen = now;
         });

@@ -93,8 +93,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let scheduled = jobs.schedule(&options.key, &job).await?;
     let done = match scheduled.placed {
         PlacedOut::Created => "is scheduled",
-        PlacedOut::Replaced => "takes the place of the one that was pending",
-        PlacedOut::Succeeds => "follows the one that is running",
+        PlacedOut::Replaced => "replaces the pending job",
+        PlacedOut::Succeeds => "follows the running job",
     };
     let reached = options.durably.told(scheduled.reached);
     let sentence = format!(

@@ -21,12 +21,12 @@ const WARNED: u8 = 5;
 pub(crate) struct Stop {
     code: u8,
     message: String,
-    /// How long to wait until the same can succeed, if the daemon said so.
+    /// The wait before the same call can succeed, if the daemon named one.
     wait: Option<Duration>,
 }
 
 impl Stop {
-    /// A flag or an argument cannot be.
+    /// A flag or an argument is wrong.
     pub(crate) fn wrong(message: impl Into<String>) -> Self {
         Stop::new(WRONG, message)
     }
@@ -41,12 +41,12 @@ impl Stop {
         Stop::new(UNAVAILABLE, message)
     }
 
-    /// Something may go wrong.
+    /// A warning, and no error.
     pub(crate) fn warned(message: impl Into<String>) -> Self {
         Stop::new(WARNED, message)
     }
 
-    /// What a call was refused with.
+    /// The error of a call that was refused.
     pub(crate) fn of_problem(problem: Problem) -> Self {
         let code = match &*problem.code {
             "invalid_key" | "invalid_time" | "invalid_policy" | "invalid_payload"
@@ -59,19 +59,19 @@ impl Stop {
         Stop::new(code, problem.detail)
     }
 
-    /// The same, not to be tried again before this time is over.
+    /// The same error, with the wait before the call may be repeated.
     pub(crate) fn after(mut self, wait: Option<Duration>) -> Self {
         self.wait = wait;
         self
     }
 
-    /// How long to wait until the same can succeed, if the daemon said so.
+    /// The wait before the same call can succeed, if the daemon named one.
     pub(crate) fn wait_of(error: &anyhow::Error) -> Option<Duration> {
         let mut causes = error.chain();
         causes.find_map(|cause| cause.downcast_ref::<Stop>()?.wait)
     }
 
-    /// Whether the same can succeed later.
+    /// Whether the same call can succeed later.
     pub(crate) fn is_passing(error: &anyhow::Error) -> bool {
         code(error) == UNAVAILABLE
     }
@@ -93,7 +93,7 @@ impl fmt::Display for Stop {
 
 impl std::error::Error for Stop {}
 
-/// Says what went wrong, and with which code the process ends.
+/// Prints the error, and returns the exit code of the process.
 pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
@@ -107,7 +107,7 @@ pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Whoever read the output has seen enough, as `head` does.
+/// Whether the reader of the output has closed it, as `head` does.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let io = error
         .chain()

@@ -1,4 +1,4 @@
-//! `keyfall tail`: what is done to jobs, as it happens.
+//! `keyfall tail`: shows the changes of jobs as they happen.
 
 use std::io;
 
@@ -14,8 +14,8 @@ use keyfall_daemon::shapes::{HappeningOut, TailIn, Time};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// Only jobs whose keys begin so, such as app1:trans:notice: with the colon at its end; all jobs,
-    /// unless it is given
+    /// The prefix of the job keys, such as app1:trans:notice: with the colon at its end; all jobs
+    /// by default
     #[arg(value_name = "PREFIX", conflicts_with = "all")]
     named: Vec<String>,
 
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     #[arg(long, hide = true)]
     all: bool,
 
-    /// Only what is one of these, such as failed,buried
+    /// Only these changes, such as failed,buried
     #[arg(long, value_name = "WORD", value_delimiter = ',', value_parser = What::parse)]
     what: Vec<What>,
 
@@ -35,11 +35,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "KEY")]
     key: Vec<JobKey>,
 
-    /// Begin with the last so many, 1000 at the most
+    /// Begin with this number of past changes, 1000 at the most
     #[arg(short = 'n', long = "last", alias = "limit", value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(..=1000))]
     last: u16,
 
-    /// The zone that times are shown in, such as Europe/Berlin; that of this system by default
+    /// The zone of the shown times, such as Europe/Berlin; by default the zone of this system
     #[arg(long, value_parser = when::zone)]
     zone: Option<TimeZone>,
 
@@ -70,21 +70,21 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         match next {
             News::Happened(it) => print(&it, &zone, options.form)?,
             News::Missed(kind) => aside(format!(
-                "{kind}: more happened than its history keeps, and some of it could not be read"
+                "{kind}: its history was trimmed before all of it could be read"
             )),
             News::Behind => aside(
-                "more may have happened while the daemon was away than it tells afterwards, its last \
-                 1000 changes: some of it is not shown; `keyfall why KEY` has the whole story of a job",
+                "the daemon was away, and repeats its last 1000 changes at the most: changes \
+                 before them may be missing here; `keyfall why KEY` has the whole story of a job",
             ),
             News::Unseen(one) => aside(format!(
-                "not seen: {}: {}; what happens there is told when it is there again",
+                "not seen: {}: {}; its changes follow when it is back",
                 one.server, one.error
             )),
             News::Away(error) => aside(format!("{error}; going on as soon as it answers")),
             News::Closed(error) => {
-                aside(format!("{error}; asking again until it tells what happens"))
+                aside(format!("{error}; asking again until it sends changes"))
             }
-            News::Open => aside("the daemon tells what happens again"),
+            News::Open => aside("the daemon sends changes again"),
         }
     }
 }

@@ -32,8 +32,8 @@ pub(crate) enum Command {
         /// The holder, and the purpose
         #[arg(long, default_value = "")]
         note: String,
-        /// Until when it is good: a time, 2027-01-01T00:00:00Z, or a while from now, 90d. For
-        /// ever, if it is not given
+        /// The end of its validity: a time, 2027-01-01T00:00:00Z, or a duration from now, 90d; by
+        /// default it never expires
         #[arg(long, value_parser = expiry)]
         expires: Option<Timestamp>,
         #[command(flatten)]
@@ -59,7 +59,7 @@ pub(crate) enum Command {
         after_help = "Example:\n  keyfall token revoke 3f9a1c20 --file tokens.toml"
     )]
     Revoke {
-        /// As `keyfall token ls` lists it
+        /// The id of the token, as `keyfall token ls` lists it
         id: String,
         #[command(flatten)]
         file: Place,
@@ -140,7 +140,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A token that was made: the only time that it is shown.
+/// A new token. Its text is shown only here.
 #[derive(Serialize)]
 struct Made<'a> {
     token: &'a str,

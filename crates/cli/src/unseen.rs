@@ -6,7 +6,7 @@ use super::plain::aside;
 use super::stop::Stop;
 use keyfall_daemon::shapes::UnseenOut;
 
-/// Prints the missing parts, and ends the command so that a script notices.
+/// Prints the missing parts, and fails with an exit code that a script can test.
 pub(crate) fn told(unseen: &[UnseenOut]) -> anyhow::Result<()> {
     if unseen.is_empty() {
         return Ok(());

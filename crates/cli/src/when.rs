@@ -16,7 +16,7 @@ const GRAMMAR: &str = "write RFC 3339, 2026-12-24T18:00:00+01:00, or a day and a
 /// When a job is due.
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct When {
-    /// Due so long from now: 90s, 15m, 2h30m, 3d
+    /// Due this long from now: 90s, 15m, 2h30m, 3d
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "at")]
     after: Option<Duration>,
 
@@ -31,7 +31,7 @@ pub(crate) struct When {
 
 impl When {
     /// # Errors
-    /// If it is no time, with exit code 2.
+    /// If the text is not a time; the exit code is 2.
     pub(crate) fn at(&self) -> Result<Option<Time>, Stop> {
         let Some(text) = &self.at else {
             return Ok(None);
@@ -71,7 +71,7 @@ pub(crate) fn time(text: &str, zone: &TimeZone, now: Timestamp) -> Result<Timest
         return Err(GRAMMAR.to_owned());
     };
     let clock = time_of_day(clock)
-        .ok_or_else(|| format!("{clock} is no time of day: write it as 9:00 or 18:30:15"))?;
+        .ok_or_else(|| format!("{clock} is not a time of day: write it as 9:00 or 18:30:15"))?;
     let today = now.to_zoned(zone.clone()).date();
     let on = |days: i64| {
         let day = today.checked_add(days.days());
@@ -81,7 +81,7 @@ pub(crate) fn time(text: &str, zone: &TimeZone, now: Timestamp) -> Result<Timest
     };
     match day.to_lowercase().as_str() {
         "today" => match on(0)? {
-            time if time <= now => Err(format!("that is over: write `tomorrow {clock:.0}`")),
+            time if time <= now => Err(format!("that time is past: write `tomorrow {clock:.0}`")),
             time => Ok(time),
         },
         "tomorrow" => on(1),
@@ -130,14 +130,14 @@ fn weekday(text: &str) -> Option<Weekday> {
         .map(|(_, day)| day)
 }
 
-/// As people read it: `2026-12-24T18:00:00Z, in 14m 59s`.
+/// A time as people read it: `2026-12-24T18:00:00Z, in 14m 59s`.
 pub(crate) fn shown(time: Time) -> String {
     // Times beyond the calendar become its last instant.
     let time = Timestamp::try_from(time.0).unwrap_or(Timestamp::MAX);
     format!("{time:.0}, {}", distance(time, Timestamp::now()))
 }
 
-/// As a log has it, in a zone: `2026-12-24 18:00:00.002`.
+/// A time as logs have it, in a zone: `2026-12-24 18:00:00.002`.
 pub(crate) fn to_the_ms(time: Time, zone: &TimeZone) -> String {
     let time = Timestamp::try_from(time.0).unwrap_or(Timestamp::MAX);
     let time = time.to_zoned(zone.clone()).datetime();
@@ -236,10 +236,10 @@ mod tests {
             ("", "RFC 3339"),
             ("9:00", "RFC 3339"),
             ("someday 9:00", "RFC 3339"),
-            ("tomorrow 9", "9 is no time of day"),
-            ("tomorrow 9:0", "9:0 is no time of day"),
-            ("tomorrow 24:00", "24:00 is no time of day"),
-            ("tomorrow +9:00", "+9:00 is no time of day"),
+            ("tomorrow 9", "9 is not a time of day"),
+            ("tomorrow 9:0", "9:0 is not a time of day"),
+            ("tomorrow 24:00", "24:00 is not a time of day"),
+            ("tomorrow +9:00", "+9:00 is not a time of day"),
             ("today 18:30", "`tomorrow 18:30:00`"),
             ("2026-12-24T18:00:00", "RFC 3339"),
         ] {

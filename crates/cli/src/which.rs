@@ -1,4 +1,4 @@
-//! Which jobs a command is about: one by its key, or many by the prefix of their keys.
+//! The selection of jobs for a command: one by its key, or many by the prefix of their keys.
 
 use std::str::FromStr;
 
@@ -16,7 +16,7 @@ pub(crate) struct Which {
     named: Option<Named>,
 
     /// The prefix of many jobs, such as app1:trans:notice: with the colon at its end, since
-    /// app1:trans:notice2 begins alike
+    /// app1:trans:notice2 begins the same way
     #[arg(long)]
     prefix: Option<String>,
 
@@ -36,7 +36,7 @@ pub(crate) struct Among {
     #[arg(long, conflicts_with = "all")]
     prefix: Option<String>,
 
-    /// All there are
+    /// All of them
     #[arg(long, hide = true)]
     all: bool,
 }
@@ -55,7 +55,7 @@ impl Among {
 /// For commands without a question: every command that changes something accepts `--yes`.
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub(crate) struct Unasked {
-    /// There is no question here
+    /// No effect: this command asks no question
     #[arg(long = "yes", hide = true)]
     _yes: bool,
 }

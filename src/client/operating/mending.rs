@@ -19,7 +19,7 @@ pub struct MendSlots {
     given_up: Vec<String>,
 }
 
-/// The answer of [`Client::mend_slots`]. Empty if every key is where its slot is served, and
+/// The answer of [`Client::mend_slots`]. Empty if every key is on the node that serves its slot, and
 /// without a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -95,7 +95,7 @@ async fn a_library_is_replaced_unless_it_is_newer_or_foreign() {
         assert_eq!(functions().state().await.unwrap(), state, "left alone");
         // The remedy, as it stands there.
         let ran = site.run(remedy.strip_prefix("keyfall ").unwrap()).await;
-        assert!(ran.out.contains("has taken the place"), "{ran:?}");
+        assert!(ran.out.contains("has replaced"), "{ran:?}");
         assert_eq!(functions().state().await.unwrap(), LibraryState::Fits);
         load_changed(&site, &from, to).await;
         let replacing = functions().replacing();
@@ -187,7 +187,7 @@ async fn the_command_installs_checks_shows_and_removes() {
     assert!(says, "{told:?}");
     site.run("functions install").await.fails(1, "--replace");
     let ran = site.run("functions install --replace").await;
-    assert!(ran.out.contains("has taken the place"), "{ran:?}");
+    assert!(ran.out.contains("has replaced"), "{ran:?}");
     site.run("functions install --library a-b")
         .await
         .fails(2, "must be 1 to 64");

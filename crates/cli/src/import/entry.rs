@@ -1,4 +1,4 @@
-//! A job that is to be imported, wherever it comes from.
+//! A job to import, from any source.
 
 use keyfall::JobKey;
 use serde::Serialize;
@@ -43,7 +43,7 @@ impl Entry {
         Entry { key, job }
     }
 
-    /// With one more header.
+    /// The same job with one more header.
     pub(super) fn header(mut self, name: &str, value: String) -> Self {
         self.job.headers.insert(name.to_owned(), value);
         self
@@ -57,14 +57,14 @@ impl Entry {
         self.job.state == State::Dead
     }
 
-    /// The call that brings it back, as a line of a batch.
+    /// The call that restores the job, as a line of a batch.
     pub(super) fn restored(self, replace: bool) -> Result<Vec<u8>, String> {
         let mut body = RestoreIn::from(self.job);
         body.replace = replace;
         line("restore", &self.key, body)
     }
 
-    /// The call that makes a job of a dead letter, due now and not tried yet.
+    /// The call that schedules a dead letter as a job that is due now and has not been tried.
     pub(super) fn requeued(self, replace: bool) -> Result<Vec<u8>, String> {
         let job = self.job;
         let body = NewJobIn {

@@ -29,14 +29,14 @@ pub(super) struct Intake<'a> {
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Report {
     scheduled: u64,
-    /// Left out, because a job of that name is there, or that very letter.
+    /// Left out, because a job of that name exists, or that very letter.
     present: u64,
-    /// Left out, for they had been due for too long.
+    /// Left out, because they had been due for too long.
     overdue: u64,
-    /// Dead letters that are dead letters again.
+    /// Dead letters that were restored as dead letters.
     dead: u64,
     pub(super) invalid: u64,
-    /// The kinds that were paused for it.
+    /// The kinds that were paused for the import.
     paused: BTreeSet<String>,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
-    /// Before the first job of the kind is there.
+    /// Pauses a kind, before its first job is stored.
     async fn pause(&mut self, kind: &str) -> anyhow::Result<()> {
         if !self.report.paused.contains(kind) {
             self.jobs

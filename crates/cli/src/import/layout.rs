@@ -28,13 +28,13 @@ pub(super) enum Unit {
 
 /// The data of the members.
 pub(super) enum Layout {
-    /// A hash has their payloads.
+    /// A hash holds the payloads of the members.
     Hash {
         payload_key: String,
         unit: Unit,
         template: Template,
     },
-    /// They are the ids of a classic delay queue, which keeps each job under its bare id; their
+    /// The members are ids of a classic delay queue, which keeps each job under its bare id; the
     /// scores are seconds.
     Classic(Names),
 }
@@ -57,7 +57,7 @@ struct Record {
 }
 
 impl Layout {
-    /// A key that has to be there, and its type.
+    /// A key that has to exist, and its type.
     pub(super) fn needs(&self) -> Option<(&str, &'static str)> {
         match self {
             Layout::Hash { payload_key, .. } => Some((payload_key, "hash")),
@@ -96,7 +96,8 @@ impl Layout {
                 payload_key,
                 template,
             )),
-            // The member goes when its time comes, and the job when it is finished or deleted.
+            // Such a queue removes the member when its time comes, and the job when it is finished
+            // or deleted.
             Layout::Classic(names) => Some(classic(names, score, &kept?)),
         }
     }
@@ -119,10 +120,10 @@ fn in_hash(
 
 fn classic(names: &Names, score: f64, kept: &[u8]) -> Result<Entry, String> {
     let job: Record = rmp_serde::from_slice(kept)
-        .map_err(|error| format!("the value under its id is no job in MessagePack: {error}"))?;
+        .map_err(|error| format!("the value under its id is not a job in MessagePack: {error}"))?;
     let kind = names.kind(&job.topic).map_err(|error| error.to_string())?;
     let key = Names::key(&kind, &job.id).map_err(|error| error.to_string())?;
-    // A consumer may have it, or a push after this one may have made it later: the later counts.
+    // A consumer may have the job, or a newer push may have made it later: the later time counts.
     let due = due(score.max(job.delay as f64), Unit::S)?;
     let entry = Entry::new(key, Time(due), job.body.as_bytes());
     Ok(entry.header(TTR, job.ttr.to_string()))
@@ -136,7 +137,7 @@ fn due(score: f64, unit: Unit) -> Result<SystemTime, String> {
     };
     if !(EARLIEST_MS..=LATEST_MS).contains(&ms) {
         return Err(format!(
-            "its score {score} is no due time of our days: is `--due-unit` right?"
+            "its score {score} is not a plausible due time: is `--due-unit` right?"
         ));
     }
     Ok(UNIX_EPOCH + Duration::from_millis(ms as u64))

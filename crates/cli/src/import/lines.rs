@@ -15,9 +15,9 @@ const LINES: usize = 500;
 
 pub(super) struct Lines {
     from: Box<dyn BufRead>,
-    /// The number of the last line.
+    /// The number of the last line that was read.
     number: u64,
-    /// Of a file, in bytes.
+    /// The size of the file, in bytes.
     pub(super) size: Option<u64>,
 }
 

@@ -82,7 +82,7 @@ pub(crate) struct Options {
     )]
     source_url: Option<String>,
 
-    /// Let it go no faster than this: 200/s, 30/m
+    /// The highest rate of the import: 200/s, 30/m
     #[arg(long, value_name = "N/s")]
     pace: Option<Pace>,
 
@@ -90,7 +90,7 @@ pub(crate) struct Options {
     #[arg(long)]
     paused: bool,
 
-    /// Leave out jobs that have been due for longer than this
+    /// Leave out jobs that have been overdue for longer than this
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     skip_overdue: Option<Duration>,
 
@@ -102,7 +102,7 @@ pub(crate) struct Options {
     #[arg(long)]
     replace: bool,
 
-    /// Skip invalid entries, instead of ending there
+    /// Skip invalid entries, instead of ending at the first
     #[arg(long)]
     skip_invalid: bool,
 
@@ -135,7 +135,7 @@ enum From {
     Ndjson,
     /// A sorted set of due times and a hash of payloads
     RedisZset,
-    /// A sorted set of due times in seconds, and each job under its bare id, as MessagePack: one
+    /// A sorted set of due times in seconds, and each job under its bare id, in MessagePack: one
     /// bucket of a delay queue after Youzan's model
     ClassicQueue,
 }
@@ -171,7 +171,7 @@ struct Batch {
     jobs: Vec<Read>,
     /// The place to go on from.
     after: String,
-    /// Its share of the whole, in the unit of the source.
+    /// The size of these entries, in the unit of the source.
     size: usize,
 }
 
@@ -208,7 +208,8 @@ pub(crate) async fn run(mut options: Options) -> anyhow::Result<()> {
                 Some(place) => format!(" with `--cursor {place}`"),
                 None => String::new(),
             };
-            format!("it ended early, and can be started again{again}: jobs that are there are left")
+            format!("it ended early, and can be started again{again}: jobs that exist are left as \
+                     they are")
         })?;
         progress.advance(batch.size);
         bookmark.write(&Mark {

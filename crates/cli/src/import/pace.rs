@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// So many a second, at the most.
+/// The most jobs a second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Pace(f64);
 
 /// Keeps to a pace.
 pub(super) struct Pacing {
     pace: Option<Pace>,
-    /// When the next may be sent.
+    /// The time at which the next job may be sent.
     next: Instant,
 }
 
@@ -29,18 +29,18 @@ impl Pacing {
         Pacing { pace, next }
     }
 
-    /// The most jobs of one call, of so many.
+    /// The most jobs of one call; `of` if there is no pace.
     pub(super) fn stride(&self, of: usize) -> usize {
         self.pace.map_or(of, Pace::stride).max(1)
     }
 
-    /// Waits until so many more may be sent.
+    /// Waits until this number of further jobs may be sent.
     pub(super) async fn wait(&mut self, jobs: usize) {
         let Some(Pace(rate)) = self.pace else {
             return;
         };
         sleep_until(self.next).await;
-        // Time that was not used is not caught up with.
+        // Time that was not used is not made up for.
         let began = Instant::now();
         self.next = began + Duration::from_secs_f64(jobs as f64 / rate);
     }

@@ -21,9 +21,9 @@ pub(super) struct Zset {
     redis: MultiplexedConnection,
     due_key: String,
     layout: Layout,
-    /// Of `ZSCAN`; `None` when all was read.
+    /// The cursor of `ZSCAN`; `None` when all members were read.
     cursor: Option<u64>,
-    /// The number of members at the beginning.
+    /// The number of members at the start of the import.
     pub(super) size: u64,
 }
 
@@ -37,7 +37,7 @@ impl Zset {
         let cursor = match after {
             Some("end") => None,
             text => Some(text.unwrap_or("0").parse().map_err(|_| {
-                Stop::wrong("`--cursor` is no place: use one that such an import named")
+                Stop::wrong("`--cursor` is not a place: use one that such an import printed")
             })?),
         };
         let config = AsyncConnectionConfig::new()

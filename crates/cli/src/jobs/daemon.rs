@@ -15,27 +15,29 @@ use tokio::time::timeout;
 use super::{Answer, Call, Parts, refused, wait_of};
 use crate::stop::Stop;
 
-/// How long a connection may take.
+/// The time limit for a connection.
 const TO_CONNECT: Duration = Duration::from_secs(10);
 
-/// How long a call on one job may take: longer than the daemon lets Redis take, as it comes.
+/// The time limit for a call on one job: longer than the default time that the daemon gives Redis.
 const FOR_ONE: Duration = Duration::from_secs(60);
 
-/// How long a call on many may.
+/// The time limit for a call on many jobs.
 const FOR_MANY: Duration = Duration::from_secs(3600);
 
-/// How long it is waited for before such a call; what takes longer is told.
+/// The longest wait before a call is repeated after a refusal with 429; a longer wait is reported
+/// instead.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// How often a call is made again that was one too many.
+/// The most repeats of a call that is refused with 429.
 const TRIES: usize = 100;
 
-/// Where a daemon is, and what it asks for.
+/// The address of a daemon, and the credentials for it.
 #[derive(Debug)]
 pub(crate) struct Address {
     pub(crate) url: Url,
     pub(crate) token: Option<String>,
-    /// The certificates of the CA that signed its own, where this system does not trust it.
+    /// The certificates of the CA that signed the certificate of the daemon, if this system does
+    /// not trust it.
     pub(crate) ca_file: Option<PathBuf>,
 }
 
@@ -51,7 +53,8 @@ impl Daemon {
         if let Some(token) = &address.token {
             let bearer = HeaderValue::from_str(&format!("Bearer {token}"));
             let mut bearer = bearer.map_err(|_| {
-                Stop::wrong("the token is none: it is one line, as `keyfall token make` prints it")
+                Stop::wrong("this is not a token: write the one line that `keyfall token make` \
+                             prints")
             })?;
             bearer.set_sensitive(true);
             headers.insert(AUTHORIZATION, bearer);
@@ -60,7 +63,7 @@ impl Daemon {
         let mut client = Client::builder()
             .default_headers(headers)
             .connect_timeout(TO_CONNECT)
-            // A POST that is sent elsewhere becomes a GET.
+            // A POST that is redirected becomes a GET.
             .redirect(Policy::none());
         if let Some(path) = &address.ca_file {
             let shown = path.display();
@@ -87,7 +90,7 @@ impl Daemon {
         self.read(answer.await?).await
     }
 
-    /// Sends a call whose answer has no end. Who makes it says that it was one too many, and waits.
+    /// Sends a call whose answer has no end. The caller reports a refusal with 429, and waits.
     pub(super) async fn open(&self, call: Call) -> anyhow::Result<Parts> {
         let begun = timeout(FOR_ONE, self.request(&call).send()).await;
         let begun = begun.map_err(|_| self.away("did not answer in time"))?;
@@ -108,7 +111,7 @@ impl Daemon {
         request.body(call.body.clone())
     }
 
-    /// The answer to a request, which is made again if it was one too many.
+    /// The answer to a request, which is repeated after a refusal with 429.
     async fn admitted<F>(&self, send: impl Fn() -> F) -> anyhow::Result<Response>
     where
         F: Future<Output = reqwest::Result<Response>>,
@@ -116,7 +119,7 @@ impl Daemon {
         for _ in 0..TRIES {
             let answer = send().await.map_err(|error| self.told(&error))?;
             match wait_of(answer.status(), answer.headers()) {
-                // Nothing was done.
+                // The daemon changed nothing.
                 Some(wait) if wait <= LONGEST_WAIT => tokio::time::sleep(wait).await,
                 _ => return Ok(answer),
             }
@@ -138,7 +141,7 @@ impl Daemon {
         })
     }
 
-    /// Fails if that is no answer of Keyfall.
+    /// Fails if Keyfall did not give this answer.
     fn check(&self, answer: &Response) -> anyhow::Result<()> {
         let status = answer.status().as_u16();
         let kind = answer.headers().get(CONTENT_TYPE);
@@ -149,7 +152,7 @@ impl Daemon {
                 | (false, "application/problem+json")
         );
         if !is_ours && matches!(status, 502..=504) {
-            // A proxy before a daemon that starts anew.
+            // A proxy answers while its daemon restarts.
             bail!(self.away(&format!(
                 "is not there: a proxy answered {}",
                 answer.status()
@@ -166,7 +169,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The rule and the remedy.
+    /// The error of a request, in words: the fault, and the remedy if there is one.
     fn told(&self, error: &reqwest::Error) -> anyhow::Error {
         let mut cause = error.source();
         let mut last = error.to_string();
@@ -196,11 +199,11 @@ impl Daemon {
     }
 }
 
-/// What TLS refused; a connection that merely ended is not that.
+/// The error of TLS, if TLS refused the connection; `None` if the connection merely ended.
 fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(refused) = error.downcast_ref::<rustls::Error>() {
         return Some(refused);
     }
-    // Its source is that of what it holds.
+    // The source of an `io::Error` is the source of its inner error, which would be skipped.
     tls_error(error.downcast_ref::<std::io::Error>()?.get_ref()?)
 }

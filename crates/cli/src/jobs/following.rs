@@ -1,5 +1,5 @@
-//! What is done to jobs, as it happens, line by line. A tail that breaks is opened again, and goes on
-//! where it was.
+//! Follows the changes of jobs as they happen, line by line. A tail that breaks is opened again,
+//! and goes on where it ended.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashSet, VecDeque};
@@ -14,57 +14,58 @@ use super::{Call, Jobs, Parts};
 use crate::stop::Stop;
 use keyfall_daemon::shapes::{AwayOut, HappeningOut, MissedOut, TailIn, TailOut, UnseenOut};
 
-/// How long to wait until a daemon is asked again that did not answer.
+/// The wait before the next call to a daemon that did not answer.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How long to wait at the most, whatever the daemon says: there may be room sooner.
+/// The longest wait before the next call, even if the daemon asks for a longer one: there may be
+/// room sooner.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// How long it may be silent: a daemon says every 15 seconds that it lives.
+/// The longest silence of a tail: a daemon sends a sign of life every 15 seconds.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How many changes a tail that is opened again begins with, the most that there can be.
+/// The number of past changes that a reopened tail begins with: the most that a daemon sends.
 const AGAIN_LAST: usize = 1000;
 
-/// How many changes are remembered: more than a tail that is opened again can repeat.
+/// The number of remembered changes: more than a reopened tail can repeat.
 const REMEMBERED: usize = 4096;
 
-/// Follows what is done to jobs.
+/// Follows the changes of jobs.
 pub(crate) struct Following {
     jobs: Jobs,
     wanted: TailIn,
     open: Option<Lines>,
-    /// How long to wait until it is opened again.
+    /// The wait before the tail is opened again.
     wait: Duration,
-    /// Whether it was said that nothing can be followed now.
+    /// Whether the caller knows that no tail is open now.
     is_closed: bool,
-    /// What comes before all else.
+    /// News that the caller gets before anything else.
     news: VecDeque<News>,
     told: Remembered,
 }
 
-/// What comes of following.
+/// One item of a tail.
 #[derive(Debug)]
 pub(crate) enum News {
-    /// Something was done to a job, or to a kind.
+    /// A job or a kind was changed.
     Happened(Box<HappeningOut>),
     /// Changes of this kind were trimmed from its history before they could be read.
     Missed(String),
-    /// So much happened while the tail was away that some of it may be missing.
+    /// There were so many changes while the tail was broken that some may be missing.
     Behind,
     /// One of several servers is away.
     Unseen(UnseenOut),
-    /// The daemon cannot read the histories now, and why.
+    /// The daemon cannot read the histories now, for this reason.
     Away(String),
-    /// The daemon is away, or has no room for a tail, and why. It is asked again.
+    /// The daemon is away or has no room for a tail, for this reason. It is asked again.
     Closed(String),
-    /// It has answered again.
+    /// The daemon has answered again.
     Open,
 }
 
 impl Following {
     /// # Errors
-    /// If it was refused, and would be again, or nobody answers.
+    /// If the daemon refuses the tail for good, or does not answer.
     pub(super) async fn new(jobs: Jobs, wanted: TailIn) -> anyhow::Result<Self> {
         let mut following = Following {
             jobs,
@@ -77,17 +78,17 @@ impl Following {
         };
         match Lines::open(&following.jobs, &following.wanted).await {
             Ok(lines) => following.open = Some(lines),
-            // The daemon is there, and has no room now.
+            // The daemon answers, but has no room now.
             Err(error) if Stop::wait_of(&error).is_some() => following.close(error)?,
             Err(error) => return Err(error),
         }
         Ok(following)
     }
 
-    /// What happened next, or what was missed, or is not seen for a while; waits for it.
+    /// Waits for the next item: a change, or a notice that changes were missed or cannot be seen.
     ///
     /// # Errors
-    /// If it was refused, and would be again.
+    /// If the daemon refuses the tail for good.
     pub(crate) async fn next(&mut self) -> anyhow::Result<News> {
         loop {
             if let Some(news) = self.news.pop_front() {
@@ -103,7 +104,7 @@ impl Following {
             };
             let line = timeout(SILENCE, lines.next()).await;
             let line =
-                line.unwrap_or_else(|_| Err(Stop::unavailable("nothing comes any more").into()));
+                line.unwrap_or_else(|_| Err(Stop::unavailable("nothing arrives any more").into()));
             match line {
                 Ok(line) => self.take(line)?,
                 Err(error) => self.close(error)?,
@@ -115,7 +116,7 @@ impl Following {
         let news = match line {
             TailOut::Alive(alive) => {
                 self.told.begin(alive.at.0);
-                // All that comes after this is to be told if it breaks.
+                // After a break, the next tail repeats all changes from here on.
                 self.wanted.last = Some(AGAIN_LAST);
                 Vec::new()
             }
@@ -136,7 +137,8 @@ impl Following {
         Ok(())
     }
 
-    /// The tail has broken, or was refused for now. That is said once, and it is opened again.
+    /// The tail has broken, or was refused for now. It is opened again; the caller hears of it
+    /// once.
     fn close(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
         if self.open.take().is_some() {
             self.told.open_again();
@@ -158,7 +160,7 @@ impl Following {
 struct Lines {
     parts: Parts,
     got: Vec<u8>,
-    /// How much of that was taken.
+    /// The number of bytes of `got` that were taken.
     taken: usize,
 }
 
@@ -180,40 +182,41 @@ impl Lines {
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let line = serde_json::from_slice(&rest[..end]);
                 self.taken += end + 1;
-                return line.context("this is no answer of Keyfall, or of another version of it");
+                return line.context("this is not an answer of Keyfall, or of another version of \
+                                     it");
             }
             self.got.drain(..self.taken);
             self.taken = 0;
             match self.parts.next().await {
                 Some(part) => self.got.extend_from_slice(&part?),
-                None => return Err(Stop::unavailable("what happens broke off").into()),
+                None => return Err(Stop::unavailable("the tail broke off").into()),
             }
         }
     }
 }
 
-/// What has been told, as far as a tail that is opened again can tell it once more.
+/// The reported changes, as far as a reopened tail can repeat them.
 #[derive(Default)]
 struct Remembered {
-    /// When the first tail was opened.
+    /// The time at which the first tail was opened.
     begun: Option<SystemTime>,
-    /// The latest, in the order in which they came.
+    /// The latest changes, in the order in which they came.
     order: VecDeque<u64>,
     known: HashSet<u64>,
-    /// Whether the next one is the first of a tail that was opened again.
+    /// Whether the next change is the first of a reopened tail.
     is_again: bool,
-    /// Whether this tail is one of those.
+    /// Whether the present tail is a reopened one, which repeats changes.
     can_repeat: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
-    /// It was told, or is older than all that is to be told.
+    /// The change was reported before, or is older than the first tail.
     Before,
-    /// Now is the first time.
+    /// The change is new.
     Now,
-    /// The same, and nothing of what was told before lies within the reach of the tail: some of what
-    /// happened since may be missing.
+    /// The change is new, and the reopened tail repeats no reported change: some changes since may
+    /// be missing.
     Behind,
 }
 
@@ -243,14 +246,14 @@ impl Remembered {
         if is_behind { Told::Behind } else { Told::Now }
     }
 
-    /// Whether it happened before the first tail began, which told what it wanted of that. How late
-    /// a change comes says nothing: a server that was away tells its changes afterwards.
+    /// Whether the change happened before the first tail began, which has reported the wanted part
+    /// of those. Only its time can say so: a server that was away sends its changes late.
     fn is_old(&self, at: SystemTime) -> bool {
         self.begun.is_some_and(|begun| at < begun)
     }
 }
 
-/// The same for the same change, whoever tells it.
+/// A number that identifies a change, whichever tail sends it.
 fn name(it: &HappeningOut) -> u64 {
     let mut hasher = DefaultHasher::new();
     (&it.kind, &it.key, &it.what, it.at.0, &it.by).hash(&mut hasher);
@@ -285,7 +288,7 @@ mod tests {
         let takes = |told: &mut Remembered, times: &[u64]| -> Vec<Told> {
             times.iter().map(|ms| told.take(&at(*ms))).collect()
         };
-        // The first tail tells what was before it as well.
+        // The first tail also reports changes from before its start.
         assert_eq!(
             takes(&mut told, &[5, 7, 6]),
             [Told::Now, Told::Now, Told::Now]
@@ -293,13 +296,13 @@ mod tests {
         told.open_again();
         let again = takes(&mut told, &[5, 6, 7, 8]);
         assert_eq!(again, [Told::Before, Told::Before, Told::Before, Told::Now]);
-        // Those of another kind that came late.
+        // A change of another kind comes late.
         told.open_again();
         assert_eq!(
             takes(&mut told, &[7, 4, 9]),
             [Told::Before, Told::Now, Told::Now]
         );
-        // All that it begins with is new.
+        // The tail begins with new changes only.
         told.open_again();
         assert_eq!(takes(&mut told, &[90, 91]), [Told::Behind, Told::Now]);
     }
@@ -311,7 +314,7 @@ mod tests {
         assert_eq!(told.take(&at(60_000)), Told::Now);
         told.open_again();
         assert_eq!(told.take(&at(60_000)), Told::Before);
-        // By a server that was away for a minute.
+        // It comes from a server that was away for a minute.
         assert_eq!(told.take(&at(1000)), Told::Now);
     }
 
@@ -355,7 +358,7 @@ mod tests {
         json!({"happened": at(ms)})
     }
 
-    /// What comes next, in a word, and when it happened.
+    /// The next item as a text: its name and, for a change, its time.
     async fn next(following: &mut Following) -> String {
         match following.next().await.unwrap() {
             News::Happened(it) => {
@@ -396,13 +399,13 @@ mod tests {
     async fn what_may_be_missing_after_a_break_is_said() {
         let jobs = jobs([
             lines(&[alive(), happened(5)]),
-            // Nothing comes of it, and nothing is said of that.
+            // An empty tail, which causes no news.
             lines(&[]),
             lines(&[alive(), happened(5), happened(6)]),
             lines(&[alive(), happened(90), happened(91)]),
         ]);
         let mut following = jobs.follow(TailIn::default()).await.unwrap();
-        let broken = "closed: what happens broke off";
+        let broken = "closed: the tail broke off";
         for expected in ["happened 5", broken, "Open", "happened 6"] {
             assert_eq!(next(&mut following).await, expected);
         }

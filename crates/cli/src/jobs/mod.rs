@@ -1,11 +1,11 @@
-//! The jobs, wherever they are: on a Redis, or behind a daemon. Both are asked by the same calls,
-//! those of the HTTP API, and so each command is written once and says the same of both.
+//! The jobs on a Redis or behind a daemon. Both take the calls of the HTTP API, so each command is
+//! written once, and its output is the same for both.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
-//! | [`redis`] | carries the calls out in this process, with a client of Redis |
-//! | [`daemon`] | sends them to a daemon |
-//! | [`following`] | reads what is done to jobs, line by line, wherever they are |
+//! | [`redis`] | carries out the calls in this process, with a client of Redis |
+//! | [`daemon`] | sends the calls to a daemon |
+//! | [`following`] | follows the changes of jobs, line by line |
 
 mod daemon;
 mod following;
@@ -36,7 +36,7 @@ use keyfall_daemon::shapes::{
 pub(crate) use self::daemon::Address;
 pub(crate) use self::following::{Following, News};
 
-/// The way to them. Clones share it.
+/// The way to the jobs. Clones share one connection.
 #[derive(Clone)]
 pub(crate) enum Jobs {
     Redis(Redis),
@@ -46,12 +46,12 @@ pub(crate) enum Jobs {
 /// A request.
 struct Call {
     method: &'static str,
-    /// What stands between the slashes, not yet encoded.
+    /// The segments of the path, not yet encoded.
     path: Vec<String>,
-    /// What stands behind the `?`.
+    /// The parameters behind the `?`.
     query: Vec<(String, String)>,
     body: Vec<u8>,
-    /// Whether it is about many jobs, and so may take long.
+    /// Whether the call is about many jobs, and so may take long.
     is_long: bool,
 }
 
@@ -61,7 +61,7 @@ type Parts = BoxStream<'static, anyhow::Result<Bytes>>;
 /// An answer that Keyfall gave.
 struct Answer {
     status: u16,
-    /// How long to wait until the same is asked again, if that was too much now.
+    /// The wait before the same request may be repeated, if it was refused with 429.
     wait: Option<Duration>,
     body: Vec<u8>,
 }
@@ -72,7 +72,7 @@ impl Jobs {
     }
 
     /// # Errors
-    /// If the CA cannot be used.
+    /// If the certificates of the CA cannot be used.
     pub(crate) fn behind(address: Address) -> anyhow::Result<Self> {
         Ok(Jobs::Daemon(Daemon::new(address)?))
     }
@@ -136,7 +136,7 @@ impl Jobs {
         self.ask(call.long()).await
     }
 
-    /// The latest first.
+    /// The dead letters of a job, the latest first.
     pub(crate) async fn letters(&self, key: &JobKey) -> anyhow::Result<Vec<Job>> {
         let call = Call::new("GET", &["dead", key.as_str()]).asking(&EXACT);
         let LettersOut { letters } = self.ask(call).await?;
@@ -207,16 +207,16 @@ impl Jobs {
     }
 
     pub(crate) async fn overview(&self, wanted: &OverviewIn) -> anyhow::Result<OverviewOut> {
-        // A screen that stands still is told of within a minute.
+        // Not a long call: the screen reports within a minute that it is not updated.
         self.ask(Call::new("GET", &["overview"]).asking(wanted))
             .await
     }
 
-    /// What is done to jobs from now on, however often a daemon or its Redis goes away meanwhile. A
-    /// daemon that has too much to do now is asked again later.
+    /// Follows the changes of jobs from now on, across outages of a daemon or its Redis. A daemon
+    /// without room for a tail is asked again later.
     ///
     /// # Errors
-    /// If it is refused, or nobody answers.
+    /// If the tail is refused for good, or neither Redis nor the daemon answers.
     pub(crate) async fn follow(&self, wanted: TailIn) -> anyhow::Result<Following> {
         Following::new(self.clone(), wanted).await
     }
@@ -237,7 +237,7 @@ impl Jobs {
         self.many(&["audit"], wanted).await
     }
 
-    /// Many calls, each on a line of its own, and an answer to each.
+    /// Makes many calls, one a line, and returns an answer to each.
     pub(crate) async fn batch(
         &self,
         lines: Vec<u8>,
@@ -250,7 +250,7 @@ impl Jobs {
         let answers: Result<Vec<BatchOut>, _> = answers.collect();
         match answers {
             Ok(answers) if answers.len() == count => Ok(answers),
-            // It is about to stop, and what it did not answer may be done.
+            // The daemon is about to stop, and may have carried out calls that it did not answer.
             _ => Err(Stop::unavailable("the answer to a batch ended early: try again").into()),
         }
     }
@@ -279,7 +279,7 @@ impl Jobs {
     async fn ask<T: DeserializeOwned>(&self, call: Call) -> anyhow::Result<T> {
         let answer = self.send(call).await?;
         serde_json::from_slice(&answer.body)
-            .context("this is no answer of Keyfall, or of another version of it")
+            .context("this is not an answer of Keyfall, or of another version of it")
     }
 
     async fn send(&self, call: Call) -> anyhow::Result<Answer> {
@@ -306,11 +306,11 @@ fn refused(answer: &Answer) -> anyhow::Result<()> {
         return Ok(());
     }
     let problem: Problem = serde_json::from_slice(&answer.body)
-        .context("this is no problem of Keyfall, or of another version of it")?;
+        .context("this is not a problem document of Keyfall, or of another version of it")?;
     Err(Stop::of_problem(problem).after(answer.wait).into())
 }
 
-/// How long a daemon that was asked too much says to wait.
+/// The wait that a daemon asks for in an answer with 429.
 fn wait_of(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     if status != StatusCode::TOO_MANY_REQUESTS {
         return None;
@@ -319,7 +319,7 @@ fn wait_of(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     seconds.parse().ok().map(Duration::from_secs)
 }
 
-/// Payloads to the byte.
+/// Asks for payloads byte for byte.
 const EXACT: ShowIn = ShowIn {
     payloads: Payloads::Exact,
 };
@@ -336,7 +336,7 @@ impl Call {
         }
     }
 
-    /// With what this says behind the `?`.
+    /// Adds these parameters behind the `?`.
     fn asking(mut self, query: &impl Serialize) -> Self {
         let fields = serde_json::to_value(query).expect("texts and numbers are JSON");
         let text = |value: &Value| match value {
@@ -344,7 +344,7 @@ impl Call {
             other => other.to_string(),
         };
         for (name, value) in fields.as_object().into_iter().flatten() {
-            // A name stands once for each of several.
+            // A name is repeated for each of its values.
             let values = value
                 .as_array()
                 .map_or(std::slice::from_ref(value), Vec::as_slice);

@@ -59,7 +59,7 @@ async fn read(answer: Response<Body>) -> anyhow::Result<Answer> {
 }
 
 impl Call {
-    /// Where it goes, from there.
+    /// The URL of the call, below this base.
     pub(super) fn url(&self, base: &Url) -> Url {
         let mut url = base.clone();
         if let Ok(mut path) = url.path_segments_mut() {

@@ -1,4 +1,4 @@
-//! What is known, and what of it is shown.
+//! The known data, and the selection on the screen.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 use keyfall::{Kind, Stats};
 use keyfall_daemon::shapes::InstanceOut;
 
-/// How many starts the lag is taken from.
+/// The number of latest starts that the lag is computed from.
 const STARTS: usize = 512;
 
-/// How many failures are kept.
+/// The number of failures that are kept.
 const FAILURES: usize = 100;
 
-/// What somebody wants.
+/// The meaning of a key press.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
@@ -22,7 +22,7 @@ pub(super) enum Key {
     PageUp,
     PageDown,
     Home,
-    /// Another column to sort by.
+    /// Sorts by the previous column; `Right` by the next one.
     Left,
     Right,
     /// The screen has another size.
@@ -66,7 +66,7 @@ impl Column {
     }
 }
 
-/// How many of each there were in a second.
+/// The number of events per second, for each sort of event.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Rates {
     pub(super) scheduled: f64,
@@ -77,12 +77,13 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Between two looks. A counter that went back belongs to another data set, and says nothing.
+    /// The rates between two looks. A counter that went back belongs to another data set, and
+    /// counts as 0.
     pub(super) fn between(before: &Stats, after: &Stats, time: Duration) -> Self {
         let per_second = |count: u64| count as f64 / time.as_secs_f64().max(0.001);
         let rate =
             |count: fn(&Stats) -> u64| per_second(count(after).saturating_sub(count(before)));
-        // Whatever was claimed runs, or has ended its run.
+        // Each claimed job is running, or its run has ended.
         let begun = |it: &Stats| {
             it.leased
                 + it.done
@@ -119,39 +120,39 @@ pub(super) struct Looked {
     pub(super) at: SystemTime,
 }
 
-/// What one round brought.
+/// The results of one round.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// How many kinds there are.
+    /// The number of all kinds.
     pub(super) kinds: usize,
-    /// Those that were looked at in this round.
+    /// The kinds that were read in this round.
     pub(super) looked: Vec<Looked>,
-    /// Those that are no more.
+    /// Kinds that no longer exist.
     pub(super) gone: Vec<Kind>,
-    /// When the next job of these falls due.
+    /// The time at which the next job of these kinds falls due.
     pub(super) next_due: Vec<(Kind, Option<SystemTime>)>,
     pub(super) instances: Vec<Live>,
-    /// The token is not one that sees them.
+    /// The token may not see the instances.
     pub(super) hides_instances: bool,
     pub(super) starts: Vec<(Kind, Duration)>,
     pub(super) failures: Vec<Failure>,
-    /// Why the histories, which tell of starts and failures, are not followed now.
+    /// The reason why the histories, the source of starts and failures, cannot be followed now.
     pub(super) closed: Option<String>,
-    /// What could not be read, and why.
+    /// The error, if the round failed.
     pub(super) trouble: Option<String>,
-    /// What could not be seen of what else was.
+    /// The servers that could not be read, while the others were.
     pub(super) unseen: Option<String>,
     pub(super) now: Option<SystemTime>,
 }
 
-/// An instance that lives.
+/// A live instance.
 #[derive(Debug, Clone)]
 pub(super) struct Live {
     /// `host:process`
     pub(super) name: String,
     pub(super) started: SystemTime,
     pub(super) routes: Vec<String>,
-    /// How many of those have no room.
+    /// The number of routes that have no room.
     pub(super) full: usize,
     pub(super) hears_events: bool,
     pub(super) has_fallback: bool,
@@ -178,7 +179,7 @@ impl From<InstanceOut> for Live {
 pub(super) struct Failure {
     pub(super) at: SystemTime,
     pub(super) key: String,
-    /// Of an attempt its number; nothing of a job that died.
+    /// The number of the attempt; `None` for a job that died.
     pub(super) attempt: Option<u32>,
     pub(super) is_dead: bool,
     pub(super) error: String,
@@ -211,9 +212,9 @@ pub(super) struct Board {
     pub(super) interval: Duration,
     pub(super) is_paused: bool,
     pub(super) sort: Column,
-    /// How many rows are above those that are shown.
+    /// The number of rows above the first row on the screen.
     pub(super) above: usize,
-    /// How many rows the screen has for kinds; set by whoever draws.
+    /// The number of rows that the screen has for kinds; `view` sets it.
     pub(super) room: usize,
     pub(super) kinds: usize,
     rows: BTreeMap<Kind, Row>,
@@ -222,7 +223,7 @@ pub(super) struct Board {
     pub(super) hides_instances: bool,
     /// The latest first.
     pub(super) failures: VecDeque<Failure>,
-    /// Why lag and failures stand still.
+    /// The reason why lag and failures are not updated.
     pub(super) closed: Option<String>,
     pub(super) trouble: Option<String>,
     pub(super) now: Option<SystemTime>,
@@ -250,7 +251,7 @@ impl Board {
         }
     }
 
-    /// What was seen, unless the view is paused.
+    /// Takes the results of a round, unless the view is paused.
     pub(super) fn take(&mut self, seen: Seen) {
         if self.is_paused {
             return;
@@ -298,7 +299,7 @@ impl Board {
             next_due: None,
             starts: VecDeque::new(),
         });
-        // Not of a clock that was set back.
+        // No rate if the clock was set back.
         if let Ok(time) = at.duration_since(row.at)
             && !time.is_zero()
         {
@@ -327,7 +328,7 @@ impl Board {
         self.above = self.above.min(most);
     }
 
-    /// The kinds, those with the most of what they are sorted by first.
+    /// The kinds, with the largest value of the sort column first.
     pub(super) fn rows(&self) -> Vec<&Row> {
         let mut rows: Vec<&Row> = self.rows.values().collect();
         let rate = |row: &Row, of: fn(&Rates) -> f64| row.rates.as_ref().map_or(0.0, of);
@@ -344,7 +345,7 @@ impl Board {
             Column::Failed => rate(row, |it| it.failed),
             Column::Lag => row.lag().map_or(0.0, |lag| lag.p99.as_secs_f64()),
         };
-        // Stable: by name where they are alike.
+        // The sort is stable: equal kinds stay in the order of their names.
         rows.sort_by(|one, two| most(two).total_cmp(&most(one)));
         rows
     }
@@ -355,7 +356,7 @@ impl Board {
         rows.map(|row| row.kind.clone()).collect()
     }
 
-    /// Of all kinds together, as they were last looked at.
+    /// The sums over all kinds, as of the last look at each.
     pub(super) fn total(&self) -> (Stats, Rates) {
         let (mut all, mut rates) = (Stats::default(), Rates::default());
         for row in self.rows.values() {
@@ -373,12 +374,12 @@ impl Board {
         lag(&self.starts)
     }
 
-    /// How many kinds have been looked at by now.
+    /// The number of kinds that have been read at least once.
     pub(super) fn known(&self) -> usize {
         self.rows.len()
     }
 
-    /// When the next job falls due, of the kinds on the screen.
+    /// The time at which the next job of the kinds on the screen falls due.
     pub(super) fn next_due(&self) -> Option<SystemTime> {
         self.rows.values().filter_map(|row| row.next_due).min()
     }

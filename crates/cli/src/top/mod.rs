@@ -1,11 +1,12 @@
-//! `keyfall top`: what goes on, on a full screen.
+//! `keyfall top`: kinds, instances, lag and failures on a full screen.
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
-//! | [`watch`] | reads it, from Redis or through a daemon, again and again; [`story`] what the histories tell |
-//! | [`board`] | what is known, and what of it is shown |
-//! | [`view`] | draws that: a function of the board alone |
-//! | [`screen`] | the terminal: keys, and how it was before |
+//! | [`watch`] | reads the counts again and again, from Redis or through a daemon; [`story`] reads
+//! the histories |
+//! | [`board`] | holds the known data, and the selection on the screen |
+//! | [`view`] | draws the board |
+//! | [`screen`] | takes the terminal, reads its keys, and gives it back |
 
 mod board;
 mod screen;
@@ -34,7 +35,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     among: Among,
 
-    /// How often the screen is brought up to date, from 100ms to 1h
+    /// The time between two updates of the screen, from 100ms to 1h
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     interval: Duration,
 
@@ -53,7 +54,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         anyhow::bail!(Stop::wrong(
-            "`keyfall top` draws on a terminal, and here is none: for programs there are \
+            "`keyfall top` draws on a terminal, and there is none here: for programs there are \
              `keyfall kinds --json`, `keyfall instances --json`, and `/metrics` of `keyfall serve`"
         ));
     }
@@ -61,7 +62,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let prefix = options.among.prefix().unwrap_or_default();
     let mut watch = Watch::new(jobs, &prefix).await?;
     let mut board = Board::new(options.server.shown()?, &prefix, options.interval);
-    // Before the screen is taken: whoever ends us then finds it as it was.
+    // Before the screen is taken: a signal that ends the process then leaves the terminal as it
+    // was.
     let mut signals = [
         SignalKind::terminate(),
         SignalKind::hangup(),

@@ -1,4 +1,4 @@
-//! The terminal: taken, read, and given back as it was, however the command ends.
+//! Takes the terminal, reads its keys, and gives it back as it was, however the command ends.
 
 use std::io;
 
@@ -17,12 +17,12 @@ pub(super) struct Screen {
 
 impl Screen {
     /// # Errors
-    /// If the terminal cannot be had.
+    /// If the terminal cannot be used.
     pub(super) fn take() -> io::Result<Self> {
-        // A panic gives it back, too, before it says what happened.
+        // A panic gives the terminal back, too, before it prints its message.
         let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
         let (tell, keys) = mpsc::channel(64);
-        // It waits for a key when the command ends, and ends with the process.
+        // This thread still waits for a key when the command ends, and ends with the process.
         std::thread::spawn(move || {
             while let Ok(event) = event::read() {
                 if let Some(key) = meant(&event)
@@ -44,7 +44,7 @@ impl Screen {
         Ok(())
     }
 
-    /// The next key that means something; nothing if the terminal is gone.
+    /// The next key that has a meaning; `None` if the terminal is gone.
     pub(super) async fn key(&mut self) -> Option<Key> {
         self.keys.recv().await
     }

@@ -1,4 +1,4 @@
-//! What the histories tell: how late jobs start, and which fail.
+//! Reads the histories: the lag of starts, and the failures.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::board::Failure;
 use crate::jobs::{Jobs, News};
 use keyfall_daemon::shapes::{HappeningOut, TailIn};
 
-/// How much is kept between two looks; what is more is not needed.
+/// The most starts and failures that are kept between two looks; more are not needed.
 const MOST: usize = 4096;
 
-/// What is followed.
+/// The changes that are followed.
 const FOLLOWED: [What; 3] = [What::Claimed, What::Failed, What::Buried];
 
 /// Follows the histories, until it is dropped.
@@ -23,18 +23,18 @@ pub(super) struct Story {
     task: JoinHandle<()>,
 }
 
-/// What was told since somebody last asked.
+/// The starts and failures since the last look.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) starts: Vec<(Kind, Duration)>,
     pub(super) failures: Vec<Failure>,
-    /// Why nothing is told now.
+    /// The reason why no changes arrive now.
     pub(super) closed: Option<String>,
 }
 
 impl Story {
     /// # Errors
-    /// If no key can begin so, or nobody answers.
+    /// If no key can have this prefix, or neither Redis nor the daemon answers.
     pub(super) async fn new(jobs: &Jobs, prefix: Option<String>) -> anyhow::Result<Self> {
         let wanted = TailIn {
             prefix: prefix.into_iter().collect(),
@@ -85,7 +85,7 @@ impl Told {
             Ok(News::Happened(one)) => self.happened(*one),
             Ok(News::Closed(why)) => self.closed = Some(why),
             Ok(News::Open) => self.closed = None,
-            // Whatever else is wrong is told by those who look at the kinds.
+            // `Watch` reports the other faults when it reads the kinds.
             Ok(News::Missed(_) | News::Behind | News::Unseen(_) | News::Away(_)) => {}
             Err(error) => self.closed = Some(format!("{error:#}")),
         }

@@ -1,4 +1,4 @@
-//! What is drawn, without a terminal.
+//! The drawn screen, without a terminal.
 
 use std::time::{Duration, SystemTime};
 
@@ -60,7 +60,7 @@ fn lines_of(board: &mut Board, width: u16, height: u16) -> Vec<String> {
     cells.chunks(usize::from(width)).map(line).collect()
 }
 
-/// The words of the line that begins so.
+/// The words of the line with this beginning.
 #[track_caller]
 fn line_with<'a>(lines: &'a [String], beginning: &str) -> Vec<&'a str> {
     let line = lines.iter().find(|line| line.starts_with(beginning));
@@ -185,7 +185,7 @@ fn the_busiest_kinds_are_shown_and_the_others_are_reached_by_keys() {
     assert_eq!(first(&mut board), format!("app1:trans:k{:04}", 2999 - room));
     board.press(Key::Up);
     assert_eq!(first(&mut board), format!("app1:trans:k{:04}", 3000 - room));
-    // By name, which comes before what is claimed in six steps to the left.
+    // Six steps to the left of `claimed` is the name.
     while board.sort != Column::Kind {
         board.press(Key::Left);
     }
@@ -246,7 +246,7 @@ fn what_is_not_followed_is_said_and_the_rest_is_shown() {
     let title = line_with(&lines, "latest failures").join(" ");
     assert_eq!(
         title,
-        "latest failures these and the lag stand still: this daemon serves 64 tails already"
+        "latest failures these and the lag are not updated: this daemon serves 64 tails already"
     );
     board.take(looks());
     let lines = lines_of(&mut board, 120, 30);

@@ -1,4 +1,4 @@
-//! Draws the board: what it shows follows from the board and the size of the screen alone.
+//! Draws the board. The picture depends on the board and the size of the screen alone.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,10 +12,10 @@ use super::board::{Board, Column, Lag, Row};
 use crate::plain::plain;
 use keyfall_daemon::shapes::Time;
 
-/// How many lines instances and failures have at the most.
+/// The most lines for instances, and for failures.
 const FEW: usize = 8;
 
-/// Whether there are colours. Without them, weight and inversion say the same.
+/// Whether the screen has colours. Without colours, weight and inversion carry the meaning.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paint {
     pub(super) has_colour: bool,
@@ -61,7 +61,7 @@ impl Paint {
     }
 }
 
-/// Draws all of it, and tells the board how many kinds have room.
+/// Draws the whole screen, and tells the board how many kinds fit.
 pub(super) fn draw(frame: &mut Frame<'_>, board: &mut Board, paint: Paint) {
     let lines = |count: usize| u16::try_from(count.clamp(1, FEW) + 2).unwrap_or(u16::MAX);
     let [head, kinds, instances, failures, help] = Layout::vertical([
@@ -293,7 +293,7 @@ fn draw_instances(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint
         lines.push(line.into());
     }
     if board.instances.is_empty() {
-        lines.push(Line::styled("none lives: nothing starts", paint.bad()));
+        lines.push(Line::styled("no worker is alive: no job starts", paint.bad()));
     }
     frame.render_widget(Paragraph::new(lines), area);
 }
@@ -301,7 +301,7 @@ fn draw_instances(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint
 fn draw_failures(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint) {
     let mut title = vec![Span::styled("latest failures", paint.title())];
     if let Some(why) = &board.closed {
-        let why = format!("  these and the lag stand still: {}", plain(why));
+        let why = format!("  these and the lag are not updated: {}", plain(why));
         title.push(Span::styled(why, paint.odd()));
     }
     let mut lines = vec![Line::from(title)];
@@ -346,7 +346,7 @@ fn next_due(due: Option<SystemTime>, now: Option<SystemTime>) -> String {
     }
 }
 
-/// In the two largest units.
+/// A duration in its two largest units.
 fn short(time: Duration) -> String {
     let (s, ms) = (time.as_secs(), time.subsec_millis());
     match s {

@@ -1,4 +1,4 @@
-//! Reads what is shown, bounded in each round: by the calls of the HTTP API, wherever the jobs are.
+//! Reads the data of the screen by calls of the HTTP API, a bounded number in each round.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -11,14 +11,14 @@ use super::story::Story;
 use crate::jobs::Jobs;
 use keyfall_daemon::shapes::{OverviewIn, OverviewKindOut};
 
-/// How many kinds on the screen are asked for beside the page: as many as one call takes.
+/// The most kinds on the screen that are read beside the page: as many as one call takes.
 const NAMED: usize = 256;
 
 pub(super) struct Watch {
     jobs: Jobs,
     prefix: Option<String>,
     story: Story,
-    /// The kinds that were seen and are still there, as far as is known.
+    /// The kinds that were seen, and still exist as far as is known.
     kinds: BTreeSet<Kind>,
     /// The last kind of the page before, unless the next page is the first.
     behind: Option<Kind>,
@@ -26,7 +26,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// # Errors
-    /// If no key can begin so, or nobody answers.
+    /// If no key can have this prefix, or neither Redis nor the daemon answers.
     pub(super) async fn new(jobs: Jobs, prefix: &str) -> anyhow::Result<Self> {
         let prefix = Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty());
         Ok(Watch {
@@ -38,7 +38,7 @@ impl Watch {
         })
     }
 
-    /// One round, not before this time. It may be dropped at any time.
+    /// Reads one round, not before this time. Cancel safe.
     pub(super) async fn look(&mut self, at: tokio::time::Instant, shown: Vec<Kind>) -> Seen {
         sleep_until(at).await;
         match self.round(shown).await {
