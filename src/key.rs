@@ -206,7 +206,7 @@ fn invalid(what: &str, text: &str, fault: fmt::Arguments<'_>) -> Error {
     let cut = if shown.len() < text.len() { "…" } else { "" };
     Error::new(
         ErrorKind::InvalidKey,
-        format!("{shown:?}{cut} is no {what}: {fault}"),
+        format!("{shown:?}{cut} is not a {what}: {fault}"),
     )
 }
 

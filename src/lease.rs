@@ -70,7 +70,7 @@ impl FromStr for Lease {
             let shown: String = text.chars().take(120).collect();
             Error::new(
                 ErrorKind::InvalidKey,
-                format!("{shown:?} is no lease: {fault}; pass the lease on unchanged"),
+                format!("{shown:?} is not a lease: {fault}; pass the lease on unchanged"),
             )
         };
         // An id may have an `@`, a token has none.
@@ -83,7 +83,7 @@ impl FromStr for Lease {
             is_hex && is_number && !lane.is_empty() && !number.is_empty() && token.len() <= 64
         };
         if !token.split_once('-').is_some_and(is_token) {
-            return Err(invalid("the text after the `@` is no token"));
+            return Err(invalid("the text after the `@` is not a token"));
         }
         let key = key
             .parse::<JobKey>()

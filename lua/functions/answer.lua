@@ -95,7 +95,7 @@ local function job_of(keys, usage)
     end
   end
   if fault then
-    return nil, refused('INVALIDKEY', shown(key) .. ' is no job key: ' .. fault)
+    return nil, refused('INVALIDKEY', shown(key) .. ' is not a job key: ' .. fault)
   end
   return string.match(key, '^(.*):(.*)$')
 end
@@ -127,7 +127,7 @@ local function options(args, from, known, usage)
   while at <= #args do
     local word = string.upper(args[at])
     if known[word] == nil then
-      return nil, refused('SYNTAX', shown(args[at]) .. ' is no option: ' .. usage)
+      return nil, refused('SYNTAX', shown(args[at]) .. ' is not an option: ' .. usage)
     elseif given[word] then
       return nil, refused('SYNTAX', word .. ' is given twice: leave one out')
     elseif known[word] and not args[at + 1] then

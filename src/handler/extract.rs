@@ -223,7 +223,7 @@ impl<T: FromRef<S>, S: Sync> FromJob<S> for State<T> {
 /// async fn remind(State(mailer): State<Mailer>) { /* … */ }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no part of the router's state, `{S}`",
+    message = "`{Self}` is not part of the router's state, `{S}`",
     note = "take `State<{S}>`, or implement `FromRef<{S}>` for `{Self}`; `State` also needs \
             the state to be `Clone`"
 )]

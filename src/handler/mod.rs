@@ -77,8 +77,8 @@ use crate::retry::RetryPolicy;
 /// The first type parameter, `M`, only tells functions with different arguments apart; it is always
 /// inferred. `S` is the state of the router.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no handler",
-    label = "this is no handler",
+    message = "`{Self}` is not a handler",
+    label = "this is not a handler",
     note = "a handler is an `async fn` with at most eight arguments that are `FromJob` \
             (such as `Json<T>`, `Segments<T>`, `State<T>`, `Job`)",
     note = "it returns `()`, `Outcome`, or a `Result` of one of them, and its future is `Send`",

@@ -105,11 +105,11 @@ async fn a_segment_that_does_not_fit_is_named() {
     }
 
     let fault = buried(run(ROUTE, (), async |_: Segments<(u8, u8, u8)>| {}).await);
-    assert_eq!(fault, "segment `app`: `shop` is no u8");
+    assert_eq!(fault, "segment `app`: `shop` is not a valid u8");
     let fault = buried(run(ROUTE, (), async |_: Segments<HashMap<String, f32>>| {}).await);
-    assert_eq!(fault, "segment `app`: `shop` is no f32");
+    assert_eq!(fault, "segment `app`: `shop` is not a valid f32");
     let fault = buried(run(ONE, (), async |_: Segments<bool>| {}).await);
-    assert_eq!(fault, "segment `order`: `42` is no bool");
+    assert_eq!(fault, "segment `order`: `42` is not a valid bool");
     let fault = buried(run(ONE, (), async |_: Segments<char>| {}).await);
     assert!(
         fault.starts_with("segment `order`: invalid value"),

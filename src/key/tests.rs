@@ -73,7 +73,7 @@ fn a_fault_in_a_kind_names_segment_rule_and_part() {
     const THREE: &str = "exactly three, `app:module:biz`";
     #[rustfmt::skip]
     let cases: &[(&str, &[&str])] = &[
-        ("a",       &[r#""a" is no kind"#, "1 segment,", THREE]),
+        ("a",       &[r#""a" is not a kind"#, "1 segment,", THREE]),
         ("a:b",     &["2 segments", THREE]),
         ("a:b:c:d", &["4 segments", THREE]),
         ("a:b:",    &["`biz` is empty"]),

@@ -165,7 +165,7 @@ fn faults_name_part_rule_and_remedy() {
     };
     assert!(ladder("").contains("no rung: add at least one"));
     assert!(ladder("15s -3m").starts_with("rung 2, \"-3m\", is negative"));
-    assert!(ladder("15s 15").starts_with("rung 2, \"15\", is no duration: write a number"));
+    assert!(ladder("15s 15").starts_with("rung 2, \"15\", is not a duration: write a number"));
     assert!(ladder("5s 87673h").starts_with("rung 2 of the ladder is 315622800 s"));
     assert!(ladder(&"1s ".repeat(65)).contains("more than 64 rungs"));
     assert!("1s ".repeat(64).parse::<RetryPolicy>().is_ok());

@@ -200,7 +200,7 @@ fn duration(part: &str, text: &str) -> Result<Duration> {
         .and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()))
         .map_err(|error| {
             invalid(format!(
-                "{part}, {:?}, is no duration: write a number and its unit, \
+                "{part}, {:?}, is not a duration: write a number and its unit, \
                  such as 15s, 3m, 1h30m or 2d",
                 shown(text)
             ))

@@ -149,7 +149,7 @@ fn split(text: &str) -> Result<[&str; 4], String> {
 fn invalid(text: &str, fault: &str) -> Error {
     Error::new(
         ErrorKind::InvalidRoute,
-        format!("{} is no route pattern: {fault}", quoted(text)),
+        format!("{} is not a route pattern: {fault}", quoted(text)),
     )
 }
 

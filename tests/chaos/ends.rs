@@ -172,7 +172,7 @@ impl Story {
             (!is_dead && !is_excused).then_some(version)
         });
         let told =
-            |version| Wrong::Other(format!("version {version} is no dead letter with a reason"));
+            |version| Wrong::Other(format!("version {version} is not a dead letter with a reason"));
         undead.map(told).collect()
     }
 

@@ -69,7 +69,7 @@ fn a_check_reports_all_faults_and_exits_with_1() {
     for (line, expected) in lines.iter().zip([
         "error: k.toml: 4 faults",
         "k.toml:2:1: redis.urll: there is no such setting; did you mean `url`?",
-        "k.toml:4:11: route.pattern: \"a:b\" is no route pattern",
+        "k.toml:4:11: route.pattern: \"a:b\" is not a route pattern",
         "KEYFALL_HTTP_LISTEN: http.listen: 0.0.0.0:1 can be reached from elsewhere",
         "--worker-lease: worker.lease: it is out of range; write one from 1s to 1d",
     ]) {

@@ -102,7 +102,7 @@ fn the_error_for_a_non_handler_names_the_attribute() {
         r#"async fn handle(_: Unknown) {}
            fn app() -> Router { Router::new().route("a:b:c:*", handle) }"#,
         &[
-            "is no handler",
+            "is not a handler",
             "put `#[keyfall::debug_handler]` above the function",
         ],
     );
@@ -146,7 +146,7 @@ fn the_error_names_the_state() {
         "struct App;
          #[debug_handler(state = App)]
          async fn handle(_: State<Db>) {}",
-        &["`Db` is no part of the router's state, `App`"],
+        &["`Db` is not part of the router's state, `App`"],
     );
     assert_refused(
         "states",

@@ -368,7 +368,7 @@ async fn an_invalid_reshard_is_refused_with_the_remedy() {
         let error = site.client.reshard(kind, shards).await.unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     };
-    refused("no kind", 2, "is no kind").await;
+    refused("no kind", 2, "is not a kind").await;
     refused(&site.kind(), 2, "was never used").await;
     site.client
         .schedule(site.key("job"), &0)

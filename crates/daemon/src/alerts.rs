@@ -57,7 +57,7 @@ enum What {
 }
 
 impl Alerts {
-    /// As these routes say, which may change.
+    /// Alerts as these routes ask for them. The routes may change.
     pub(crate) fn new(client: Client, routes: Routes) -> Self {
         Alerts { client, routes }
     }
@@ -103,7 +103,7 @@ impl Alerts {
         self.schedule(&kind, alert).await
     }
 
-    /// The same of a job that starts late.
+    /// Schedules the alert of a job that starts late, if its route asks for one.
     async fn late(&self, late: LateJob) -> Result<(), String> {
         let Some(kind) = self.routes.alerts(late.key()).on_late else {
             return Ok(());
@@ -156,7 +156,7 @@ fn id(alert: What, about: &str) -> String {
     if id.len() <= MAX_ID_BYTES {
         return id;
     }
-    // Unlike any other all the same.
+    // The id stays unique all the same.
     let digest = Sha256::digest(id.as_bytes());
     let digest: String = digest
         .iter()

@@ -31,11 +31,11 @@ pub fn parse(text: &str) -> Result<Duration, Wrong> {
 }
 
 impl Wrong {
-    /// The rule, of the text in quotes, and the remedy.
+    /// The broken rule, whose subject is the text, and the remedy.
     pub fn told(self) -> (&'static str, &'static str) {
         match self {
             Wrong::NoDuration => (
-                "is no duration",
+                "is not a duration",
                 "write a number and its unit, such as 500ms, 15s, 3m, 2h30m or 2d",
             ),
             Wrong::NoUnit => (

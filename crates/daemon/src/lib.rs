@@ -1,18 +1,18 @@
 //! The daemon of [Keyfall](keyfall), which `keyfall serve` runs: jobs for services in any language.
 //!
-//! [`run`] is all of it. The other public items are what the command line shares with it: the
-//! configuration, the tokens, and the JSON of the HTTP API, [`shapes`], whose calls commands can also
-//! have answered [in their own process](in_process).
+//! [`run`] is the whole daemon. It shares the other public items with the command line: the
+//! configuration, the tokens, and [`shapes`], the JSON of the HTTP API, whose calls commands can
+//! also carry out [in their own process](in_process).
 //!
-//! | part | what it does |
+//! | part | task |
 //! |---|---|
 //! | `serve` | starts the parts, and stops them in order |
-//! | [`config`] | the settings, from file, environment and flags |
-//! | [`tokens`] | the tokens of the callers, and what each allows |
-//! | `access` | ties the tokens to the HTTP API |
-//! | `alerts` | schedules jobs that tell of dead letters and late starts |
+//! | [`config`] | reads the settings from file, environment and flags |
+//! | [`tokens`] | the tokens of the callers, and the rights of each |
+//! | `access` | connects the tokens to the HTTP API |
+//! | `alerts` | schedules jobs that report dead letters and late starts |
 //! | `http` | the HTTP API |
-//! | `new_kinds` | limits how many kinds may begin |
+//! | `new_kinds` | limits the number of new kinds |
 //! | `traces` | finds the trace of a request, and sends spans to a collector |
 //! | [`classic`] | the interface for clients of classic delay queues |
 //! | [`duration`] | durations as people write them |

@@ -8,16 +8,18 @@ use std::sync::{Arc, Mutex};
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
 use keyfall::Client;
 
-/// Counts the kinds that begin by way of this daemon, and by each token.
+/// Counts the new kinds of this daemon, and of each token.
 pub(crate) struct NewKinds {
     of_all: DefaultDirectRateLimiter,
     of_tokens: DefaultKeyedRateLimiter<String>,
-    /// Tokens that were counted for a kind that then could not begin: their next one counts no more.
+    /// Tokens that were counted for a kind that then could not begin: their next new kind is not
+    /// counted again.
     counted: Mutex<HashSet<String>>,
 }
 
 impl NewKinds {
-    /// So many an hour, and so many of each token. All of them may come at once.
+    /// Allows this number of new kinds an hour, and this number for each token. They may come all
+    /// at once.
     pub(crate) fn an_hour(of_all: NonZeroU32, of_a_token: NonZeroU32) -> Arc<Self> {
         Arc::new(NewKinds {
             of_all: RateLimiter::direct(Quota::per_hour(of_all)),

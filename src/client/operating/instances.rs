@@ -124,7 +124,7 @@ impl Client {
     pub async fn close_breaker(&self, host: &str) -> Result<usize> {
         if host.is_empty() || !host.bytes().all(|byte| byte.is_ascii_graphic()) {
             let what = format!(
-                "{host:?} is no host: write it as `keyfall breakers` lists it, such as \
+                "{host:?} is not a host: write it as `keyfall breakers` lists it, such as \
                  hooks.example.org:8443"
             );
             return Err(Error::new(ErrorKind::InvalidSetting, what));

@@ -431,7 +431,7 @@ impl FromStr for Cursor {
         parse().ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidSetting,
-                format!("{text:?} is no cursor: use one that a page of jobs came with"),
+                format!("{text:?} is not a cursor: use one that a page of jobs came with"),
             )
         })
     }

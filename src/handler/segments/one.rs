@@ -64,7 +64,7 @@ macro_rules! parsed {
     ($($method:ident $visit:ident $type:ty,)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SegmentError> {
             let value = self.text.parse::<$type>().map_err(|_| {
-                SegmentError::custom(format_args!("`{}` is no {}", self.text, stringify!($type)))
+                SegmentError::custom(format_args!("`{}` is not a valid {}", self.text, stringify!($type)))
             })?;
             visitor.$visit(value)
         }

@@ -28,10 +28,10 @@ fn a_letter_that_vanishes() {
         };
         trial.call(3.0, ask, Answer::Done).run(run(7, 1, 3.5))
     };
-    buried().check().tells("version 7 is no dead letter");
+    buried().check().tells("version 7 is not a dead letter");
     // Redis cannot forget a letter without forgetting its job, either.
     let later = rolled_back(buried(), 6.0, Some(5.0), 4.0);
-    later.check().tells("version 7 is no dead letter");
+    later.check().tells("version 7 is not a dead letter");
     let forgotten = rolled_back(buried(), 6.0, Some(2.9), 2.5);
     forgotten.check().passes();
     let dead = KeptAs::Dead("no more".into());

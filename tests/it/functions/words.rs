@@ -93,7 +93,7 @@ async fn a_wrong_call_is_refused_with_the_remedy_and_writes_nothing() {
         ("schedule", "x EX 1 PX 1", "SYNTAX", "four ways"),
         ("schedule", "x EX 1 ex 1", "SYNTAX", "twice"),
         ("schedule", "x EX 1 NX XX", "SYNTAX", "NX and XX"),
-        ("schedule", "x EX 1 GET", "SYNTAX", "\"GET\" is no option"),
+        ("schedule", "x EX 1 GET", "SYNTAX", "\"GET\" is not an option"),
         ("schedule", &*long, "SYNTAX", "1 to 64"),
         ("schedule", "x EX 1 CALL a:b", "SYNTAX", "ASCII letters"),
         ("cancel", "now", "SYNTAX", "no option"),
@@ -119,7 +119,7 @@ async fn a_wrong_call_is_refused_with_the_remedy_and_writes_nothing() {
     }
     // A text of any bytes cannot spoil the line that tells of it.
     let told = site.refused("schedule", "a:\r\nb", &["x", "EX", "1"]).await;
-    assert!(told.contains("\"a:??b\" is no job key"), "{told}");
+    assert!(told.contains("\"a:??b\" is not a job key"), "{told}");
     let kinds: u64 = site.command(&["HLEN", "keyfall:kinds"]).await;
     let keys: u64 = site.command(&["DBSIZE"]).await;
     assert_eq!((kinds, keys), (0, 1), "but for keyfall:meta");

@@ -53,7 +53,7 @@ struct Consumed {
     was_told: bool,
 }
 
-/// Pulls and finishes until nothing comes any more, or the daemon stops.
+/// Pulls and finishes until nothing arrives any more, or the daemon stops.
 async fn consumes(http: Client, url: String, most: usize, wait: &str) -> Consumed {
     let mut keys = Vec::new();
     loop {

@@ -28,7 +28,7 @@ pub(super) enum Code {
     /// Redis does not answer, is full, or refuses us, or no more topics may begin for now: the same
     /// call can succeed later.
     Unavailable = 6,
-    /// The address is of no network that is allowed.
+    /// The address is in no allowed network.
     Forbidden = 7,
     /// There is no such call.
     Unknown = 8,
@@ -81,7 +81,7 @@ impl Answer {
     }
 
     pub(super) fn not_allowed(peer: IpAddr) -> Self {
-        let message = format!("{peer} is in no network that `classic.allow` has");
+        let message = format!("{peer} is in no network of `classic.allow`");
         Answer::new(Code::Forbidden, message)
     }
 
@@ -92,7 +92,7 @@ impl Answer {
     }
 
     pub(super) fn no_such_call() -> Self {
-        let calls = "there is POST of /push, /pop, /finish, /delete and /get, and nothing else";
+        let calls = "the calls are POST to /push, /pop, /finish, /delete and /get";
         Answer::new(Code::Unknown, calls)
     }
 }

@@ -61,14 +61,14 @@ pub(super) struct IdIn {
     id: Option<String>,
 }
 
-/// A job that is the consumer's.
+/// A job that a consumer has got.
 #[derive(Serialize)]
 struct PoppedOut {
     id: String,
     body: String,
 }
 
-/// A job, looked at.
+/// The view of a job.
 #[derive(Serialize)]
 pub(super) struct JobOut {
     topic: String,
@@ -105,7 +105,7 @@ pub(super) async fn push(
             Answer::new(Code::Exists, message)
         }
         Pushed::Crowded => {
-            let message = "id: others push it at this moment, again and again; push it again";
+            let message = "id: other clients push it again and again at this moment; push it again";
             Answer::new(Code::Unavailable, message)
         }
     })
@@ -126,7 +126,7 @@ pub(super) async fn pop(
     }
     let kinds = topics.into_iter().map(|topic| {
         let kind = kind(&classic, topic)?;
-        // With the colon, it is no beginning of another topic.
+        // With the colon, it is not the beginning of another topic.
         Ok(format!("{kind}:"))
     });
     let kinds = kinds.collect::<Result<Vec<_>, Answer>>()?;
@@ -222,10 +222,10 @@ fn key(kind: &Kind, id: &str) -> Result<JobKey, Answer> {
     Names::key(kind, id).map_err(|error| Answer::invalid("id", &error.to_string()))
 }
 
-/// An id as it stands in the keys of all topics.
+/// An id in the form that it has in the keys of all topics.
 fn id_of(classic: &Classic, id: Option<String>) -> Result<String, Answer> {
     let id = given("id", id)?;
-    // An id is the same in each.
+    // The id has the same form in each topic.
     let key = key(&kind(classic, "any")?, &id)?;
     Ok(key.id().to_owned())
 }
@@ -248,7 +248,7 @@ fn ttr_of(headers: &Headers, default: Duration) -> Duration {
     }
 }
 
-/// A payload that is no text can have come by another way only.
+/// Only another interface can have stored a payload that is not text.
 fn text(payload: &[u8]) -> String {
     String::from_utf8_lossy(payload).into_owned()
 }

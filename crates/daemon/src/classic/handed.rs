@@ -23,7 +23,7 @@ struct Leases {
 }
 
 impl Handed {
-    /// A job is in the hands of a consumer for so long.
+    /// Records that a consumer holds a job for this time.
     pub(super) fn remember(&self, lease: Lease, length: Duration) {
         let now = Instant::now();
         let mut leases = self.lock();

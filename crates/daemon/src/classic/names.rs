@@ -1,10 +1,10 @@
 //! Topics and ids as job keys: `app:module:topic:id`.
 //!
 //! Characters that a key cannot hold are written byte by byte in hexadecimal digits, behind a `%`
-//! in an id and behind a `.` in a topic, which can hold no `%`: the topic `Order/paid` is
-//! `Order.2Fpaid`. A mark that would be read as such is escaped itself. Each text has a name of its
-//! own. Each job has a text, even if it was not pushed here: a name that no text is written as
-//! stands for itself.
+//! in an id and behind a `.` in a topic, which cannot hold a `%`: the topic `Order/paid` is
+//! `Order.2Fpaid`. A mark that would be read as an escape is escaped itself. Each text has a name
+//! of its own. Each job has a text, even if it was not pushed here: a name without a text of its
+//! own stands for itself.
 
 use std::fmt::Write;
 
@@ -20,7 +20,7 @@ pub struct Names {
 /// The escapes of one segment of a key.
 struct Writing {
     mark: char,
-    /// Of its name, in bytes.
+    /// The length limit of its name, in bytes.
     longest: usize,
     may_stay: fn(char) -> bool,
 }
@@ -84,10 +84,10 @@ impl Writing {
         self.escaped(text)
     }
 
-    /// The text that has this name.
+    /// The text with this name.
     fn text_of(&self, name: &str) -> String {
         match self.unescaped(name) {
-            // It is shorter, so this has an end.
+            // The name gets shorter, so the recursion ends.
             Some(text) if text != name && self.name_of(&text) == name => text,
             _ => name.to_owned(),
         }
@@ -97,7 +97,8 @@ impl Writing {
         text.len() <= self.longest && text.chars().all(self.may_stay)
     }
 
-    /// The text with every character that may not stay, and every mark that would be read as one.
+    /// Escapes each character that a key cannot hold, and each mark that would be read as an
+    /// escape.
     fn escaped(&self, text: &str) -> String {
         let mut name = String::with_capacity(text.len());
         for (at, c) in text.char_indices() {
@@ -113,7 +114,7 @@ impl Writing {
         name
     }
 
-    /// Reads the escapes. `None` if the bytes are no text.
+    /// Reads the escapes. `None` if the bytes are not UTF-8.
     fn unescaped(&self, name: &str) -> Option<String> {
         let mut text = Vec::with_capacity(name.len());
         let mut rest = name.as_bytes();
@@ -128,7 +129,7 @@ impl Writing {
     }
 }
 
-/// The byte that two digits behind the first one stand for.
+/// The byte of the two digits behind the first byte.
 fn byte_behind(marked: &[u8]) -> Option<u8> {
     let digit = |byte: &u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

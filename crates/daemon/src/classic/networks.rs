@@ -12,7 +12,7 @@ impl Networks {
     /// Reads addresses with or without prefix lengths, separated by commas or blanks.
     ///
     /// # Errors
-    /// The first part that is no network.
+    /// The first part that is not a network.
     pub fn from_list(text: &str) -> Result<Self, &str> {
         let is_between = |c: char| c == ',' || c.is_whitespace();
         let networks = text.split(is_between).filter(|one| !one.is_empty());

@@ -48,7 +48,8 @@ pub(super) enum Pushed {
     Stored,
     /// Nothing changed: this topic has the id.
     Exists(String),
-    /// It is stored; but others push the id again and again, and which of them is left is open.
+    /// The job is stored, but other clients push the id again and again, and any of their jobs may
+    /// be the last.
     Crowded,
 }
 
@@ -139,7 +140,7 @@ impl Queue {
                 }
                 Ordered::Overtaken(newer) => met = newer,
             }
-            // Two that overtake each other again and again are not to go on in step.
+            // Two pushes that overtake each other again and again must not stay in step.
             tokio::time::sleep(PAUSE.mul_f64(f64::from(try_) * rand::random::<f64>())).await;
         }
         Ok(Pushed::Crowded)
@@ -181,7 +182,7 @@ impl Queue {
         self.client.next_order(set, id, last, met).await
     }
 
-    /// A job is in the hands of a consumer from now on.
+    /// Records that a consumer holds the job from now on.
     pub(super) fn handed_out(&self, lease: Lease, ttr: Duration) {
         self.handed.remember(lease, ttr);
     }

@@ -23,7 +23,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Which jobs can be popped.
+    /// The pattern of the jobs that can be popped.
     pub fn pattern(&self) -> String {
         pattern(&self.prefix)
     }

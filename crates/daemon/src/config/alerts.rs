@@ -24,7 +24,7 @@ impl Value for Destination {
             Ok(kind) => Ok(Destination(Some(kind))),
             Err(_) if text == "none" => Ok(Destination(None)),
             Err(_) => Err(Wrong::new(
-                format_args!("{} is no kind", cut(text)),
+                format_args!("{} is not a kind", cut(text)),
                 "write three segments of ASCII letters, digits, `_`, `-` and `.`, such as \
                  ops:alerts:dead, or none",
             )),
@@ -137,14 +137,14 @@ pub(super) fn check(
 
 fn for_nobody(missing: &str, here: &str) -> Wrong {
     Wrong::new(
-        format_args!("nobody is told, since there is no `{missing}`"),
+        format_args!("it has no effect without `{missing}`"),
         format_args!("write `{missing} = \"ops:alerts:late\"` {here}below [alerts]"),
     )
 }
 
 fn of_nothing(missing: &str) -> Wrong {
     Wrong::new(
-        format_args!("nothing says when a job is late, since there is no `{missing}`"),
+        format_args!("it has no effect without `{missing}`"),
         format_args!("write `{missing} = \"5s\"` beside it or below [alerts]"),
     )
 }

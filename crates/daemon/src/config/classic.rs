@@ -36,7 +36,7 @@ impl Value for Existing {
             "replace" => Ok(Existing::Replace),
             "refuse" => Ok(Existing::Refuse),
             _ => Err(Wrong::new(
-                format_args!("{} is neither", cut(text)),
+                format_args!("{} is not known", cut(text)),
                 "write replace or refuse",
             )),
         }
@@ -55,8 +55,8 @@ impl Value for Networks {
             )),
             Ok(networks) => Ok(networks),
             Err(one) => Err(Wrong::new(
-                format_args!("{} is no network", cut(one)),
-                "write an address and how many bits of it count, such as 10.0.0.0/8",
+                format_args!("{} is not a network", cut(one)),
+                "write an address and the length of its prefix, such as 10.0.0.0/8",
             )),
         }
     }
@@ -75,7 +75,7 @@ pub(super) fn terms(settings: &Settings, sources: &mut Sources<'_>) -> Option<Te
     }
     let Some(TopicPrefix(prefix)) = classic.prefix.clone() else {
         let wrong = Wrong::new(
-            "nothing says where its jobs are to be",
+            "its job keys have no prefix",
             "write `prefix = \"app1:queue\"` below [classic], with an app and a module of yours",
         );
         sources.fault("classic", "listen", wrong);

@@ -17,7 +17,7 @@ pub enum Origin {
     },
     /// A variable of the environment.
     Env(String),
-    /// With its dashes.
+    /// The name of the flag, with its dashes.
     Flag(String),
 }
 
@@ -50,7 +50,7 @@ impl Wrong {
     }
 }
 
-/// One thing that is wrong.
+/// One fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) at: Origin,
@@ -108,7 +108,7 @@ impl Faults {
         if self.0.is_empty() {
             return Ok(value);
         }
-        // A line that is no TOML was misread, so its other faults mean nothing.
+        // A line that is not TOML was misread, so its other faults mean nothing.
         let no_toml = self.0.iter().filter(|fault| fault.field.is_empty());
         let no_toml: HashSet<usize> = no_toml.filter_map(Fault::line).collect();
         let is_meant = |fault: &Fault| !fault.line().is_some_and(|line| no_toml.contains(&line));
@@ -132,7 +132,7 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// ``did you mean `x`?`` if one of the names is near, and else all of them.
+/// ``did you mean `x`?`` if one of the names is similar; else the list of all names.
 pub(super) fn meant<'a>(text: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.into_iter().collect();
     // A letter too many, too few, wrong, or swapped with the next.
@@ -142,7 +142,7 @@ pub(super) fn meant<'a>(text: &str, names: impl IntoIterator<Item = &'a str>) ->
     }
     let near = names
         .iter()
-        // Of short names two letters that were swapped leave little that is alike.
+        // Two swapped letters make short names look very different.
         .map(|name| {
             let alike = strsim::jaro_winkler(text, name);
             (

@@ -1,4 +1,4 @@
-//! The file: the place of each value in it, and the entries that are no settings.
+//! The file: the place of each value in it, and the entries that are not settings.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const SERVERS: &str = "servers";
 pub(super) struct File<'a> {
     place: Place<'a>,
     table: DeTable<'a>,
-    /// Whether a part of it is no TOML: then a missing value may be there.
+    /// Whether a part of the file is not TOML: then a missing value may be in that part.
     pub(super) is_broken: bool,
 }
 
@@ -56,7 +56,7 @@ impl Place<'_> {
 }
 
 impl<'a> File<'a> {
-    /// Parses the text, and reports the parts that are no TOML and the entries that are no
+    /// Parses the text, and reports the parts that are not TOML and the entries that are not
     /// settings.
     pub(super) fn parse(path: &Path, text: &'a str, faults: &mut Faults) -> Self {
         let place = Place {
@@ -67,7 +67,7 @@ impl<'a> File<'a> {
         for error in &errors {
             let at = place.at(error.span().map_or(0, |span| span.start));
             // The error could show the line, and with it a password; its message does not.
-            let wrong = Wrong(format!("this is no TOML: {}", error.message()));
+            let wrong = Wrong(format!("this is not TOML: {}", error.message()));
             faults.add(at, "", wrong);
         }
         let file = File {
@@ -296,7 +296,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Says which fields are none of these.
+    /// Reports the fields that are not in this list.
     pub(super) fn find_strangers(&self, fields: &[&str], faults: &mut Faults) {
         for name in self.table.keys() {
             let text: &str = name.get_ref();
@@ -310,7 +310,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// A value as a text, as it would stand behind a flag.
+/// A value as a text, in the form that it has behind a flag.
 fn written(value: &DeValue<'_>, form: Form) -> Result<String, Wrong> {
     match (value, form) {
         (DeValue::String(text), Form::Text) => Ok(text.to_string()),

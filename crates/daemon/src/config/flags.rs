@@ -132,7 +132,7 @@ fn arg(setting: &Setting) -> Arg {
         .value_name(setting.what)
         .help(help);
     match setting.form {
-        // Alone it means yes.
+        // The flag alone means yes.
         Form::Switch => arg
             .num_args(0..=1)
             .require_equals(true)

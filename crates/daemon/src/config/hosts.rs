@@ -1,4 +1,4 @@
-//! Hosts, as settings: put into the URL that says the same.
+//! Hosts as settings, which become part of the URL.
 
 use super::fault::Wrong;
 use super::redis_url::RedisUrl;
@@ -28,7 +28,7 @@ impl Value for Hosts {
         match hosts.iter().find(is_wrong) {
             None => Ok(Hosts(hosts.join(","))),
             Some(host) => Err(Wrong::new(
-                format_args!("{} is no host", cut(host)),
+                format_args!("{} is not a host", cut(host)),
                 "write one or more, with commas between: 10.0.0.5:26379, 10.0.0.6:26379",
             )),
         }
@@ -37,7 +37,7 @@ impl Value for Hosts {
 
 /// The URL that hosts are put into.
 pub(super) fn without_host(redis: &Redis) -> RedisUrl {
-    // The default file says the default.
+    // The default URL may stand in the file, and then counts as absent.
     let is_default = Some(redis.url.reveal()) == setting("redis", "url").default;
     match is_default {
         true => RedisUrl::new("redis://".to_owned()),
@@ -56,7 +56,7 @@ pub(super) fn put_nodes_into_url(
     };
     if redis.sentinels.is_some() {
         let wrong = Wrong::new(
-            "a cluster has no sentinels, and these are named as well",
+            "a cluster has no sentinels, and `redis.sentinels` is set",
             "leave this or `redis.sentinels` out",
         );
         sources.fault("redis", "nodes", wrong);

@@ -50,7 +50,7 @@ impl RedisUrl {
         self.0.split_ascii_whitespace().nth(1).is_some()
     }
 
-    /// Each for itself.
+    /// The URLs, one by one.
     fn each(&self) -> impl Iterator<Item = RedisUrl> {
         let urls = self.0.split_ascii_whitespace();
         urls.map(|url| RedisUrl(url.to_owned()))
@@ -180,7 +180,7 @@ impl RedisUrl {
                 path,
                 query: Some(query),
             }) => format!("{scheme}://{path}?{query}&pass={password}"),
-            // It is refused for itself.
+            // Another check reports the fault of such a URL.
             None => self.0.clone(),
         }))
     }
@@ -349,7 +349,7 @@ pub(super) fn secret(path: &Path) -> Result<String, Wrong> {
     Ok(text.to_owned())
 }
 
-/// As it can stand in any part of a URL.
+/// The text, escaped for any part of a URL.
 pub(super) fn escaped(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(byte).to_string(),

@@ -29,7 +29,7 @@ pub(super) fn up_to_a_day(wait: &Duration) -> Result<(), Wrong> {
 
 pub(super) fn longer_than_zero(duration: &Duration) -> Result<(), Wrong> {
     if duration.is_zero() {
-        return Err(Wrong::new("it is zero", "write a time that is longer"));
+        return Err(Wrong::new("it is zero", "write a longer time"));
     }
     Ok(())
 }
@@ -70,8 +70,8 @@ pub(super) fn namespace(text: &String) -> Result<(), Wrong> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if text.is_empty() || text.len() > 64 || !text.chars().all(is_allowed) {
         return Err(Wrong::new(
-            "it holds something else than ASCII letters, digits, `_`, `-` and `.`, or is empty",
-            "write 1 to 64 of them",
+            "it has characters other than ASCII letters, digits, `_`, `-` and `.`, or is empty",
+            "write 1 to 64 of these",
         ));
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Sentinels, as settings: put into the URL that says the same.
+//! Sentinels as settings, which become part of the URL.
 
 use super::fault::{Origin, Wrong};
 use super::hosts::without_host;
@@ -33,7 +33,7 @@ pub(super) fn put_into_url(
         Some(hosts) => {
             let Some(master) = &redis.master else {
                 let wrong = Wrong::new(
-                    "it is not said which primary they watch",
+                    "the name of their primary is missing",
                     "name it by `redis.master`, as `sentinel monitor` does in their configuration",
                 );
                 sources.fault("redis", "sentinels", wrong);

@@ -1,4 +1,4 @@
-//! Several servers that have the jobs together, as tables: put into the URLs that say the same.
+//! Several servers that share the jobs, as tables, which become a list of URLs.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ pub(super) fn put_into_url(redis: &mut Redis, sources: &mut Sources<'_>) -> Opti
         return None;
     }
     let is_said = |name: &&str| match *name {
-        // The default file says the default.
+        // The default URL may stand in the file, and then counts as absent.
         "url" => Some(redis.url.reveal()) != setting("redis", "url").default,
         "sentinel_tls" => redis.sentinel_tls,
         name => sources.origin("redis", name) != Origin::Default,
@@ -60,8 +60,8 @@ pub(super) fn put_into_url(redis: &mut Redis, sources: &mut Sources<'_>) -> Opti
     let said: Vec<&str> = INSTEAD.into_iter().filter(is_said).collect();
     for name in said {
         let wrong = Wrong::new(
-            "[[redis.servers]] say where the servers are, each for itself",
-            "write it below the server that it is about, or leave one of the two out",
+            "each table of [[redis.servers]] says where its server is",
+            "write it in the table of its server, or leave out the setting or the tables",
         );
         sources.fault("redis", name, wrong);
     }
@@ -77,7 +77,7 @@ pub(super) fn put_into_url(redis: &mut Redis, sources: &mut Sources<'_>) -> Opti
     };
     let all: Vec<&str> = urls.iter().map(RedisUrl::reveal).collect();
     redis.url = RedisUrl::new(all.join(" "));
-    // So that questions for the place of the setting have an answer.
+    // The setting has a place now, for messages about it.
     let url = setting("redis", "url");
     given.retain(|given| !std::ptr::eq(given.setting, url));
     given.push(Given {
@@ -119,7 +119,7 @@ fn url_of(entry: &Entry<'_>, faults: &mut Faults) -> Option<RedisUrl> {
         (None, None) if sentinels.is_some() => RedisUrl::new("redis://".to_owned()),
         (None, None) if entry.raw(from).is_none() && entry.raw("sentinels").is_none() => {
             let wrong = Wrong::new(
-                "it is not said where this server is",
+                "the address of this server is missing",
                 "write `url`, `url_file`, or `sentinels` and `master`",
             );
             return none(entry, from, wrong, faults);
@@ -129,7 +129,7 @@ fn url_of(entry: &Entry<'_>, faults: &mut Faults) -> Option<RedisUrl> {
     };
     if url.is_several() {
         let wrong = Wrong::new(
-            "it is one server that is named here",
+            "this table is for one server",
             "write [[redis.servers]] for each",
         );
         return none(entry, from, wrong, faults);
@@ -170,7 +170,7 @@ fn with_sentinels(
         }
         (Some(_), None) => {
             let wrong = Wrong::new(
-                "it is not said which primary they watch",
+                "the name of their primary is missing",
                 "name it by `master`, as `sentinel monitor` does in their configuration",
             );
             return none(entry, "sentinels", wrong, faults);

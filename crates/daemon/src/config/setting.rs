@@ -52,9 +52,9 @@ pub(super) const fn first(texts: &[&'static str]) -> Option<&'static str> {
 /// Makes a struct of each section, [`Settings`](super::settings::Settings) of them all, and the
 /// list of the descriptions of all settings.
 ///
-/// A setting is a field with a type that is a [`Value`](super::value::Value), and then
-/// `= "its default"`, or, where it has none, `, like "what could stand there"`; and perhaps
-/// `where` and a rule that its value must keep.
+/// A setting is a field whose type is a [`Value`](super::value::Value), followed by `= "its
+/// default"` or, without a default, by `, like "an example"`; and, if its value must keep a rule,
+/// by `where` and the rule.
 macro_rules! settings {
     ($(
         $(#[doc = $about:literal])+
@@ -111,7 +111,7 @@ macro_rules! settings {
 
         $(
             impl $Section {
-                /// The same of one section.
+                /// The same for one section.
                 pub(super) fn read(sources: &mut Sources<'_>) -> Self {
                     $Section {
                         $( $name: sources.value::<$type>(

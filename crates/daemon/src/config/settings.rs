@@ -100,7 +100,7 @@ settings! {
         grace: Duration = "10s" where up_to_a_day;
     }
 
-    /// The interface for clients of classic delay queues. Its limits are those of [http].
+    /// The interface for clients of classic delay queues. The limits of [http] apply to it.
     classic: ClassicSection {
         /// The address to listen at; the interface is off without it. Such clients know the port
         /// 9277. Without `allow`, only an address that this machine alone can reach.

@@ -66,7 +66,7 @@ impl Sources<'_> {
             Ok(found) => said.extend(found),
             Err((origin, wrong)) => self.faults.add(origin, setting.field(), wrong),
         }
-        // Some programs cannot leave a variable out, and set it to an empty text.
+        // Some programs cannot omit a variable, and set it to an empty text.
         if let Some(text) = (self.env)(&setting.env()).filter(|text| !text.is_empty()) {
             said.push((text, Origin::Env(setting.env())));
         }

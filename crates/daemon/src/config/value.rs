@@ -93,7 +93,7 @@ impl Value for bool {
             "true" => Ok(true),
             "false" => Ok(false),
             _ => Err(Wrong::new(
-                format_args!("{} is neither", cut(text)),
+                format_args!("{} is not known", cut(text)),
                 "write true or false",
             )),
         }
@@ -107,7 +107,7 @@ impl Value for u64 {
     fn parse(text: &str) -> Result<Self, Wrong> {
         text.parse().map_err(|_| {
             Wrong::new(
-                format_args!("{} is no whole number from 0", cut(text)),
+                format_args!("{} is not a whole number from 0", cut(text)),
                 "write digits only",
             )
         })
@@ -120,7 +120,7 @@ impl Value for usize {
 
     fn parse(text: &str) -> Result<Self, Wrong> {
         usize::try_from(u64::parse(text)?)
-            .map_err(|_| Wrong::new(format_args!("{text} is too much"), "write a smaller number"))
+            .map_err(|_| Wrong::new(format_args!("{text} is too large"), "write a smaller number"))
     }
 }
 
@@ -131,7 +131,7 @@ impl Value for i32 {
     fn parse(text: &str) -> Result<Self, Wrong> {
         text.parse().map_err(|_| {
             Wrong::new(
-                format_args!("{} is no whole number of 32 bits", cut(text)),
+                format_args!("{} is not a whole number of 32 bits", cut(text)),
                 "write digits, with a minus before them if it is negative",
             )
         })
@@ -145,7 +145,7 @@ impl Value for NonZeroU32 {
     fn parse(text: &str) -> Result<Self, Wrong> {
         text.parse().map_err(|_| {
             Wrong::new(
-                format_args!("{} is no whole number from 1 to {}", cut(text), u32::MAX),
+                format_args!("{} is not a whole number from 1 to {}", cut(text), u32::MAX),
                 "write digits only",
             )
         })
@@ -171,14 +171,14 @@ impl Value for SocketAddr {
     fn parse(text: &str) -> Result<Self, Wrong> {
         text.parse().map_err(|_| {
             Wrong::new(
-                format_args!("{} is no address", cut(text)),
+                format_args!("{} is not an address", cut(text)),
                 "write an IP address and a port, such as 127.0.0.1:9276 or [::1]:9276",
             )
         })
     }
 }
 
-/// So many bytes.
+/// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub usize);
 
@@ -205,14 +205,14 @@ impl Value for Bytes {
         match bytes.filter(|_| unit > 0) {
             Some(bytes) => Ok(Bytes(bytes)),
             None => Err(Wrong::new(
-                format_args!("{} is no size", cut(text)),
+                format_args!("{} is not a size", cut(text)),
                 "write a whole number and one of the units B, KiB, MiB and GiB, such as 64KiB",
             )),
         }
     }
 }
 
-/// So many in such a time.
+/// A number of jobs in a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     pub count: NonZeroU32,
@@ -230,8 +230,7 @@ impl Value for Adoption {
             "cancel" => Ok(Adoption(Some(MissingKey::Cancel))),
             _ => Err(Wrong::new(
                 format_args!("{} is not known", cut(text)),
-                "write what it means if a key is missing, run or cancel; or none, and no key is \
-                 adopted",
+                "write the effect of a missing key, run or cancel, or none to adopt no keys",
             )),
         }
     }
@@ -256,7 +255,7 @@ impl Value for Rate {
         });
         rate.ok_or_else(|| {
             Wrong::new(
-                format_args!("{} is no rate", cut(text)),
+                format_args!("{} is not a rate", cut(text)),
                 "write a whole number from 1, and /s, /m or /h: 50/s",
             )
         })
@@ -275,14 +274,14 @@ impl Value for LogFilter {
         match EnvFilter::try_new(text) {
             Ok(_) => Ok(LogFilter(text.to_owned())),
             Err(error) => Err(Wrong::new(
-                format_args!("{} is no filter, {error}", cut(text)),
+                format_args!("{} is not a filter, {error}", cut(text)),
                 "write a level, such as info, or levels by module: info,keyfall=debug",
             )),
         }
     }
 }
 
-/// A share of all: `10%` or `0.1`.
+/// A share of a whole: `10%` or `0.1`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share(pub f64);
 
@@ -298,7 +297,7 @@ impl Value for Share {
         let share = share.ok().filter(|share| (0.0..=1.0).contains(share));
         share.map(Share).ok_or_else(|| {
             Wrong::new(
-                format_args!("{} is no share", cut(text)),
+                format_args!("{} is not a share", cut(text)),
                 "write a percentage from 0% to 100%, or a number from 0 to 1",
             )
         })
@@ -321,8 +320,8 @@ impl Value for Endpoint {
         });
         if !is_good {
             return Err(Wrong::new(
-                "it is no URL of a collector",
-                "write http://host:4318 or https://…; what it asks for goes into the variable \
+                "it is not the URL of a collector",
+                "write http://host:4318 or https://…; headers go into the variable \
                  OTEL_EXPORTER_OTLP_HEADERS",
             ));
         }
@@ -359,7 +358,7 @@ mod tests {
         assert_eq!(Share::parse("10%").unwrap(), Share(0.1));
         assert_eq!(Share::parse("1").unwrap(), Share(1.0));
         for text in ["", "%", "101%", "-1%", "2", "NaN", "ten"] {
-            assert!(fault::<Share>(text).contains("is no share"), "{text}");
+            assert!(fault::<Share>(text).contains("is not a share"), "{text}");
         }
         let url = "http://127.0.0.1:4318/";
         assert_eq!(Endpoint::parse(url).unwrap().0, "http://127.0.0.1:4318");
@@ -372,7 +371,7 @@ mod tests {
             "http://h?k=p",
         ] {
             let fault = fault::<Endpoint>(text);
-            assert!(fault.contains("it is no URL of a collector"), "{text}");
+            assert!(fault.contains("it is not the URL of a collector"), "{text}");
             assert_eq!(Endpoint::shown(text), "…");
         }
     }
@@ -400,19 +399,19 @@ mod tests {
     fn an_invalid_value_is_refused_with_the_rule_and_the_remedy() {
         for text in ["60 bananas", "", "1mo"] {
             let fault = fault::<Duration>(text);
-            assert!(fault.contains("is no duration; write"), "{fault}");
+            assert!(fault.contains("is not a duration; write"), "{fault}");
         }
         assert!(fault::<Duration>("60").contains("has no unit; write"));
         assert!(fault::<Duration>("-1s").contains("negative"));
         for text in ["64", "64KB", "KiB", "-1B", "99999999999999999GiB", ""] {
-            assert!(fault::<Bytes>(text).contains("is no size; write"), "{text}");
+            assert!(fault::<Bytes>(text).contains("is not a size; write"), "{text}");
         }
         for text in ["50", "0/s", "50/", "/s", "5/fortnight", "1.5/s"] {
-            assert!(fault::<Rate>(text).contains("is no rate; write"), "{text}");
+            assert!(fault::<Rate>(text).contains("is not a rate; write"), "{text}");
         }
         assert!(fault::<bool>("yes").contains("write true or false"));
-        assert!(fault::<SocketAddr>("localhost:1").contains("is no address"));
-        assert!(fault::<LogFilter>("keyfall=loud").contains("is no filter"));
+        assert!(fault::<SocketAddr>("localhost:1").contains("is not an address"));
+        assert!(fault::<LogFilter>("keyfall=loud").contains("is not a filter"));
         assert!(fault::<PathBuf>("").contains("it is empty"));
         let long = fault::<u64>(&"x".repeat(1000));
         assert!(long.len() < 150 && long.contains('…'), "{long}");

@@ -98,7 +98,7 @@ impl Caller {
         })
     }
 
-    /// The client by which this caller schedules: the kinds that begin by it are counted.
+    /// The client with which this caller schedules; it counts the new kinds of the caller.
     pub(super) fn scheduling(&self) -> Client {
         let client = &self.api.client;
         match &self.api.new_kinds {
@@ -168,8 +168,7 @@ impl Caller {
         self.grant().map(|_| &*self.api)
     }
 
-    /// Makes a call that may take its time, as long as this caller may do that: when the token does
-    /// not allow it any more, the call is broken off.
+    /// Makes a long call, and breaks it off when the token of the caller no longer allows it.
     pub(super) async fn while_it_may<T>(
         &self,
         scope: Scope,

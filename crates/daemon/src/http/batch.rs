@@ -64,7 +64,7 @@ pub struct BatchOut {
     pub line: u64,
     /// The status that the call alone would have had.
     pub status: u16,
-    /// The body that it would have been answered with.
+    /// The body that the call alone would have been answered with.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Box<RawValue>>,
@@ -83,8 +83,8 @@ pub struct BatchOut {
 /// read no faster. After a token was revoked, each further line is refused.
 #[utoipa::path(post, path = "/v1/batch", tag = "batch",
     request_body(content = Option<BatchIn>, content_type = "application/x-ndjson",
-        description = "One of these a line", example = json!({"call": "schedule", "key": "app1:trans:notice:42", "after": "15m"})),
-    responses((status = 200, description = "One of these for each line",
+        description = "One of these objects a line", example = json!({"call": "schedule", "key": "app1:trans:notice:42", "after": "15m"})),
+    responses((status = 200, description = "One of these objects for each line",
         body = BatchOut, content_type = "application/x-ndjson")))]
 pub(super) async fn batch(
     State(api): State<Arc<Api>>,
@@ -97,7 +97,7 @@ pub(super) async fn batch(
         settings.body_limit,
         settings.body_timeout,
     );
-    // It is answered when this call has returned.
+    // The lines are answered after this function has returned.
     let place = Place::current();
     let open = Open {
         lines,
@@ -214,7 +214,7 @@ impl Call {
     }
 
     async fn carry_out(self, caller: &Caller) -> Result<Answered, Problem> {
-        /// Of calls that need no more than their key.
+        /// The fields of a call that needs only its key.
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Nothing {}

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 use super::problem::Problem;
 use super::{Api, Settings};
 
-/// How much of a too large body is read all the same, so that a client that is still sending gets
-/// to read the answer.
+/// The number of bytes that are read from a body that is too large, so that a client that is still
+/// sending can read the answer.
 const READ_IN_VAIN: usize = 16 * 1024 * 1024;
 
 /// A body in JSON. No body is `{}`.
@@ -97,7 +97,7 @@ where
     serde_path_to_error::deserialize(reader).map_err(|error| {
         let field = error.path().to_string();
         let error = error.into_inner();
-        // If the text is no JSON, no field is to blame.
+        // If the text is not JSON, no field is faulty.
         let field = if field == "." || !error.is_data() {
             "body".to_owned()
         } else {
@@ -135,7 +135,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// The same, where a name may occur several times.
+/// The parameters behind the `?`, if a name may occur several times.
 pub(super) struct Pairs(pub(super) Vec<(String, String)>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Pairs {

@@ -26,7 +26,7 @@ pub struct BulkIn {
     pub dry_run: bool,
 }
 
-/// Which jobs, and until when: one of `after`, `at` and `by`.
+/// The jobs, and their new due time: one of `after`, `at` and `by`.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkPostponeIn {
@@ -40,13 +40,13 @@ pub struct BulkPostponeIn {
     /// Changes nothing, and counts the jobs that the call would change.
     #[serde(default)]
     pub dry_run: bool,
-    /// All due so long after Redis receives the call.
+    /// All due this long after Redis receives the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Span>,
     /// All due at this time, by Redis' clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
-    /// So much later than each is due. Not to be repeated: it would be added twice.
+    /// Postpones each job by this duration. Not to be repeated: it would be added twice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<Span>,
 }
@@ -90,7 +90,7 @@ impl Which {
         &self.0
     }
 
-    /// The way to them.
+    /// Access to the selected jobs.
     pub(super) fn select<'a>(
         &self,
         caller: &'a Caller,
@@ -145,8 +145,8 @@ pub(super) async fn postpone(
         (None, Some(Time(due)), None) => selection.at(due),
         (None, None, Some(Span(delay))) => selection.by(delay),
         _ => {
-            let detail = "until when: give one of `after`, `at` and `by`; `/v1/jobs/fire` makes \
-                          them due now";
+            let detail = "the new due time is missing: give `after`, `at` or `by`; \
+                          `/v1/jobs/fire` makes the jobs due now";
             return Err(Problem::invalid("after", detail));
         }
     };

@@ -1,4 +1,4 @@
-//! The connections: no more than so many, and none that does not move.
+//! Limits the number of connections, and closes connections that make no progress.
 
 use std::future::{Ready, ready};
 use std::io;
@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Sleep, sleep};
 use tower_layer::Layer;
 
-/// How long the system may wait at the most for a sign that a client has got what was sent: it counts
+/// The longest time that the system may wait for a client to acknowledge data: it counts
 /// milliseconds in 32 bits.
 #[cfg(target_os = "linux")]
 const LONGEST_PATIENCE: Duration = Duration::from_secs(24 * 3600);
@@ -49,7 +49,7 @@ pub(crate) struct Sent(Arc<Mutex<Vec<Call>>>);
 type Call = Box<dyn FnOnce() + Send>;
 
 impl Door {
-    /// For so many connections at a time, each of which may keep us waiting for so long.
+    /// Admits this number of connections at a time, each of which may stall for `patience`.
     pub(super) fn new(connections: usize, patience: Duration) -> Self {
         Door {
             room: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
@@ -60,7 +60,7 @@ impl Door {
 }
 
 impl Sent {
-    /// Calls `call` once the data that is written next has gone.
+    /// Runs `call` once the data that is written next has been passed to the system.
     pub(super) fn then(&self, call: impl FnOnce() + Send + 'static) {
         self.lock().push(Box::new(call));
     }
@@ -84,8 +84,7 @@ impl<S> Accept<TcpStream, S> for Door {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             if !self.said.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    "there are as many connections as `http.max_connections` allows: further \
-                     ones are closed"
+                    "`http.max_connections` is reached: further connections are closed"
                 );
             }
             return ready(Err(io::ErrorKind::ConnectionRefused.into()));
@@ -108,7 +107,7 @@ impl<S> Accept<TcpStream, S> for Door {
 }
 
 fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
-    // An answer is not to wait for the next one.
+    // An answer must not wait for the next one.
     stream.set_nodelay(true)?;
     // A client whose machine or network is gone says nothing more, and small writes go on into the
     // buffer of the system: a tail would keep its place until the system gives up, after a quarter
@@ -129,7 +128,7 @@ fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
 }
 
 impl<I> Guest<I> {
-    /// Returns the result of sending, unless it has been waiting for too long.
+    /// Returns the result of a write, or an error if writes have waited for too long.
     fn in_time(
         &mut self,
         sent: Poll<io::Result<usize>>,
@@ -220,8 +219,8 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
-    /// A client that leaves its window shut is to the system as one that is gone: nothing of what was
-    /// sent arrives. All of it fits into the buffer here, so that no write ever waits.
+    /// To the system, a client that keeps its window shut looks like a client that is gone: no data
+    /// arrives. All data fits into the buffer here, so no write ever waits.
     #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn who_takes_nothing_is_cut_off_although_no_write_waits() {

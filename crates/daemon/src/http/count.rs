@@ -10,12 +10,12 @@ use super::body::Params;
 use super::problem::Problem;
 use super::wire::UnseenOut;
 
-/// Which jobs.
+/// The counted jobs.
 #[derive(Debug, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct CountIn {
-    /// The prefix of their keys. Defaults to all jobs.
+    /// The prefix of the job keys. Defaults to all jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(example = "app1:trans:notice:")]
     pub prefix: Option<String>,

@@ -1,4 +1,4 @@
-//! Dead letters: looked at, requeued, deleted.
+//! Lists, requeues and deletes dead letters.
 
 use axum::Json;
 use keyfall::{JobKey, Requeued};
@@ -19,12 +19,12 @@ pub struct LettersOut {
     pub letters: Vec<Job>,
 }
 
-/// Which letter, and when it is due. Without its number, a call that is repeated would take
-/// another one.
+/// The dead letter, and its new due time. The number is required: without it, a repeated call would
+/// take another letter.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RequeueIn {
-    /// Its number.
+    /// The number of the dead letter.
     pub letter: u64,
     /// Due so long after Redis receives the call. Due now, if neither this nor `at` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ pub struct RequeueIn {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LetterIn {
-    /// Its number.
+    /// The number of the dead letter.
     pub letter: u64,
 }
 

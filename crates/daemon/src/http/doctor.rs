@@ -34,11 +34,11 @@ pub enum SeverityOut {
 /// The finding of one check.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct FindingOut {
-    /// Which check it is; `docs/doctor.md` lists them.
+    /// The id of the check; `docs/doctor.md` lists all checks.
     #[schema(example = "notify-flags")]
     pub id: String,
     pub severity: SeverityOut,
-    /// Whether the check could be made. If not, `found` says why.
+    /// Whether the check could be made. If not, `found` gives the reason.
     pub seen: bool,
     pub found: String,
     pub expected: String,

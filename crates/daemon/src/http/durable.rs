@@ -1,15 +1,16 @@
-//! Durable calls: how far a call must get before it is answered, and how far it got.
+//! Durable calls: the replicas and disks that must have a write before its answer, and the reached
+//! ones.
 
 use keyfall::{Durable, Reached};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// How far a cancel must get before it is answered.
+/// The replicas and disks that must have a cancel before its answer.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DurableIn {
-    /// How many replicas must have it.
+    /// The number of replicas that must have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durable: Option<u32>,
     /// Whether it must also be on the disk of the primary, and on the disks of as many replicas.
@@ -18,17 +19,18 @@ pub struct DurableIn {
     pub fsynced: bool,
 }
 
-/// How far a durable call got. A goal that was not reached in time is no error: the call is done.
+/// The replicas and disks that had the write of a durable call. A goal that was not reached in time
+/// is not an error: the call is done.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
 pub struct ReachedOut {
     /// Whether all goals were reached.
     pub met: bool,
-    /// How many replicas have it, in memory at the least.
+    /// The number of replicas that have it, at least in memory.
     pub replicas: u32,
     /// Whether it is on the disk of the primary, if the server tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_disk: Option<bool>,
-    /// On the disks of how many replicas it is, if the server tells.
+    /// The number of replicas that have it on disk, if the server tells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_on_disk: Option<u32>,
 }

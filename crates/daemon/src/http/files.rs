@@ -6,12 +6,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// itself.
 const OWN: u64 = 64;
 
-/// Raises the limit of this process, usually 1024 for services, so that it allows so many
+/// Raises the limit of this process, usually 1024 for services, so that it allows this number of
 /// connections.
 pub(crate) fn allow_connections(connections: usize) {
     let wanted = (connections as u64).saturating_add(OWN);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // No limit is `None`.
+    // `None` stands for no limit.
     if current.is_none_or(|current| current >= wanted) {
         return;
     }

@@ -19,7 +19,7 @@ use crate::traces::Place;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest id that is taken over.
+/// The longest request id that is accepted from a client.
 const LONGEST_ID: usize = 128;
 
 /// Calls without a token: the health of the daemon, and its API.
@@ -88,7 +88,7 @@ where
     answer
 }
 
-/// Whether the request goes on, and the name of its token.
+/// Admits or refuses a request; returns the name of its token.
 fn admit(
     api: &Arc<Api>,
     peer: SocketAddr,

@@ -8,7 +8,8 @@ use keyfall::target::Pulled;
 
 use super::connections::Sent;
 
-/// So much of an answer is written at once. Between two parts its jobs can go back.
+/// The number of bytes of an answer that are written at once. Between two parts its jobs can go
+/// back.
 const PART: usize = 64 * 1024;
 
 /// An answer in JSON with jobs. The jobs belong to the consumer once its last byte has gone; then
@@ -23,7 +24,7 @@ pub(crate) fn handed_over(
     accept: impl Fn(Pulled) + Clone + Send + 'static,
 ) -> Response {
     let kind = HeaderValue::from_static("application/json");
-    // With a length, the connection adds nothing, such as the mark of an end.
+    // With a length, the connection adds no bytes of its own, such as the mark of an end.
     let length = HeaderValue::from(text.len());
     let head = [
         (header::CONTENT_TYPE, kind),
@@ -49,7 +50,7 @@ pub(crate) fn handed_over(
             if !text.is_empty() {
                 return Ok(Some((part, (text, pulled))));
             }
-            // Asked for now, it is written next.
+            // The part is requested now, so it is written next.
             sent.then(move || pulled.into_iter().for_each(accept));
             Ok(Some((part, (text, Vec::new()))))
         }

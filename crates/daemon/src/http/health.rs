@@ -1,4 +1,4 @@
-//! Whether the daemon lives, and whether it can serve.
+//! The probes: whether the daemon lives, and whether it can serve.
 
 use std::time::Duration;
 

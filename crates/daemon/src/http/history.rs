@@ -15,7 +15,7 @@ use super::bulk::Which;
 use super::problem::Problem;
 use super::wire::{Span, State, Time};
 
-/// In which zone sentences name times.
+/// The zone of the times in sentences.
 #[derive(Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -37,7 +37,7 @@ pub struct StoryOut {
     pub happenings: Vec<HappeningOut>,
     /// The reasons why it waits: each of them alone would keep it from starting.
     pub waits: Vec<WaitOut>,
-    /// How many entries the history of the kind keeps; 0 if it is off.
+    /// The number of entries that the history of the kind keeps; 0 if it is off.
     pub history_entries: u64,
     /// How far back the history reaches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,13 +58,13 @@ pub struct HappeningOut {
     /// None for an event of the kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// In one word, such as `scheduled`, `claimed` or `failed`.
+    /// The event in one word, such as `scheduled`, `claimed` or `failed`.
     pub what: String,
     pub at: Time,
     /// The process that made the change, as `host:process`. Empty if only the record of the job
     /// tells of it.
     pub by: String,
-    /// When the job is due by that; of a claim, when it was.
+    /// The due time that the event gave the job; of a claim, the due time that had come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Time>,
     /// Of a claim: `event`, `pacer`, `reconciler` or `backlog`.
@@ -92,14 +92,14 @@ pub struct HappeningOut {
 /// A reason why a job waits.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct WaitOut {
-    /// In one word: `due`, `paused`, `unrouted`, `saturated`, `claim`, `run`, `takeover` or
-    /// `requeue`.
+    /// The reason in one word: `due`, `paused`, `unrouted`, `saturated`, `claim`, `run`, `takeover`
+    /// or `requeue`.
     #[serde(rename = "for")]
     pub what: String,
-    /// Its due time, or until when a lease lasts.
+    /// The due time of the job, or the end of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
-    /// Since when the kind is paused, or when a lease lapsed.
+    /// The start of the pause, or the time at which a lease lapsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
     /// The holder of the lease, or the last one.
@@ -120,13 +120,13 @@ pub struct HistoryIn {
     /// All of them, instead of a prefix.
     #[serde(default)]
     pub everything: bool,
-    /// How many entries each keeps, a million at the most. With 0 no entries are written any more,
-    /// and the old ones are deleted.
+    /// The number of entries that each history keeps, a million at the most. With 0 no further
+    /// entries are written, and the old ones are deleted.
     #[schema(maximum = 1_000_000)]
     pub entries: u64,
 }
 
-/// How many entries the history of each kind keeps.
+/// The number of entries that the history of each kind keeps.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct HistoryOut {
     pub kinds: Vec<KeptOut>,

@@ -15,7 +15,7 @@ use super::wire::{Time, UnseenOut};
 /// The routes of the live instances, and the jobs for which no instance has one.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct RoutesOut {
-    /// In the order of their patterns.
+    /// The routes, in the order of their patterns.
     pub routes: Vec<RouteOut>,
     /// The kinds with jobs for which no live instance has a route. They stay pending.
     pub unrouted: Vec<UnroutedOut>,
@@ -29,9 +29,9 @@ pub struct RoutesOut {
 pub struct RouteOut {
     #[schema(example = "app1:trans:notice:*")]
     pub pattern: String,
-    /// How many live instances have the route.
+    /// The number of live instances that have the route.
     pub instances: u64,
-    /// How many of these instances could run no further job just then.
+    /// The number of these instances that had no room for another job at that moment.
     pub saturated: u64,
 }
 
@@ -40,8 +40,8 @@ pub struct RouteOut {
 pub struct UnroutedOut {
     #[schema(example = "app1:trans:notice")]
     pub kind: String,
-    /// How many of them wait. If some jobs of the kind have a route and others have none, only jobs
-    /// among the oldest 256 overdue ones count.
+    /// The number of waiting jobs. If some jobs of the kind have a route and others have none, only
+    /// jobs among the oldest 256 overdue ones count.
     pub jobs: u64,
 }
 
@@ -69,7 +69,7 @@ pub struct InstanceOut {
     pub seen_ms: u64,
     /// The patterns of its routes.
     pub routes: Vec<String>,
-    /// The routes that could run no further job just then.
+    /// The routes that had no room for another job at that moment.
     pub saturated: Vec<String>,
     /// Whether it takes jobs that no instance has a route for.
     pub has_fallback: bool,
@@ -90,7 +90,7 @@ pub struct InstanceOut {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BreakerIn {
-    /// With its port, if that is not the one of the scheme.
+    /// The host, with its port unless that is the default of the scheme.
     #[schema(example = "hooks.example.org:8443")]
     pub host: String,
 }
@@ -99,11 +99,11 @@ pub struct BreakerIn {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct BreakerOut {
     pub host: String,
-    /// How many live instances have paused their calls to it.
+    /// The number of live instances that have paused their calls to it.
     pub instances: u64,
 }
 
-/// The routes of all live instances, and the jobs that none of them is for.
+/// The routes of all live instances, and the jobs that match none of them.
 #[utoipa::path(get, path = "/v1/routes", operation_id = "list_routes", tag = "instances", responses((status = 200, body = RoutesOut)))]
 pub(super) async fn routes(caller: Caller) -> Result<Json<RoutesOut>, Problem> {
     let client = &caller.may(Scope::Read, "")?.client;
@@ -137,7 +137,7 @@ pub(super) async fn list(caller: Caller) -> Result<Json<InstancesOut>, Problem> 
     Ok(Json(InstancesOut { instances, unseen }))
 }
 
-/// Has a host called again that is left alone because it is down.
+/// Makes workers call a host again that they leave alone because it is down.
 #[utoipa::path(post, path = "/v1/breakers/close", operation_id = "close_breaker", tag = "instances", request_body = BreakerIn,
     responses((status = 200, body = BreakerOut)))]
 pub(super) async fn close_breaker(

@@ -1,4 +1,4 @@
-//! One job: schedule, look at, change, cancel.
+//! Schedules, shows, changes and cancels one job.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -31,10 +31,10 @@ pub struct NewJobIn {
     )]
     #[schema(value_type = Option<serde_json::Value>)]
     pub payload: Option<Box<RawValue>>,
-    /// Bytes that are no JSON, in Base64.
+    /// Bytes that are not JSON, in Base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload_base64: Option<String>,
-    /// Due so long after Redis receives the call. Due now, if neither this nor `at` is given.
+    /// Due this long after Redis receives the call. Due now, if neither this nor `at` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Span>,
     /// Due at this time, by Redis' clock.
@@ -55,10 +55,10 @@ pub struct NewJobIn {
     /// Its own timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
-    /// Only if there is no such job, or only if there is one.
+    /// Schedules only if there is no such job, or only if there is one.
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
-    /// How many replicas must have it before the call is answered.
+    /// The number of replicas that must have it before the call is answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable: Option<u32>,
     /// Whether it must also be on the disk of the primary, and on the disks of as many replicas.
@@ -73,11 +73,11 @@ pub enum Condition {
     Present,
 }
 
-/// Until when a job is postponed: one of the two.
+/// The new due time of a job: one of the two.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PostponeIn {
-    /// Due so long after Redis receives the call.
+    /// Due this long after Redis receives the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Span>,
     /// Due at this time, by Redis' clock.
@@ -93,7 +93,7 @@ pub(super) struct PayloadIn {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
-    /// Bytes that are no JSON, in Base64.
+    /// Bytes that are not JSON, in Base64.
     payload_base64: Option<String>,
 }
 
@@ -114,10 +114,10 @@ pub struct ScheduledOut {
     pub key: String,
     pub placed: PlacedOut,
     pub due: Time,
-    /// `false` if it has to do without a trigger, and starts some 20 ms late: a foreign value holds
-    /// its name in Redis.
+    /// `false` if the job has no trigger, and so starts some 20 ms late: a foreign value has its
+    /// name in Redis.
     pub armed: bool,
-    /// How far it got, if the call was durable.
+    /// The replicas and disks that have it, if the call was durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached: Option<ReachedOut>,
     /// Possible mistakes, although the job is scheduled.
@@ -129,11 +129,11 @@ pub struct ScheduledOut {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PlacedOut {
-    /// There was none.
+    /// There was no such job.
     Created,
-    /// One was pending, and this took its place.
+    /// A job was pending, and this one replaced it.
     Replaced,
-    /// One is running, and this follows it.
+    /// A job is running, and this one follows it.
     Succeeds,
 }
 
@@ -152,7 +152,7 @@ pub struct CancelledOut {
     pub key: String,
     /// Whether it runs: then it is not retried, and its consumer is told to stop.
     pub running: bool,
-    /// How far the cancel got, if it was durable.
+    /// The replicas and disks that have the cancel, if it was durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached: Option<ReachedOut>,
 }
@@ -160,10 +160,10 @@ pub struct CancelledOut {
 /// Creates a job, or replaces it.
 #[utoipa::path(put, path = "/v1/jobs/{key}", operation_id = "schedule_job", tag = "jobs", request_body = Option<NewJobIn>,
     responses(
-        (status = 200, description = "It replaced the job that was pending, or follows the one that runs", body = ScheduledOut),
+        (status = 200, description = "It replaced the pending job, or follows the running one", body = ScheduledOut),
         (status = 201, description = "It was created", body = ScheduledOut),
-        (status = 404, description = "There is no such job, and there was to be one", body = Problem),
-        (status = 409, description = "There is a job, and there was to be none", body = Problem)))]
+        (status = 404, description = "There is no such job, and the call requires one", body = Problem),
+        (status = 409, description = "There is a job, and the call requires that there is none", body = Problem)))]
 pub(super) async fn put(
     caller: Caller,
     Key(key): Key,
@@ -345,7 +345,7 @@ pub(super) async fn postpone_one(
         _ => {
             return Err(Problem::invalid(
                 "after",
-                "until when is not said: give `after` or `at`; `/fire` makes it due now",
+                "the new due time is missing: give `after` or `at`; `/fire` makes the job due now",
             ));
         }
     };

@@ -25,7 +25,7 @@ pub struct KindsOut {
     pub unseen: Vec<UnseenOut>,
 }
 
-/// How many jobs of a kind there are.
+/// The numbers of jobs of a kind.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct CountsOut {
     #[schema(example = "app1:trans:notice")]
@@ -34,7 +34,7 @@ pub struct CountsOut {
     pub pending: u64,
     /// The pending jobs that are due.
     pub overdue: u64,
-    /// Running, or claimed by a worker that has not been heard of since.
+    /// Running, or claimed by a worker that has since disappeared.
     pub leased: u64,
     /// Scheduled while the job of the same name was running.
     pub successors: u64,
@@ -66,19 +66,19 @@ pub struct CountersOut {
     pub done: u64,
     /// Jobs that were cancelled.
     pub cancelled: u64,
-    /// Jobs that a newer schedule took the place of.
+    /// Jobs that a newer schedule replaced.
     pub replaced: u64,
     /// Jobs that ended as dead letters.
     pub buried: u64,
     /// Dead letters that were deleted.
     pub deleted: u64,
-    /// Dead letters that fell to the limits of number and age.
+    /// Dead letters that the limits of number and age removed.
     pub trimmed: u64,
     /// Attempts that failed and were followed by another.
     pub failed: u64,
     /// Runs that asked to be repeated without having failed.
     pub again: u64,
-    /// Runs that asked to be put off, without the attempt being counted.
+    /// Runs that asked for a delay, which does not count the attempt.
     pub snoozed: u64,
     /// Jobs that were given back before they ran.
     pub returned: u64,
@@ -89,8 +89,8 @@ pub struct CountersOut {
 /// The pauses.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct PausedOut {
-    /// The prefixes that were paused: kinds that begin so are paused also if they are used for
-    /// the first time. The empty one stands for everything.
+    /// The paused prefixes: a kind that begins with one of them is paused even if it is used for
+    /// the first time. The empty prefix stands for all kinds.
     pub prefixes: Vec<SinceOut>,
     /// The kinds that are paused now.
     pub kinds: Vec<SinceOut>,
@@ -121,7 +121,7 @@ pub struct SwitchedOut {
     pub dry_run: bool,
 }
 
-/// The kinds that were ever used, with their counts. With a token, those that it can see.
+/// The kinds that were ever used, with their counts. With a token, the kinds that it can see.
 #[utoipa::path(get, path = "/v1/kinds", operation_id = "list_kinds", tag = "kinds", responses((status = 200, body = KindsOut)))]
 pub(super) async fn list(caller: Caller) -> Result<Json<KindsOut>, Problem> {
     let client = &caller.sees_its_own()?.client;

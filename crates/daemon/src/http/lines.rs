@@ -1,4 +1,4 @@
-//! A body that is read line by line, as it comes.
+//! Reads a body line by line, as it arrives.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ impl Lines {
         }
     }
 
-    /// The lines that have come by now, at least one. `None` at the end.
+    /// The lines that have arrived by now, at least one. `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Vec<Line>> {
         loop {
             let lines = self.cut();

@@ -1,4 +1,4 @@
-//! Many jobs, looked at page by page.
+//! Lists jobs, page by page.
 
 use axum::Json;
 use keyfall::{Cursor, DamagedJob, JobState, Page};
@@ -14,17 +14,17 @@ use super::wire::{Job, Payloads, State, UnseenOut};
 const PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
 
-/// Which jobs.
+/// The listed jobs, and the form of the page.
 #[derive(Debug, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ListIn {
-    /// The prefix of their keys. Defaults to all jobs.
+    /// The prefix of the job keys. Defaults to all jobs.
     #[param(example = "app1:trans:notice:")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// Their state. `pending` includes jobs that wait to be retried, `retrying` lists these alone.
-    /// Defaults to `pending`.
+    /// The state of the jobs. `pending` includes jobs that wait for a retry, `retrying` lists these
+    /// alone. Defaults to `pending`.
     #[serde(default)]
     #[param(inline)]
     pub state: State,
@@ -35,7 +35,7 @@ pub struct ListIn {
     /// The start of the page: `next` of the page before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
-    /// The form of their payloads. Defaults to `json`.
+    /// The form of the payloads. Defaults to `json`.
     #[serde(default)]
     #[param(inline)]
     pub payloads: Payloads,

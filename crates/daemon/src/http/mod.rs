@@ -8,24 +8,24 @@
 //! | [`front`] | the steps before each handler: id, caller, rate, log |
 //! | [`auth`] | the rights of callers; [`pages`] refuses web pages if there are no tokens |
 //! | [`rate`] | limits the requests per second |
-//! | [`jobs`] | schedule, look at, change and cancel one job |
-//! | [`list`], [`count`] | look at many |
-//! | [`bulk`] | change and cancel many, by the prefix of their keys |
+//! | [`jobs`] | schedules, shows, changes and cancels one job |
+//! | [`list`], [`count`] | list and count many jobs |
+//! | [`bulk`] | changes and cancels many jobs, by the prefix of their keys |
 //! | [`batch`] | many calls in one request; [`lines`] reads them as they come |
 //! | [`dead`] | dead letters |
 //! | [`restore`] | jobs and dead letters from a backup |
 //! | [`kinds`] | kinds, their counts, and pausing them |
-//! | [`overview`] | one screen with the state of everything |
+//! | [`overview`] | the counts of kinds, and the instances, for one screen |
 //! | [`history`] | the story of a job, and the length of histories |
 //! | [`tail`] | changes of jobs as they happen; [`tails`] limits their number |
-//! | [`audit`] | whether every job is accounted for |
+//! | [`audit`] | checks that every job is accounted for |
 //! | [`instances`] | the live instances and their routes |
 //! | [`doctor`] | the findings of the doctor |
 //! | [`mod@routes`] | the settings of a job's route |
 //! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] accepts them when the answer is gone |
 //! | [`metrics`] | the metrics, for Prometheus |
-//! | [`health`] | whether it lives, and whether it can serve |
-//! | [`openapi`] | the document that describes all of it |
+//! | [`health`] | the probes: whether the daemon lives, and whether it can serve |
+//! | [`openapi`] | the document that describes the API |
 //! | [`warnings`] | oddities of a job that was scheduled all the same |
 //! | [`wire`] | the JSON form of jobs, times and payloads |
 //! | [`body`] | reads bodies and queries, and reports their faults |
@@ -185,7 +185,7 @@ impl Api {
         }
     }
 
-    /// Lets so many kinds begin.
+    /// Limits the number of new kinds.
     pub(crate) fn new_kinds(mut self, limit: Arc<NewKinds>) -> Self {
         self.new_kinds = Some(limit);
         self
@@ -223,7 +223,7 @@ pub fn in_process(client: Client) -> Router {
     router(Arc::new(api)).layer(Extension(ConnectInfo(NOWHERE)))
 }
 
-/// The address of callers that came by no network.
+/// The address of callers in this process, which use no network.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// All routes, and the document that describes them.
@@ -268,7 +268,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(health::readyz))
         .with_state(api.clone())
         .split_for_parts();
-    // Only this call knows it; a second router would say the same.
+    // Only this function builds the document; a second router would build the same.
     api.document.get_or_init(|| openapi::completed(&document));
     router
         .fallback(async || Problem::unknown_route())

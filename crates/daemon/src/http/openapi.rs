@@ -19,11 +19,11 @@ const KEY: &str =
 
 /// The answers that every call can give, and the further ones of calls with a body.
 const ANY: [(&str, &str); 6] = [
-    ("400", "Something in the request is not as it has to be"),
-    ("401", "No token, or one that is not known"),
+    ("400", "A part of the request is not valid"),
+    ("401", "No token, or an unknown token"),
     ("403", "A token without this scope, or not for these jobs"),
     ("429", "Too many requests"),
-    ("500", "What is stored is damaged, or of another version"),
+    ("500", "The stored data is damaged, or of another version"),
     (
         "503",
         "Redis does not answer or takes no writes, or the daemon stops: try again",

@@ -1,4 +1,4 @@
-//! All that goes on, at a glance: one screen of it.
+//! The overview: the counts of kinds, and the instances, for one screen.
 
 use axum::Json;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -14,18 +14,18 @@ use super::kinds::KindOut;
 use super::problem::Problem;
 use super::wire::{Span, Time, UnseenOut};
 
-/// How many kinds a page has at the most, and how many can be named beside it.
+/// The most kinds of a page, and the most kinds that can be named beside it.
 const PAGE: usize = 256;
 
-/// How many kinds are looked at at the same time.
+/// The number of kinds that are read at the same time.
 const AT_ONCE: usize = 32;
 
-/// Which kinds.
+/// The wanted kinds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct OverviewIn {
-    /// What the kinds begin with. All, if it is not given.
+    /// The prefix of the kinds. Defaults to all kinds.
     #[param(example = "app1:")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
@@ -33,11 +33,11 @@ pub struct OverviewIn {
     /// most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kind: Vec<String>,
-    /// How many kinds the page has at the most. Defaults to 256.
+    /// The most kinds of the page. Defaults to 256.
     #[param(minimum = 1, maximum = 256)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Where the page begins: `next` of the page before.
+    /// The start of the page: `next` of the page before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
@@ -45,49 +45,49 @@ pub struct OverviewIn {
 /// A page of kinds, and the instances.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct OverviewOut {
-    /// When the answer was made, by the clock of the daemon.
+    /// The time of the answer, by the clock of the daemon.
     pub at: Time,
-    /// How many kinds begin with the prefix.
+    /// The number of kinds with the prefix.
     pub total: u64,
-    /// Those of the page, in order, and those that were named.
+    /// The kinds of the page, in order, and the named kinds.
     pub kinds: Vec<OverviewKindOut>,
-    /// Where the next page begins; missing on the last.
+    /// The start of the next page; missing on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// The instances that live, in the order in which they started. Missing if the token is not for
-    /// all jobs.
+    /// The live instances, in the order in which they started. Missing if the token is not for all
+    /// jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances: Option<Vec<InstanceOut>>,
-    /// What was not looked at, because one of several servers was away.
+    /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
 }
 
-/// A kind: its counts and counters at one instant. Rates are the difference of the counters of two
-/// looks, divided by that of `at`.
+/// A kind: its counts and counters at one instant. A rate is the difference between the counters of
+/// two answers, divided by the difference between their `at`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct OverviewKindOut {
     #[serde(flatten)]
     pub kind: KindOut,
-    /// When it was looked at, by the clock of the daemon.
+    /// The time of these counts, by the clock of the daemon.
     pub at: Time,
-    /// For how long the oldest of its jobs has been due.
+    /// The time since the oldest overdue job of the kind fell due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overdue_for: Option<Span>,
-    /// When its next job falls due, if none is due.
+    /// The time at which the next job of the kind falls due, if none is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_due: Option<Time>,
 }
 
-/// What goes on: kinds with their counts and counters, and the instances, page by page. It costs the
-/// same however many kinds there are, but for the list of their names.
+/// The kinds with their counts and counters, page by page, and the instances. The cost does not
+/// depend on the number of kinds, except for the list of their names.
 #[utoipa::path(get, path = "/v1/overview", operation_id = "get_overview", tag = "kinds", params(OverviewIn),
     responses((status = 200, body = OverviewOut)))]
 pub(super) async fn overview(caller: Caller, pairs: Pairs) -> Result<Json<OverviewOut>, Problem> {
     let wanted = Wanted::of(OverviewIn::of(pairs)?)?;
     let prefix = std::slice::from_ref(&wanted.prefix);
     let client = &caller.may_with_each(Scope::Read, prefix)?.client;
-    // It makes no call: it only tells whether a key can begin so.
+    // This makes no call: it only checks that a key can begin with the prefix.
     if !wanted.prefix.is_empty() {
         let checked = client.tail().prefix(&wanted.prefix);
         checked.map_err(Problem::of_prefix)?;
@@ -97,7 +97,7 @@ pub(super) async fn overview(caller: Caller, pairs: Pairs) -> Result<Json<Overvi
     seen.await?.map(Json)
 }
 
-/// Which kinds, checked.
+/// The wanted kinds, checked.
 struct Wanted {
     prefix: String,
     kinds: Vec<Kind>,
@@ -112,7 +112,7 @@ impl OverviewIn {
             match &*name {
                 "prefix" => wanted.prefix = Some(value),
                 "kind" => wanted.kind.push(value),
-                // An empty one is what a script begins with.
+                // A script begins with an empty cursor.
                 "cursor" => wanted.cursor = Some(value).filter(|text| !text.is_empty()),
                 "limit" => {
                     let limit = value
@@ -121,8 +121,8 @@ impl OverviewIn {
                         .filter(|limit| (1..=PAGE).contains(limit));
                     wanted.limit = Some(limit.ok_or_else(|| {
                         let rule = format!(
-                            "{value:?} is no number from 1 to {PAGE}: write how many kinds the \
-                             page has"
+                            "{value:?} is not a number from 1 to {PAGE}: write the number of \
+                             kinds of a page"
                         );
                         Problem::invalid("limit", rule)
                     })?);
@@ -141,7 +141,7 @@ impl Wanted {
     fn of(wanted: OverviewIn) -> Result<Self, Problem> {
         if wanted.kind.len() > PAGE {
             let rule = format!(
-                "{} kinds are named, and {PAGE} can be: name fewer, or take the pages",
+                "{} kinds are named, and {PAGE} are allowed: name fewer, or read page by page",
                 wanted.kind.len()
             );
             return Err(Problem::invalid("kind", rule));
@@ -198,14 +198,14 @@ async fn look(client: &Client, wanted: &Wanted, sees_all: bool) -> Result<Overvi
     })
 }
 
-/// How its jobs stand, and when the next one falls due if none is.
+/// The counts of a kind, and the next due time if no job is due.
 async fn look_at(client: &Client, kind: Kind) -> Result<OverviewKindOut, Problem> {
     let stats = client.stats(kind.as_str()).await?;
     let at = Time(SystemTime::now());
     let mut next_due = None;
     if stats.pending > 0 && stats.overdue == 0 {
         let list = client.list(&format!("{kind}:"), JobState::Pending).limit(1);
-        // The first is the next to fall due. One whose record is damaged is left to audits.
+        // The first job is the next to fall due. A job with a damaged record is left to audits.
         next_due = list.await?.jobs.first().map(JobView::due).map(Time);
     }
     Ok(OverviewKindOut {

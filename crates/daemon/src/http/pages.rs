@@ -14,8 +14,8 @@ pub(crate) fn asks(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ORIGIN)
 }
 
-/// Refuses requests from pages, and requests that name another host. So a name that leads here
-/// since a moment, and that its page takes for its own site, is refused as well.
+/// Refuses requests from pages, and requests that name another host. So it also refuses a name that
+/// was pointed at this machine a moment ago, and that a page takes for its own site.
 pub(super) fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     if asks(headers) {
         return Err(Problem::web_page("the request has an `origin`"));
@@ -28,7 +28,7 @@ pub(super) fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether nobody else can make this name lead here: an address, or `localhost`.
+/// Whether no other party can point this name at this machine: an address, or `localhost`.
 fn is_local(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

@@ -78,7 +78,7 @@ impl Problem {
         )
     }
 
-    /// As [`job_absent`](Self::job_absent), for a question about the story of the job.
+    /// As [`job_absent`](Self::job_absent), for a request for the story of the job.
     pub(super) fn untold(why: &str) -> Self {
         Problem::new(
             StatusCode::NOT_FOUND,
@@ -106,8 +106,8 @@ impl Problem {
 
     pub(super) fn letter_absent(key: &str, letter: u64) -> Self {
         let detail = format!(
-            "there is no dead letter {letter} of {key}: it was requeued or deleted, or fell to \
-             the limits; the list of its letters shows those that are there"
+            "there is no dead letter {letter} of {key}: it was requeued or deleted, or the limits \
+             removed it; the list of the letters of {key} shows the others"
         );
         let title = "There is no such dead letter";
         Problem::new(StatusCode::NOT_FOUND, "letter_absent", title, detail)
@@ -126,7 +126,7 @@ impl Problem {
     }
 
     pub(super) fn unauthorized(detail: &str) -> Self {
-        let title = "Who are you?";
+        let title = "The caller is not known";
         Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail)
     }
 
@@ -137,7 +137,7 @@ impl Problem {
 
     /// The token has lost the right for a request in progress.
     pub(super) fn broken_off(mut self) -> Self {
-        self.detail += "; the request was broken off, and what it had done by then stays";
+        self.detail += "; the request was broken off, and its changes up to then stay";
         self
     }
 
@@ -154,8 +154,7 @@ impl Problem {
     /// More requests than are allowed; `wait` is the time until the next one.
     pub(super) fn rate_limited(wait: Duration) -> Self {
         let detail = "there were more requests and jobs than `http.requests_per_second` allows: \
-                      send them slower, or to `/v1/batch`, which takes them as fast as they may \
-                      come";
+                      send them slower, or to `/v1/batch`, which reads them at the allowed rate";
         let title = "Too many requests";
         let status = StatusCode::TOO_MANY_REQUESTS;
         let mut problem = Problem::new(status, "rate_limited", title, detail);
@@ -199,7 +198,8 @@ impl Problem {
     }
 
     pub(super) fn stopping() -> Self {
-        let detail = "this daemon is about to stop; another one, or the next, can serve";
+        let detail = "this daemon is about to stop; another daemon, or the next one here, can \
+                      serve";
         let title = "The daemon stops";
         let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", title, detail);
         problem.retry_later(1);
@@ -222,7 +222,7 @@ impl Problem {
 
     /// Plain keys that routes adopt may be lost, and why.
     pub(super) fn unannounced(why: String) -> Self {
-        let title = "Redis does not announce what is done to keys";
+        let title = "Redis does not announce changes of keys";
         let status = StatusCode::SERVICE_UNAVAILABLE;
         Problem::new(status, "unannounced", title, why)
     }
@@ -233,7 +233,7 @@ impl Problem {
         self.into_response()
     }
 
-    /// There are as many tails as one daemon serves, or serves one caller.
+    /// The daemon, or one caller, has the most tails already.
     pub(super) fn too_many_tails(detail: String) -> Self {
         let title = "Too many tails";
         let status = StatusCode::TOO_MANY_REQUESTS;
@@ -259,7 +259,7 @@ impl Problem {
     }
 
     pub(super) fn wrong_method() -> Self {
-        let detail = "the path has no call of this method; the header `allow` lists those it has";
+        let detail = "the path has no call of this method; the header `allow` lists its methods";
         let title = "There is no such call";
         Problem::new(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -375,31 +375,32 @@ impl From<Error> for Problem {
             ErrorKind::Denied => (
                 S::SERVICE_UNAVAILABLE,
                 "redis_denied",
-                "Redis refuses us",
+                "Redis denies access",
                 None,
             ),
             ErrorKind::Incompatible => (
                 S::INTERNAL_SERVER_ERROR,
                 "incompatible",
-                "This Redis cannot carry Keyfall",
+                "This Redis cannot run Keyfall",
                 None,
             ),
             _ => (
                 S::INTERNAL_SERVER_ERROR,
                 "damaged",
-                "What is stored is damaged",
+                "The stored data is damaged",
                 None,
             ),
         };
         let mut problem = Problem::new(status, code, title, error.to_string());
         problem.field = field.map(Into::into);
         if error.kind() == ErrorKind::TooManyKinds {
-            problem.detail += ": is the key spelt as it is to be? `http.new_kinds` and \
-                               `http.new_kinds_per_token` say how many may begin in an hour";
+            problem.detail += ": is the key spelt correctly? `http.new_kinds` and \
+                               `http.new_kinds_per_token` limit the new kinds of an hour";
             problem.retry_later(60);
             return problem;
         }
-        // If Redis refuses the daemon, an immediate repeat is in vain, and a later one is not.
+        // If Redis denies the daemon access, an immediate repeat fails again, but a later one can
+        // succeed.
         if error.is_retryable() || status == S::SERVICE_UNAVAILABLE {
             problem.retry_later(1);
         }

@@ -24,7 +24,7 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(180);
 /// The most jobs of one pull, and the most leases of one call.
 const MOST: usize = 1000;
 
-/// The wish of a consumer.
+/// The jobs that a consumer asks for.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PullIn {
@@ -32,7 +32,7 @@ pub(super) struct PullIn {
     #[serde(default)]
     #[schema(example = json!(["app1:trans:notice"]))]
     kinds: Vec<String>,
-    /// Jobs of the kinds that begin so. Without them, and without kinds, of any.
+    /// Jobs of the kinds with these prefixes. Without prefixes and kinds, jobs of any kind.
     #[serde(default)]
     #[schema(example = json!(["app1:"]))]
     prefixes: Vec<String>,
@@ -53,18 +53,18 @@ fn half_a_minute() -> Span {
     Span(Duration::from_secs(30))
 }
 
-/// Jobs that are the consumer's now. None, if none fell due in time.
+/// The jobs that the consumer has got. Empty if none fell due in time.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct PulledOut {
     jobs: Vec<PulledJobOut>,
 }
 
-/// A job that is the consumer's until its lease ends.
+/// A job that belongs to the consumer until its lease ends.
 #[derive(Debug, Serialize, ToSchema)]
 struct PulledJobOut {
     #[schema(example = "app1:trans:notice:42")]
     key: String,
-    /// The lease, by which the job is finished, extended and failed.
+    /// The lease, with which the consumer finishes, extends or fails the job.
     lease: String,
     /// The length of the lease.
     lease_ms: u64,
@@ -77,10 +77,10 @@ struct PulledJobOut {
     /// The most attempts of the job.
     max_attempts: u32,
     /// The same for all attempts of this job, and for no other job: a consumer that remembers it
-    /// does nothing twice.
+    /// does no work twice.
     idempotency_key: String,
     due: Time,
-    /// The time from then to its claim.
+    /// The time from the due time to the claim.
     lag_ms: u64,
     first_scheduled_at: Time,
     /// Only grows for a key: a store that remembers the largest can refuse a lower one.
@@ -101,12 +101,12 @@ pub(super) struct FinishIn {
 pub(super) struct ExtendIn {
     #[schema(min_items = 1, max_items = 1000)]
     leases: Vec<String>,
-    /// From now, from 1 s to 1 day.
+    /// The new length from now on, from 1 s to 1 day.
     by: Span,
 }
 
-/// Leases of attempts that failed, and the future of their jobs: as their policy says, unless
-/// `after` or `bury` says otherwise.
+/// Leases of attempts that failed, and the next step for their jobs: their policy decides, unless
+/// `after` or `bury` does.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FailIn {
@@ -134,7 +134,7 @@ struct LeaseOut {
     /// `done`, `pending` (it runs again), `replaced`, `cancelled`, `buried`, `extended`; `gone` (it
     /// was settled before), `taken` (it lapsed, and another consumer has the job), or `failed`.
     result: &'static str,
-    /// When it runs again.
+    /// The time of the next run.
     #[serde(skip_serializing_if = "Option::is_none")]
     due: Option<Time>,
     /// The number of the dead letter.
@@ -166,7 +166,8 @@ pub(super) async fn pull(
         ));
     }
     if wait > LONGEST_WAIT {
-        let detail = format!("wait is {wait:?}, and at the most {LONGEST_WAIT:?}: pull again then");
+        let detail = format!("wait is {wait:?}, and must be {LONGEST_WAIT:?} at the most: pull \
+                              again after it");
         return Err(Problem::invalid("wait", detail));
     }
     for kind in kinds {
@@ -261,7 +262,7 @@ pub(super) async fn fail(
     .await
 }
 
-/// Lets leases run longer. None gets shorter by it.
+/// Extends leases. No lease gets shorter.
 #[utoipa::path(post, path = "/v1/leases/extend", operation_id = "extend_leases", tag = "consume", request_body = ExtendIn,
     responses((status = 200, body = LeasesOut)))]
 pub(super) async fn extend(
@@ -310,7 +311,7 @@ async fn settle(way: Way, lease: Lease, outcome: Outcome) -> Result<Became, Prob
     })
 }
 
-/// Does the same with each lease, at the same time.
+/// Applies a call to all leases at the same time.
 async fn each<F>(
     caller: &Caller,
     leases: Vec<String>,

@@ -13,14 +13,14 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
 use super::problem::Problem;
 
-/// After how many requests clients are forgotten that made none for a while.
+/// The number of requests after which idle clients are forgotten.
 const FORGET_EVERY: usize = 10_000;
 
 /// Counts the requests of each token, and of each address without one.
 pub(super) struct Rate {
     limiter: DefaultKeyedRateLimiter<Who>,
     per_second: NonZeroU32,
-    /// Jobs that were handed out and are not counted yet. They come before all else.
+    /// Jobs that were handed out and are not counted yet. They are counted first.
     debts: Mutex<HashMap<Who, u32>>,
     clock: DefaultClock,
     seen: AtomicUsize,
@@ -54,26 +54,26 @@ impl Rate {
         self.one(who).map_err(Problem::rate_limited)
     }
 
-    /// Counts one more job, when its turn has come: a request that brings many is slowed down.
+    /// Counts one more job when its turn has come: a request with many jobs is slowed down.
     pub(super) async fn turn(&self, who: &Who) {
         while let Err(wait) = self.one(who) {
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Counts so many more jobs, or as many as may come at once.
+    /// Counts this number of further jobs, or as many as may come at once.
     pub(super) fn some(&self, who: &Who, most: usize) -> usize {
         let has_turn = |_: &usize| self.one(who).is_ok();
         (0..most).take_while(has_turn).count()
     }
 
-    /// The most jobs at once of a party that made no requests for a while.
+    /// The most jobs at once of a client that made no requests for a while.
     pub(super) fn at_once(&self) -> usize {
         usize::try_from(self.per_second.get()).unwrap_or(usize::MAX)
     }
 
-    /// Counts so many more jobs, which were handed out before their number was known: the part that
-    /// exceeds the limit is counted before the next request.
+    /// Counts this number of further jobs, which were handed out before their number was known: the
+    /// part that exceeds the limit is counted before the next request.
     pub(super) fn afterwards(&self, who: &Who, jobs: usize) {
         let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
         let mut debts = self.debts();
@@ -83,7 +83,7 @@ impl Rate {
         }
     }
 
-    /// Counts one, or says when to ask again.
+    /// Counts one request, or returns the time until the next try.
     fn one(&self, who: &Who) -> Result<(), Duration> {
         let mut debts = self.debts();
         if let Some(owed) = debts.get_mut(who) {
@@ -116,8 +116,8 @@ impl Rate {
 }
 
 impl Who {
-    /// An address of IPv4, or the network of one of IPv6, of which everybody has as many
-    /// addresses as they like.
+    /// An IPv4 address, or the network of an IPv6 address: one client can have any number of
+    /// addresses in it.
     pub(super) fn peer(address: IpAddr) -> Self {
         Who::Peer(match address.to_canonical() {
             IpAddr::V6(v6) => {

@@ -1,4 +1,4 @@
-//! Jobs and dead letters come back from a backup.
+//! Restores jobs and dead letters from a backup.
 
 use axum::Json;
 use keyfall::{ErrorKind, JobKey, KeptJob, Restored, RetryPolicy};
@@ -11,15 +11,15 @@ use super::body::{Body, Key};
 use super::problem::Problem;
 use super::wire::{HeaderMap, Job, Span, State, Step, Time, given, payload};
 
-/// A job or a dead letter as it was, in the words in which `GET /v1/jobs/{key}` shows it.
+/// A job or a dead letter as it was, in the fields with which `GET /v1/jobs/{key}` shows it.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RestoreIn {
     /// `pending` and `retrying` are the same here. A running job is restored as `pending`.
     state: State,
-    /// The due time, even one long ago; of a dead letter, the time of death.
+    /// The due time, which may be long past; of a dead letter, the time of death.
     due: Time,
-    /// How many attempts have ended.
+    /// The number of ended attempts.
     #[serde(default)]
     attempts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ pub struct RestoreIn {
     )]
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
-    /// Bytes that are no JSON, in Base64.
+    /// Bytes that are not JSON, in Base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,9 +75,9 @@ pub enum RestoredAs {
     Replaced,
     /// It is a dead letter again.
     Dead,
-    /// Nothing: a job of this name is pending, or a letter of it died at that very time.
+    /// Nothing was restored: a job of this name is pending, or it has a letter from that very time.
     Present,
-    /// Nothing: a job of this name is running.
+    /// Nothing was restored: a job of this name is running.
     Running,
 }
 
@@ -125,7 +125,7 @@ impl RestoreIn {
             State::Pending | State::Retrying => KeptJob::pending(key, self.due.0, payload),
             State::Dead => KeptJob::dead(key, self.due.0, payload),
             State::Running | State::Lapsed => {
-                let detail = "nothing is restored as running: write `pending`, if it is to run \
+                let detail = "no job is restored as running: write `pending`, if it is to run \
                               again";
                 return Err(Problem::invalid("state", detail));
             }

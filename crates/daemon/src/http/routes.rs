@@ -15,7 +15,7 @@ pub(crate) struct RouteTerms {
     pub retry: Option<RetryPolicy>,
     /// The largest payload that is taken for it, in bytes.
     pub payload_limit: Option<usize>,
-    /// How many replicas must have the end of a lease.
+    /// The number of replicas that must have the end of a lease.
     pub durable: Option<u32>,
     /// The alerts of its jobs.
     pub alerts: Alerts,
@@ -34,7 +34,7 @@ pub(crate) struct RouteSet {
     pub is_served: bool,
 }
 
-/// The routes as they are now. Clones have the same.
+/// The present routes. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Routes(Arc<RwLock<Arc<RouteSet>>>);
 
@@ -43,19 +43,19 @@ impl Routes {
         Routes(Arc::new(RwLock::new(Arc::new(routes))))
     }
 
-    /// From now on these count.
+    /// Replaces the routes.
     pub(crate) fn replace(&self, routes: RouteSet) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
     }
 
-    /// The policy of a job that has none of its own.
+    /// The retry policy of a job without a policy of its own.
     pub(super) fn retry(&self, key: &JobKey) -> RetryPolicy {
         let set = self.now();
         let (_, terms) = set.of(key);
         terms.and_then(|it| it.retry.clone()).unwrap_or_default()
     }
 
-    /// How many replicas must have the end of a lease of this job.
+    /// The number of replicas that must have the end of a lease of this job.
     pub(super) fn durable(&self, key: &JobKey) -> Option<u32> {
         self.now().of(key).1?.durable
     }

@@ -42,7 +42,7 @@ pub(crate) async fn serve(
     listen(listener, &settings, &stopping, router, bound).await
 }
 
-/// The same with other calls.
+/// Serves other calls in the same way.
 pub(crate) async fn listen(
     listener: TcpListener,
     settings: &Settings,
@@ -77,8 +77,8 @@ pub(crate) async fn listen(
     Ok(())
 }
 
-/// Limits the time for the head of a request. Without HTTP/2, or the server would wait without a
-/// limit for the first bytes, which tell the protocol. An acceptor that is set afterwards would
+/// Limits the time for the head of a request. HTTP/2 is off, because the server would wait without
+/// a limit for the first bytes, which show the protocol. An acceptor that is set afterwards would
 /// undo that.
 fn tuned<A>(server: Server<SocketAddr, A>, header_timeout: Duration) -> Server<SocketAddr, A> {
     let mut server = server.http1_only();

@@ -1,4 +1,5 @@
-//! What is done to jobs, as it happens: one line of JSON for each change, until one side ends it.
+//! The changes of jobs as they happen: one line of JSON for each change, until one side ends the
+//! stream.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -24,62 +25,63 @@ use super::problem::Problem;
 use super::tails::Place;
 use super::wire::{Time, UnseenOut};
 
-/// How long a tail is silent at the most. Proxies close what is silent for a minute.
+/// The longest silence of a tail. Proxies close a connection that is silent for a minute.
 const BEAT: Duration = Duration::from_secs(15);
 
-/// How long to wait until a Redis is asked again that did not answer.
+/// The wait before the next read from a Redis that did not answer.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How many changes travel together at the most. Three times as many are in memory: some are written,
-/// some wait for that, and some wait for a place among these.
+/// The most changes of one write. Three times as many can be in memory: one part is being written,
+/// one waits to be written, and one waits for its place in the channel.
 const TOGETHER: usize = 64;
 
-/// How many changes a tail begins with at the most.
+/// The most past changes that a tail begins with.
 const MOST_LAST: usize = 1000;
 
-/// Which changes.
+/// The wanted changes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct TailIn {
-    /// What the keys of the jobs begin with; can be given several times. All jobs, if neither this
-    /// nor `key` is given.
+    /// The prefix of the job keys; can be given several times. All jobs, if neither this nor `key`
+    /// is given.
     #[param(example = json!(["app1:trans:notice:"]))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefix: Vec<String>,
     /// Only these jobs; can be given several times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub key: Vec<String>,
-    /// Only these changes, such as `failed,buried`; can be given several times. All, if it is not
-    /// given.
+    /// Only these changes, such as `failed,buried`; can be given several times. Defaults to all
+    /// changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub what: Vec<String>,
-    /// Begins with the last so many changes of these jobs, whatever `what` selects of them. Defaults
+    /// Begins with this number of past changes of these jobs, from which `what` selects. Defaults
     /// to none.
     #[param(maximum = 1000)]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<usize>,
-    /// The zone in which sentences name times: one of the IANA database, such as Europe/Berlin.
+    /// The zone of the times in sentences, by its name in the IANA database, such as Europe/Berlin.
     /// Defaults to UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
 }
 
-/// A line of a tail: one of these.
+/// A line of a tail.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TailOut {
-    /// Something was done to a job, or to a kind.
+    /// A job or a kind was changed.
     Happened(Box<HappeningOut>),
     /// Changes of a kind were trimmed from its history before they could be read.
     Missed(MissedOut),
-    /// One of several servers is away. What happens there is told when it is there again.
+    /// One of several servers is away. Its changes follow when it is back.
     Unseen(UnseenOut),
-    /// Redis does not answer. What happens meanwhile is told when it answers again.
+    /// Redis does not answer. The changes of this time follow when it answers again.
     Away(AwayOut),
-    /// Nothing: the tail has begun, and tells what happens from now on, or was silent for 15 seconds.
+    /// No change: the tail has begun, and reports changes from now on, or was silent for 15
+    /// seconds.
     Alive(AliveOut),
-    /// The tail has ended, and why. It is the last line.
+    /// The tail has ended, for this reason. It is the last line.
     Ended(Problem),
 }
 
@@ -91,7 +93,7 @@ pub struct MissedOut {
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct AwayOut {
-    /// What is wrong.
+    /// The error of Redis.
     pub error: String,
 }
 
@@ -101,16 +103,16 @@ pub struct AliveOut {
     pub at: Time,
 }
 
-/// What is done to jobs, as it happens: one object a line, until the client closes the connection.
-/// Each has one field, which says what it is: `happened`, `missed`, `unseen`, `away`, `alive` or
-/// `ended`.
+/// The changes of jobs as they happen: one object a line, until the client closes the connection.
+/// Each object has one field, whose name is its sort: `happened`, `missed`, `unseen`, `away`,
+/// `alive` or `ended`.
 ///
-/// The first line is `alive`, unless Redis is `away`, and so is one after each 15 seconds in which
-/// nothing happened. What is done after the first `alive` is told. What comes of one kind is in
-/// order. The stream ends with `ended` when the daemon stops, and when the token is revoked, expires
-/// or loses the scope.
+/// The first line is `alive`, unless Redis is `away`; another `alive` follows after each 15 seconds
+/// without a line. The tail reports all changes after the first `alive`. The changes of one kind
+/// are in order. The stream ends with `ended` when the daemon stops, and when the token is revoked,
+/// expires or loses the scope.
 #[utoipa::path(get, path = "/v1/tail", operation_id = "follow_jobs", tag = "jobs", params(TailIn),
-    responses((status = 200, description = "One of these a line",
+    responses((status = 200, description = "One of these objects a line",
         body = TailOut, content_type = "application/x-ndjson")))]
 pub(super) async fn tail(caller: Caller, pairs: Pairs) -> Result<Response, Problem> {
     let wanted = Wanted::of(TailIn::of(pairs)?)?;
@@ -145,7 +147,7 @@ pub(super) async fn tail(caller: Caller, pairs: Pairs) -> Result<Response, Probl
     let headers = [
         (header::CONTENT_TYPE, "application/x-ndjson"),
         (header::CACHE_CONTROL, "no-store"),
-        // Or nginx would keep the lines until there are enough of them.
+        // Without this header, nginx would keep the lines until there are enough of them.
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     Ok((headers, Body::from_stream(lines)).into_response())
@@ -167,9 +169,9 @@ fn written(lines: &[TailOut]) -> Result<Bytes, Infallible> {
     Ok(text.into())
 }
 
-/// What a tail is about, checked.
+/// The wanted changes, checked.
 struct Wanted {
-    /// What the keys of all jobs begin with that it can tell of; all jobs, if it is empty.
+    /// The prefixes of all jobs that the tail can report; all jobs, if it is empty.
     reach: Vec<String>,
     keys: HashSet<JobKey>,
     what: Vec<What>,
@@ -190,8 +192,8 @@ impl TailIn {
                     let last = value.parse().ok().filter(|last| *last <= MOST_LAST);
                     wanted.last = Some(last.ok_or_else(|| {
                         let rule = format!(
-                            "{value:?} is no number from 0 to {MOST_LAST}: write how many changes \
-                             the tail begins with"
+                            "{value:?} is not a number from 0 to {MOST_LAST}: write the number of \
+                             changes that the tail begins with"
                         );
                         Problem::invalid("last", rule)
                     })?);
@@ -216,7 +218,7 @@ impl Wanted {
             Some(name) => super::history::zone(name)?,
             None => TimeZone::UTC,
         };
-        // Those that are named decide, whatever begins as the prefixes say.
+        // Named jobs decide alone, whatever the prefixes select.
         let reach = match keys.is_empty() {
             true => wanted.prefix,
             false => wanted.key,
@@ -230,7 +232,7 @@ impl Wanted {
         })
     }
 
-    /// The line that tells of it, if it is wanted.
+    /// The line for this news, if the client wants it.
     fn line(&self, news: Tidings) -> Option<TailOut> {
         Some(match news {
             Tidings::Happened(it) => {
@@ -245,7 +247,7 @@ impl Wanted {
             Tidings::Unseen(one) => TailOut::Unseen(UnseenOut {
                 server: one.server,
                 error: one.error,
-                // They may be of kinds that the caller cannot see.
+                // The shards may be of kinds that the caller cannot see.
                 shards: Vec::new(),
             }),
             _ => return None,
@@ -285,7 +287,7 @@ async fn read(mut tail: keyfall::Tail, wanted: Wanted, tell: mpsc::Sender<Vec<Ta
         }
         let is_over = matches!(lines.last(), Some(TailOut::Ended(_)));
         if lines.is_empty() {
-            // Others have a turn, too, where much happens that nobody wants to know.
+            // Other tasks get a turn while many unwanted changes are read.
             tokio::task::yield_now().await;
         } else if tell.send(lines).await.is_err() || is_over {
             return;
@@ -293,16 +295,16 @@ async fn read(mut tail: keyfall::Tail, wanted: Wanted, tell: mpsc::Sender<Vec<Ta
     }
 }
 
-/// A tail that somebody reads.
+/// A tail that a client reads.
 struct Open<M> {
     told: mpsc::Receiver<Vec<TailOut>>,
     stopping: CancellationToken,
-    /// Whether the caller still may; nothing where no token can be revoked.
+    /// Checks that the caller still has the right; `None` if there is no token that can be revoked.
     may: Option<M>,
-    /// When that is looked at again. A token ends by the clock as well as by its file, which is read
-    /// when somebody looks: there is no event to wait for.
+    /// The time of the next check of the right. A token ends by the clock or by its file, which is
+    /// only read at a check: there is no event to wait for.
     looks: Instant,
-    /// When the next line is due, whatever happens.
+    /// The time at which the next line is due, with or without changes.
     beats: Instant,
     _reader: Option<AbortOnDropHandle<()>>,
     _place: Option<Place>,
@@ -396,7 +398,7 @@ mod tests {
                 .unwrap();
         });
         assert!(matches!(lines[..], [TailOut::Away(_)]));
-        // It falls asleep, and wakes when the sender does.
+        // The tail falls asleep, and wakes when the sender does.
         assert!(wakings.get() <= 4, "{}", wakings.get());
     }
 }

@@ -1,4 +1,4 @@
-//! How many tails a daemon serves at a time: each has a connection to Redis of its own.
+//! Limits the open tails of a daemon: each has a connection to Redis of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,24 +6,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::problem::Problem;
 use super::rate::Who;
 
-/// How many tails there are at the most.
+/// The most open tails.
 const MOST: usize = 64;
 
-/// How many of them one token has, or one address without a token.
+/// The most open tails of one token, or of one address without a token.
 const SHARE: usize = 16;
 
-/// The tails that are open, by those who opened them. Clones count the same ones.
+/// The number of open tails for each token or address. Clones share the counts.
 #[derive(Clone, Default)]
 pub(super) struct Tails(Arc<Mutex<HashMap<Who, usize>>>);
 
-/// A tail that is counted until this is dropped.
+/// The place of one open tail; dropping it frees the place.
 pub(super) struct Place {
     tails: Tails,
     who: Who,
 }
 
 impl Tails {
-    /// Counts one more tail, if it may be.
+    /// Takes a place for one more tail, if there is one.
     pub(super) fn take(&self, who: &Who) -> Result<Place, Problem> {
         let mut open = self.lock();
         if open.get(who).is_some_and(|own| *own >= SHARE) {

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 /// does not wait for that look.
 const LASTING: Duration = Duration::from_secs(5);
 
-/// How long a missing route counts as missing: a worker may have started since.
+/// The time for which a missing route counts as missing: a worker may have started since.
 const BRIEF: Duration = Duration::from_secs(1);
 
 /// The longest time that an answer waits for the routes of the instances.
@@ -33,7 +33,7 @@ pub struct WarningOut {
     pub detail: String,
 }
 
-/// The routes of all live instances, as they were a moment ago. Clones have the same.
+/// The routes of all live instances, as they were a moment ago. Clones share them.
 #[derive(Clone, Default)]
 pub(super) struct LiveRoutes(Arc<Inner>);
 
@@ -47,7 +47,7 @@ struct Inner {
 #[derive(Clone)]
 struct Seen {
     at: Instant,
-    /// None, if it cannot be known which jobs have a route.
+    /// `None` if the jobs with a route are not known.
     live: Option<Arc<Live>>,
 }
 
@@ -72,7 +72,7 @@ impl LiveRoutes {
     }
 
     /// The routes of live instances, if they are known: older ones if one of them matches the job,
-    /// else those of the last second.
+    /// else the routes of the last second.
     async fn live<R>(&self, key: &JobKey, read: impl FnOnce() -> R) -> Option<Arc<Live>>
     where
         R: Future<Output = Option<Live>> + Send + 'static,
@@ -126,7 +126,7 @@ impl Seen {
 }
 
 impl Live {
-    /// None, if there is a pattern that only a newer version knows, or a server was away.
+    /// `None` if there is a pattern that only a newer version knows, or a server was away.
     fn of(live: &Instances) -> Option<Self> {
         if !live.unseen.is_empty() {
             return None;
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Reads after a while, and counts how often.
+    /// Waits, then reads the routes, and counts the reads.
     fn reads<'a>(
         count: &'a Arc<AtomicUsize>,
         has_fallback: bool,
@@ -209,7 +209,7 @@ mod tests {
         let seen = join_all((0..100).map(|_| routes.live(&key, &read))).await;
         assert!(seen.into_iter().all(|live| live.is_some()));
         assert_eq!(count.load(Ordering::Relaxed), 1);
-        // What took the job is believed for a while longer, while one look is under way.
+        // The route of the job counts for a while longer, while the next read is under way.
         sleep(LASTING * 2).await;
         let asked = Instant::now();
         for _ in 0..100 {
@@ -235,7 +235,7 @@ mod tests {
         for waited in join_all(late).await {
             assert!(waited <= PATIENCE, "{waited:?}");
         }
-        // That nothing is known holds for a while.
+        // A failed read counts for a while.
         assert_eq!(wait(LASTING / 2).await, Duration::ZERO);
         assert_eq!(wait(LASTING).await, PATIENCE);
     }

@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Time {
         let text = Cow::<str>::deserialize(from)?;
         let time: Timestamp = text.parse().map_err(|error| {
             D::Error::custom(format_args!(
-                "{text:?} is no time: {error}; write it as RFC 3339 does, `2026-12-24T18:00:00Z`"
+                "{text:?} is not a time: {error}; write it as RFC 3339 does, `2026-12-24T18:00:00Z`"
             ))
         })?;
         Ok(Time(time.into()))
@@ -93,7 +93,7 @@ impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A time beyond the years of the calendar is shown as the last instant of the calendar.
         let time = Timestamp::try_from(self.0).unwrap_or(Timestamp::MAX);
-        // The microsecond of its schedule tells a job from others of its name.
+        // The microsecond of its schedule distinguishes a job from others of its name.
         match time.subsec_microsecond() % 1000 {
             0 => write!(f, "{time:.3}"),
             _ => write!(f, "{time:.6}"),
@@ -134,7 +134,7 @@ pub(super) struct PayloadOut {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
-    /// Bytes that are no JSON, in Base64.
+    /// Bytes that are not JSON, in Base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
 }
@@ -149,11 +149,11 @@ impl PayloadOut {
     }
 }
 
-/// The one or the other.
+/// JSON or bytes.
 pub(super) type Shown = (Option<Box<RawValue>>, Option<String>);
 
 impl Payloads {
-    /// As it goes into the two fields `payload` and `payload_base64`.
+    /// The payload as the two fields `payload` and `payload_base64`.
     pub fn show(self, bytes: &[u8]) -> Shown {
         let json: Option<Box<RawValue>> = serde_json::from_slice(bytes).ok();
         let is_exact = |text: &str| text.as_bytes() == bytes && !text.contains('\n');
@@ -175,7 +175,7 @@ pub(super) fn payload(
             "there are two payloads: leave out `payload` or `payload_base64`",
         )),
         (None, Some(text)) => BASE64_STANDARD.decode(&text).map_err(|error| {
-            Problem::invalid("payload_base64", format!("this is no Base64: {error}"))
+            Problem::invalid("payload_base64", format!("this is not Base64: {error}"))
         }),
         (json, None) => Ok(json.as_ref().map_or("null", |json| json.get()).into()),
     }
@@ -194,9 +194,9 @@ pub struct Job {
     #[schema(example = "app1:trans:notice:42")]
     pub key: String,
     pub state: State,
-    /// When it is due, or was when it was claimed; of a dead letter, when it died.
+    /// The due time, also after the claim; of a dead letter, the time of death.
     pub due: Time,
-    /// How many attempts have begun.
+    /// The number of attempts that have begun.
     #[serde(default)]
     pub attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -241,13 +241,13 @@ pub struct Job {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(no_recursion)]
     pub successor: Option<Box<Job>>,
-    /// Of an export only: its state then, if that was `running` or `lapsed`.
+    /// Only in an export: the state of the job at that time, if it was `running` or `lapsed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<State>,
     /// It was cancelled while it runs.
     #[serde(default)]
     pub cancelled: bool,
-    /// It was made of a plain key.
+    /// It was made from a plain key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
 }
@@ -329,14 +329,14 @@ impl Job {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Its due time; those that wait to be retried included
+    /// Its due time; includes jobs that wait for a retry
     #[default]
     Pending,
     /// Its due time, for another attempt
     Retrying,
     /// A worker runs it
     Running,
-    /// Its worker has not been heard of since its lease ended
+    /// Its lease ended, and its worker has not been heard of since
     Lapsed,
     /// It is a dead letter
     Dead,
@@ -426,7 +426,7 @@ pub struct UnseenOut {
     pub server: String,
     /// Why it was not seen.
     pub error: String,
-    /// The shards that it has of the kinds that were asked for: `app1:trans:notice/0`.
+    /// Its shards of the requested kinds: `app1:trans:notice/0`.
     pub shards: Vec<String>,
 }
 
@@ -444,7 +444,7 @@ impl UnseenOut {
         unseen.iter().map(out).collect()
     }
 
-    /// Merges the parts that others have not seen, server by server.
+    /// Merges the unseen parts of other answers, server by server.
     pub fn merge(all: &mut Vec<Self>, more: Vec<Self>) {
         for one in more {
             match all.iter_mut().find(|known| known.server == one.server) {

@@ -43,7 +43,8 @@ impl Reload {
         }
         if (&config.routes, &config.alerts) == (&self.known.0, &self.known.1) {
             tracing::info!(
-                "the configuration was read again, and has the same routes; other settings are taken at a start only"
+                "the configuration was read again, and has the same routes; other settings change \
+                 only at a start"
             );
         } else {
             self.rerouter.replace(set.router.clone()).await?;

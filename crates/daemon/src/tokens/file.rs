@@ -16,7 +16,7 @@ use super::secret::{Secret, hex, unhex};
 
 const HEAD: &str = "\
 # The tokens of `keyfall serve`. `keyfall token` writes this file; the daemon reads it again when
-# it changes. It holds no token, only what one can be known by.
+# it changes. It holds no token, only the hashes of tokens.
 ";
 
 /// The contents of a token file.
@@ -25,12 +25,12 @@ pub struct TokenFile {
     pub grants: Vec<Grant>,
 }
 
-/// By which a file that has changed is known.
+/// The stamp by which a changed file is detected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stamp {
     modified: Option<SystemTime>,
     bytes: u64,
-    /// Another one, if it was replaced.
+    /// The inode, which changes if the file is replaced.
     #[cfg(unix)]
     inode: u64,
 }
@@ -58,7 +58,7 @@ struct WrittenToken {
 
 impl TokenFile {
     /// # Errors
-    /// If it cannot be read, or is invalid; with the place.
+    /// If the file cannot be read, or is invalid; the error names the place.
     pub fn read(path: &Path) -> Result<Self> {
         let shown = path.display();
         let text = fs::read_to_string(path).with_context(|| {
@@ -78,7 +78,7 @@ impl TokenFile {
         for Grant { id, .. } in &grants {
             ensure!(
                 ids.insert(id),
-                "{shown}: the id {id:?} stands there twice: leave one of them out"
+                "{shown}: the id {id:?} occurs twice: remove one of them"
             );
         }
         Ok(TokenFile { grants })
@@ -87,7 +87,7 @@ impl TokenFile {
     /// Makes a token, and the file, if there is none.
     ///
     /// # Errors
-    /// If a prefix is none, or the file cannot be used.
+    /// If a prefix is not valid, or the file cannot be used.
     pub fn make(
         path: &Path,
         scopes: Vec<Scope>,
@@ -102,7 +102,7 @@ impl TokenFile {
             scopes,
             prefixes,
             note,
-            // To the second: enough for people.
+            // Whole seconds are enough for people.
             made: Timestamp::from_second(Timestamp::now().as_second())?,
             expires,
         };
@@ -161,7 +161,7 @@ impl TokenFile {
     }
 }
 
-/// A file that is to take the place of another. It also keeps others from changing that one.
+/// A new file that will replace another. While it exists, no other process changes the other file.
 struct New {
     path: PathBuf,
     file: File,
@@ -179,7 +179,7 @@ impl New {
         match options.open(&new) {
             Ok(file) => Ok(New { path: new, file }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!(
-                "{} exists, so {} is being changed; if no process does so, remove the former",
+                "{} exists, so {} is being changed; if no process changes it, remove the former",
                 new.display(),
                 path.display()
             ),
@@ -192,7 +192,7 @@ impl New {
             #[cfg(unix)]
             if let Ok(old) = fs::metadata(path) {
                 use std::os::unix::fs::{MetadataExt, chown};
-                // Its readers keep their access.
+                // The new file keeps the permissions of the old one.
                 chown(&self.path, Some(old.uid()), Some(old.gid()))?;
                 self.file.set_permissions(old.permissions())?;
             }
@@ -206,7 +206,7 @@ impl New {
 
 impl Drop for New {
     fn drop(&mut self) {
-        // It is gone if it took the place.
+        // The new file is gone if it replaced the other.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -251,7 +251,7 @@ impl TryFrom<WrittenToken> for Grant {
     type Error = anyhow::Error;
 
     fn try_from(token: WrittenToken) -> Result<Self> {
-        let sha256 = unhex(&token.sha256).context("its sha256 has not 64 hexadecimal digits")?;
+        let sha256 = unhex(&token.sha256).context("its sha256 does not have 64 hexadecimal digits")?;
         let grant = Grant {
             id: token.id,
             sha256,

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use keyfall::JobKey;
 use serde::{Deserialize, Serialize};
 
-/// One sort of thing that a token may be good for.
+/// A scope: one sort of rights of a token.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
 )]
@@ -37,7 +37,7 @@ pub struct Grant {
     pub id: String,
     pub(super) sha256: [u8; 32],
     pub scopes: Vec<Scope>,
-    /// The beginnings of the job keys that it is good for; an empty one begins all.
+    /// The prefixes of the job keys that the token is for; the empty prefix stands for all.
     pub prefixes: Vec<String>,
     /// The holder of the token, and its purpose.
     pub note: String,
@@ -46,13 +46,13 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Whether it has this right for a job key, or for all job keys that begin with a text: all of
-    /// them must be among its own. The jobs of a kind begin with the kind and a colon.
+    /// Whether the token has this right for a job key, or for all job keys with a prefix: all of
+    /// them must be its own. The keys of a kind begin with the kind and a colon.
     pub fn allows(&self, scope: Scope, keys: &str) -> bool {
         self.has(scope) && self.prefixes.iter().any(|it| keys.starts_with(it.as_str()))
     }
 
-    /// Whether it has this right for any job key at all.
+    /// Whether the token has this right for any job key at all.
     pub fn has(&self, scope: Scope) -> bool {
         self.scopes.contains(&scope)
     }
@@ -76,7 +76,7 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), String> {
             format!("{prefix}:")
         ));
     }
-    // Any key that begins with it.
+    // A key with this beginning.
     let mut key = prefix.to_owned();
     key.push_str(match colons {
         1 => "x:x:x",

@@ -43,7 +43,7 @@ type ById = HashMap<String, Arc<Grant>>;
 #[derive(Debug)]
 struct Known {
     grants: Arc<ById>,
-    /// The file that they are from, or that was refused after it.
+    /// The stamp of the file that was read last, accepted or refused.
     stamp: Option<Stamp>,
     looked: Instant,
 }
@@ -73,7 +73,7 @@ impl Tokens {
         let presented = secret::hash(bearer);
         let grants = self.current();
         let grant = secret::id(bearer).and_then(|id| grants.get(id));
-        // A token that is not known is compared, too.
+        // An unknown token is compared, too.
         let kept = grant.map_or([0; 32], |grant| grant.sha256);
         let is_same = bool::from(kept.ct_eq(&presented));
         let grant = grant.filter(|_| is_same)?;
@@ -84,7 +84,7 @@ impl Tokens {
         let mut known = self.known.lock().expect("no panic while held");
         if known.looked.elapsed() >= self.look {
             known.looked = Instant::now();
-            // Before reading: a later write gives another stamp the next time.
+            // The stamp is taken before the read: a later write gives another stamp the next time.
             let stamp = Stamp::of(&self.path);
             if stamp != known.stamp {
                 known.stamp = stamp;

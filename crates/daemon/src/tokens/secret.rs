@@ -16,7 +16,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// With 256 random bits of the operating system.
+    /// Makes a token with 256 random bits of the operating system.
     pub(super) fn make() -> Result<Self> {
         let mut bits = [0; 36];
         SysRng
@@ -44,7 +44,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The id of a token, which is no secret.
+/// The id of a token, which is not secret.
 pub(super) fn id(text: &str) -> Option<&str> {
     Some(text.strip_prefix(START)?.split_once('_')?.0)
 }

@@ -184,7 +184,7 @@ fn a_file_with_a_fault_is_refused_with_the_place_and_the_rule() {
             good.replace("[[token]]", "[[tokens]]"),
             "unknown field `tokens`",
         ),
-        (format!("{good}\n{token}"), "stands there twice"),
+        (format!("{good}\n{token}"), "occurs twice"),
         ("nonsense".to_owned(), "tokens.toml:1: "),
     ] {
         fs::write(folder.file(), &text).unwrap();
@@ -203,7 +203,7 @@ fn the_file_is_for_its_owner_and_changes_in_one_step() {
     let file = folder.file();
     folder.make(&[Scope::Read], &[""]);
     assert_eq!(mode(&file), 0o600);
-    // Whom it was opened to keeps it.
+    // A changed file keeps its permissions.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
     let link = folder.0.join("link.toml");
     std::os::unix::fs::symlink(&file, &link).unwrap();

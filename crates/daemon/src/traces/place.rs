@@ -62,7 +62,7 @@ impl Place {
         act.with_context(self.caller).instrument(self.span)
     }
 
-    /// The request was answered so.
+    /// Records the status of the answer.
     pub(crate) fn answered(&self, status: StatusCode) {
         let code = i64::from(status.as_u16());
         self.span.set_attribute("http.response.status_code", code);

@@ -140,14 +140,14 @@ fn discreet(error: HttpError) -> HttpError {
         Err(other) => return other,
     };
     if let Some(url) = error.url_mut() {
-        // Refused for an address that can have none.
+        // The `url` crate refuses this for an address that can have no user.
         let _ = (url.set_username(""), url.set_password(None));
     }
     error
 }
 
 impl Post {
-    /// Says once that the collector is away, and once that it is back.
+    /// Logs once that the collector is away, and once that it is back.
     fn tell(&self, sent: &Sent) {
         let fault = match sent {
             Ok(answer) if answer.status().is_success() => None,

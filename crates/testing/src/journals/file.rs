@@ -88,7 +88,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Vec<Noted<T>> {
     let parse = |line: &&[u8]| {
         serde_json::from_slice(line).unwrap_or_else(|error| {
             let line = String::from_utf8_lossy(line);
-            panic!("{}: {line:?} is no line: {error}", path.display())
+            panic!("{}: {line:?} is not a line: {error}", path.display())
         })
     };
     lines.iter().map(parse).collect()

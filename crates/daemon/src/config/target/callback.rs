@@ -96,7 +96,7 @@ pub(super) fn read(
     })
 }
 
-/// Says which fields are at fault, by looking at each alone.
+/// Finds the faulty fields, by checking each alone.
 fn blame(entry: &Entry<'_>, url: &Option<String>, said: &[Said], fault: &str, faults: &mut Faults) {
     let alone = |target: Http| target.check().err().map(|error| error.to_string());
     let of_url = url.iter().map(|url| ("url", target::http(url)));
@@ -150,7 +150,7 @@ impl Reading<'_, '_> {
             (Some(_), false) => self.fault(
                 "hosts",
                 Wrong::new(
-                    "jobs may not name a URL here, on whatever host",
+                    "hosts are for jobs that name their URLs",
                     "write `job_url = true`, or leave this out",
                 ),
             ),
@@ -158,13 +158,13 @@ impl Reading<'_, '_> {
                 "job_url",
                 Wrong::new(
                     "jobs may name any host",
-                    "list those that they may name: hosts = [\"*.hooks.example.org\"]",
+                    "list the hosts that they may name: hosts = [\"*.hooks.example.org\"]",
                 ),
             ),
             (None, false) if !has_url && self.entry.raw("url").is_none() => self.fault(
                 "url",
                 Wrong::new(
-                    "nobody says where to",
+                    "it has no URL",
                     "write `url = \"https://…\"`, or `job_url = true` and `hosts`",
                 ),
             ),
@@ -223,7 +223,7 @@ impl Reading<'_, '_> {
             None => self.fault(
                 "headers_file",
                 Wrong::new(
-                    "one of its lines is no header",
+                    "one of its lines is not a header",
                     "write one on each line, `authorization: Bearer …`",
                 ),
             ),

@@ -15,7 +15,7 @@ use super::routes::Context;
 use super::rules::{at_least_one, not_empty};
 use super::settings::Redis;
 
-/// The targets that are tables, and the least that each has to say.
+/// The targets that are tables, and the required fields of each.
 const TABLES: [(&str, &str); 3] = [
     ("http", "{ url = \"https://…\" }"),
     ("list", "{ key = \"…\" }"),
@@ -39,7 +39,7 @@ pub enum Target {
     Stream {
         server: Server,
         key: String,
-        /// In which they are acknowledged.
+        /// The consumer group in which entries are acknowledged.
         group: Option<String>,
         keep: Option<u64>,
     },
@@ -88,7 +88,7 @@ pub(super) fn read(
         DeValue::String(text) if text == "pull" => return Some(Target::Pull),
         DeValue::String(text) => match TABLES.iter().find(|(name, _)| text == name) {
             Some((name, least)) => Wrong::new(
-                "it does not say where to",
+                "it names no destination",
                 format_args!("write {{ {name} = {least} }}"),
             ),
             None => {
@@ -116,7 +116,7 @@ fn of_table(target: &Entry<'_>, context: &Context<'_>, faults: &mut Faults) -> O
     let mut named = TABLES.iter().filter(|(name, _)| target.raw(name).is_some());
     let Some((name, least)) = named.next() else {
         if faults.count() == before {
-            let wrong = Wrong::new("it names none", "write \"pull\", or { http = { … } }");
+            let wrong = Wrong::new("it names no target", "write \"pull\", or { http = { … } }");
             faults.add(target.origin.clone(), "route.target", wrong);
         }
         return None;
@@ -126,7 +126,7 @@ fn of_table(target: &Entry<'_>, context: &Context<'_>, faults: &mut Faults) -> O
         target.fault(other, Wrong::new("a route has one target", remedy), faults);
     }
     let Some(table) = target.table(name) else {
-        let wrong = Wrong::new("it is a table", format_args!("write {name} = {least}"));
+        let wrong = Wrong::new("it has to be a table", format_args!("write {name} = {least}"));
         target.fault(name, wrong, faults);
         return None;
     };
@@ -168,7 +168,7 @@ fn outlet(
 ) -> (Server, Option<String>) {
     table.find_strangers(&[own, &server::FIELDS].concat(), faults);
     if table.raw("key").is_none() {
-        let wrong = Wrong::new("it is missing", "name what is written to: key = \"…\"");
+        let wrong = Wrong::new("it is missing", "name the list or stream: key = \"…\"");
         table.fault("key", wrong, faults);
     }
     let server = Server::read(table, context.redis, faults);

@@ -88,8 +88,9 @@ impl Server {
         ] {
             if server.url.is_none() && (ca_file.is_some() || shown.is_some()) {
                 let wrong = Wrong::new(
-                    "it belongs to a URL",
-                    "name one by `url`, or leave this out: the Redis of the jobs has its own",
+                    "it has no effect without a URL",
+                    "name a URL by `url`, or leave this out: the Redis of the jobs has its own \
+                     settings",
                 );
                 fault(field, wrong);
                 continue;

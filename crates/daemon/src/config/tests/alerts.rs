@@ -94,11 +94,11 @@ on_late = "ops:*:late"
 late_after = "0s"
 "#;
     let expected = [
-        "k.toml:3:11: alerts.on_dead: \"ops:alerts\" is no kind; write three segments",
-        "k.toml:19:11: route.on_late: \"ops:*:late\" is no kind",
+        "k.toml:3:11: alerts.on_dead: \"ops:alerts\" is not a kind; write three segments",
+        "k.toml:19:11: route.on_late: \"ops:*:late\" is not a kind",
         "k.toml:20:14: route.late_after: it is zero",
-        "k.toml:7:14: route.late_after: nobody is told, since there is no `on_late`; write",
-        "k.toml:11:11: route.on_late: nothing says when a job is late",
+        "k.toml:7:14: route.late_after: it has no effect without `on_late`; write",
+        "k.toml:11:11: route.on_late: it has no effect without `late_after`",
         "k.toml:15:11: route.on_dead: its jobs are alerts themselves",
     ];
     let mut faults = faults(text);
@@ -121,12 +121,12 @@ late_after = "0s"
     let alone = |setting: &str| self::faults(&format!("[alerts]\n{setting}\n")).concat();
     let late_after = alone("late_after = \"5s\"");
     assert!(
-        late_after.contains("alerts.late_after: nobody is told"),
+        late_after.contains("alerts.late_after: it has no effect"),
         "{late_after}"
     );
     let on_late = alone("on_late = \"ops:alerts:late\"");
     assert!(
-        on_late.contains("alerts.on_late: nothing says when"),
+        on_late.contains("alerts.on_late: it has no effect"),
         "{on_late}"
     );
 }

@@ -17,20 +17,20 @@ fn all_faults_of_a_callback_are_reported_each_with_its_column() {
     for (target, expected) in [
         (
             "\"http\"",
-            "10: route.target: it does not say where to; write { http = { url",
+            "10: route.target: it names no destination; write { http = { url",
         ),
         (
             "{ htp = {} }",
             "12: route.target.htp: `target` has no such field; did you mean `http`?",
         ),
-        ("{}", "10: route.target: it names none"),
+        ("{}", "10: route.target: it names no target"),
         (
             "{ http = 7 }",
-            "19: route.target.http: it is a table; write http = {",
+            "19: route.target.http: it has to be a table; write http = {",
         ),
         (
             "{ http = {} }",
-            "19: route.target.http.url: nobody says where to; write `url",
+            "19: route.target.http.url: it has no URL; write `url",
         ),
         (
             "{ http = { url = 7 } }",
@@ -50,7 +50,7 @@ fn all_faults_of_a_callback_are_reported_each_with_its_column() {
         ),
         (
             "{ http = { url = \"http://h\", hosts = [\"h\"] } }",
-            "47: route.target.http.hosts: jobs may not name a URL here",
+            "47: route.target.http.hosts: hosts are for jobs that name their URLs",
         ),
         (
             "{ http = { job_url = true, hosts = \"h\" } }",
@@ -82,7 +82,7 @@ fn all_faults_of_a_callback_are_reported_each_with_its_column() {
         ),
         (
             "{ http = { url = \"http://h\", breaker_failures = 0 } }",
-            "58: route.target.http.breaker_failures: \"0\" is no whole number from 1",
+            "58: route.target.http.breaker_failures: \"0\" is not a whole number from 1",
         ),
         (
             "{ http = { url = \"http://h\", connect_timeout = \"0s\" } }",

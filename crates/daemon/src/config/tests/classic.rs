@@ -28,7 +28,7 @@ fn the_classic_interface_is_off_or_local_or_lists_its_networks() {
         ),
         (
             "[classic]\nlisten = \"127.0.0.1:9277\"\n".into(),
-            "k.toml:2:10: classic.listen: nothing says where its jobs are to be; write `prefix",
+            "k.toml:2:10: classic.listen: its job keys have no prefix; write `prefix",
         ),
         (
             "[classic]\nprefix = \"app1\"\n".into(),
@@ -36,7 +36,7 @@ fn the_classic_interface_is_off_or_local_or_lists_its_networks() {
         ),
         (
             "[classic]\nexisting = \"keep\"\n".into(),
-            "k.toml:2:12: classic.existing: \"keep\" is neither; write replace or refuse",
+            "k.toml:2:12: classic.existing: \"keep\" is not known; write replace or refuse",
         ),
         (
             route("app1:queue:*:*"),

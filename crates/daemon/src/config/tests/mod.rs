@@ -162,13 +162,13 @@ filter = "keyfall=loud"
         "k.toml:8:18: redis.allow_eviction: this is a text; write true or false, without quotes",
         "k.toml:9:16: redis.call_timeout: this is a number; write a text, in quotes",
         "k.toml:10:2: htpp: there is no such section; did you mean `http`?",
-        "k.toml:13:14: http.body_limit: \"64KB\" is no size; write a whole number",
+        "k.toml:13:14: http.body_limit: \"64KB\" is not a size; write a whole number",
         "k.toml:14:19: http.max_connections: this is a text; write a whole number, without quotes",
         "k.toml:15:10: http.listen: 0.0.0.0:9276 can be reached from elsewhere, and there are no",
         "k.toml:16:9: http.grace: it is out of range; write one up to 1d",
         "k.toml:18:9: worker.lease: it is out of range; write one from 1s to 1d",
         "k.toml:19:16: worker.dead_letters: it is 0; write 1 or more",
-        "k.toml:21:10: log.filter: \"keyfall=loud\" is no filter",
+        "k.toml:21:10: log.filter: \"keyfall=loud\" is not a filter",
     ];
     let faults = faults(text);
     assert_eq!(faults.len(), expected.len(), "{faults:#?}");
@@ -216,16 +216,16 @@ retries = "none"
 retry = { exponential = { base = "1s" } }
 "#;
     let expected = [
-        "k.toml:5:9: route.retry: rung 2, \"3\", is no duration",
+        "k.toml:5:9: route.retry: rung 2, \"3\", is not a duration",
         "k.toml:6:9: route.lease: it is out of range; write one from 1s to 1d",
         "k.toml:7:11: route.timeout: it is zero",
         "k.toml:9:11: route.pattern: `app1:trans:notice:*` clashes with `app1:trans:notice:{id}` \
          at k.toml:3:11: ",
         "k.toml:10:10: route.target: there is no such target; did you mean `pull`?",
-        "k.toml:12:11: route.pattern: \"app1:trans\" is no route pattern: it has 2 segments",
+        "k.toml:12:11: route.pattern: \"app1:trans\" is not a route pattern: it has 2 segments",
         "k.toml:13:10: route.target: a target is a text or a table; write \"pull\", or {",
-        "k.toml:14:15: route.concurrency: \"0\" is no whole number from 1",
-        "k.toml:15:8: route.rate: \"fast\" is no rate",
+        "k.toml:14:15: route.concurrency: \"0\" is not a whole number from 1",
+        "k.toml:15:8: route.rate: \"fast\" is not a rate",
         "k.toml:16:17: route.payload_limit: it is more than a request may hold",
         "k.toml:17:1: route.pattern: it is missing; write `pattern = ",
         "k.toml:17:1: route.target: it is missing; write `target = \"pull\"`",
@@ -349,11 +349,11 @@ fn sentinels_are_settings_or_a_url() {
     for (text, fault) in [
         (
             "sentinels = \"a\"",
-            "redis.sentinels: it is not said which primary",
+            "redis.sentinels: the name of their primary is missing",
         ),
         (
             "sentinels = \"a,,b\"\nmaster = \"m\"",
-            "redis.sentinels: \"\" is no host",
+            "redis.sentinels: \"\" is not a host",
         ),
         (
             "sentinels = \"a\"\nmaster = \"m\"\nurl = \"redis://h\"",
@@ -397,7 +397,7 @@ fn nodes_of_a_cluster_are_settings_or_a_url() {
         assert!(config.names_redis());
     }
     for (text, fault) in [
-        ("nodes = \"a,/\"", "redis.nodes: \"/\" is no host"),
+        ("nodes = \"a,/\"", "redis.nodes: \"/\" is not a host"),
         (
             "nodes = \"a\"\nurl = \"redis://h\"",
             "redis.url: it says where Redis is, and so do `redis.nodes`",
@@ -478,7 +478,7 @@ fn several_servers_are_tables_or_a_url() {
         ),
         (
             "[[redis.servers]]\n",
-            "redis.servers.url: it is not said where this server is",
+            "redis.servers.url: the address of this server is missing",
         ),
         (
             "[[redis.servers]]\nurl = 7",
@@ -494,7 +494,7 @@ fn several_servers_are_tables_or_a_url() {
         ),
         (
             "[[redis.servers]]\nurl = \"redis://a redis://b\"",
-            "redis.servers.url: it is one server",
+            "redis.servers.url: this table is for one server",
         ),
         (
             "[[redis.servers]]\nurl = \"redis://h:port\"",
@@ -506,7 +506,7 @@ fn several_servers_are_tables_or_a_url() {
         ),
         (
             "[[redis.servers]]\nsentinels = \"a\"",
-            "redis.servers.sentinels: it is not said which primary",
+            "redis.servers.sentinels: the name of their primary is missing",
         ),
         (
             "[[redis.servers]]\nurl = \"redis://a\"\nmaster = \"m\"",
@@ -530,15 +530,15 @@ fn several_servers_are_tables_or_a_url() {
         ),
         (
             "[redis]\nurl = \"redis://h\"\nONE",
-            "k.toml:2:7: redis.url: [[redis.servers]] say where the servers are",
+            "k.toml:2:7: redis.url: each table of [[redis.servers]] says",
         ),
         (
             "[redis]\nnodes = \"h\"\nONE",
-            "redis.nodes: [[redis.servers]] say where",
+            "redis.nodes: each table of [[redis.servers]] says",
         ),
         (
             "[redis]\nmaster = \"h\"\nONE",
-            "redis.master: [[redis.servers]] say where",
+            "redis.master: each table of [[redis.servers]] says",
         ),
     ] {
         let text = text.replace("ONE", one).replace("FILE", file);

@@ -25,19 +25,19 @@ pattern = "a:b:c6:*"
 target = { list = { key = "m", ca_file = "/none" } }
 "#;
     let expected = [
-        "k.toml:4:10: route.target: it does not say where to; write { list = { key = ",
-        "k.toml:7:19: route.target.list.key: it is missing; name what is written to",
+        "k.toml:4:10: route.target: it names no destination; write { list = { key = ",
+        "k.toml:7:19: route.target.list.key: it is missing; name the list or stream",
         "k.toml:7:27: route.target.list.url: the Redis URL is not valid: the port is not a number",
         "k.toml:7:50: route.target.list.ack: `list` has no such field; did you mean",
         "k.toml:10:29: route.target.stream.key: it is empty",
         "k.toml:10:40: route.target.stream.keep: it is 0",
         "k.toml:10:51: route.target.stream.group: this is a number",
         "k.toml:10:66: route.target.stream.cert_file: a certificate and its key go together",
-        "k.toml:13:19: route.target.list: it is a table",
+        "k.toml:13:19: route.target.list: it has to be a table",
         "k.toml:13:37: route.target.stream: a route has one target; leave this or `list` out",
         "k.toml:16:62: route.target.list.url_file: the URL is given twice",
-        "k.toml:16:78: route.target.list.ca_file: it belongs to a URL",
-        "k.toml:19:42: route.target.list.ca_file: it belongs to a URL",
+        "k.toml:16:78: route.target.list.ca_file: it has no effect without a URL",
+        "k.toml:19:42: route.target.list.ca_file: it has no effect without a URL",
     ];
     let faults = faults(text);
     assert_eq!(faults.len(), expected.len(), "{faults:#?}");
