@@ -1,4 +1,4 @@
-//! Alerts: jobs by which a daemon tells of dead letters and late starts.
+//! Alerts: jobs by which a daemon reports dead letters and late starts.
 
 use std::fs::File;
 use std::process::Command;
@@ -19,7 +19,7 @@ impl Site {
         format!("{}:{rest}", self.app)
     }
 
-    /// How many jobs of a kind of this app there ever were.
+    /// The number of jobs that a kind of this app ever had.
     async fn accepted(&self, rest: &str) -> u64 {
         self.client.stats(&self.of(rest)).await.unwrap().accepted
     }
@@ -161,7 +161,7 @@ target = {{ http = {{ url = "{}" }} }}
         done.url("/"),
         gone.url("/")
     );
-    // Late by the time that it takes the daemon to start.
+    // The start of the daemon makes the job late.
     let (key, patient) = (site.key(1), site.of("it:patient:1"));
     for key in [&key, &patient] {
         site.client.schedule(key, &1).await.unwrap();
@@ -207,7 +207,7 @@ async fn a_repeated_report_is_one_alert() {
         site.pattern(),
         gone.url("/")
     );
-    // The burial does not come off.
+    // The burial fails.
     let grave = format!("keyfall:{{{}/0}}:grave", site.kind());
     let _: String = site.command(&["SET", &grave, "not ours"]).await;
     let mut daemon = serve(&site, &folder, &config);

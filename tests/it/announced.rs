@@ -19,7 +19,7 @@ async fn set_flags(site: &Site, flags: &str) {
     let () = site.command(&args).await;
 }
 
-/// Waits until expired keys are announced, and all of `others` beside.
+/// Waits until Redis announces expired keys and the events of all `others`.
 async fn announced(site: &Site, others: &[char]) {
     eventually("flags are merged", async || {
         let flags = flags(site).await;
@@ -29,7 +29,7 @@ async fn announced(site: &Site, others: &[char]) {
     .await;
 }
 
-/// Schedules jobs until one of them is heard of.
+/// Schedules jobs until the worker hears an event for one.
 async fn until_heard(site: &Site, runs: &mut Runs) {
     eventually("an event is heard", async || {
         let key = site.key(rand::random::<u32>());
@@ -67,7 +67,7 @@ async fn removed_flags_are_noticed_as_soon_as_jobs_fall_due() {
     let (note, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), note.done()));
     until_heard(&site, &mut runs).await;
-    // Events that are late, or that somebody else takes, are no reason to say anything.
+    // Events that are late, or that another worker takes, are not logged.
     assert_eq!(log.warnings(), [""; 0]);
     for round in 1..=2 {
         set_flags(&site, "gK").await;
@@ -116,7 +116,7 @@ async fn every_job_runs_without_config_set_and_the_remedy_is_logged_once() {
         (!log.warnings().is_empty()).then_some(())
     })
     .await;
-    // Nor is it said again with the next connection.
+    // The next connection does not repeat the log line.
     let cut: u32 = admin.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     assert_eq!(cut, 1);
     for key in 0..100 {
@@ -134,7 +134,7 @@ async fn every_job_runs_without_config_set_and_the_remedy_is_logged_once() {
         "{warnings:?}"
     );
 
-    // Somebody does so.
+    // The administrator sets the flags.
     set_flags(&admin, "Ex").await;
     until_heard(&site, &mut runs).await;
     assert_eq!(log.with("Redis announces expired keys now").len(), 1);

@@ -34,7 +34,7 @@ async fn audits_find_nothing_while_jobs_come_and_go() {
     });
     let route = handler.retry(RetryPolicy::fixed(ms(5)).unwrap());
     let worker = site.serve(Router::new().route(&site.pattern(), route));
-    // Nothing ends before the first audit.
+    // No job ends before the first audit.
     let kind = site.kind();
     site.client.prefix(&kind).pause().await.unwrap();
     let jobs = (0..4000).map(|n| {
@@ -103,7 +103,7 @@ async fn missing_parts_are_reported_and_repaired_on_request() {
         assert_eq!(&letter.payload()[..], payload.as_bytes());
         assert!(letter.last_error().unwrap().contains("an audit found"));
     }
-    // It is all there, and can go on.
+    // All parts of the job are stored, and it can continue.
     let requeued = site
         .client
         .prefix(&site.key("00200"))
@@ -135,7 +135,7 @@ async fn one_repair_may_uncover_the_next() {
     let flaws: Vec<Flaw> = report.flawed.iter().map(|flawed| flawed.flaw).collect();
     assert_eq!(flaws, [Flaw::DueAndLeased, Flaw::LeaseWithoutHolder]);
     assert!(site.client.audit(&site.kind()).await.unwrap().is_clean());
-    // A takeover replaces it by the pending job.
+    // A takeover replaces the lost run by the pending job.
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
     let view = site.reaches(&site.key("00001"), JobState::Pending).await;

@@ -9,11 +9,11 @@ use crate::site::{HOUR, Running, Site, ms};
 
 const JOBS: usize = 100_000;
 
-/// Over how many of the jobs the due time is the same.
+/// The number of jobs with the same due time.
 const AT_ONCE: usize = 100;
 
-/// How far from the front the jobs may be that are started next: those of the same due time,
-/// and some claims that travel at the same time.
+/// The distance from the front at which the next jobs may start: jobs with the same due time, and
+/// some simultaneous claims.
 const ABOUT: usize = 8 * 256;
 
 fn id(number: usize) -> String {
@@ -38,7 +38,7 @@ async fn a_backlog_runs_oldest_first_and_delays_no_other_kind() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "backlog").await;
     let kind = format!("{}:work:sleep", site.app);
-    // Each sleeps for 100 ms, and carries a kilobyte.
+    // Each job sleeps for 100 ms, and carries a kilobyte.
     let payload = format!("100{}", " ".repeat(1024));
     let jobs = (0..JOBS).map(|n| {
         let job = NewJob::from_bytes(format!("{kind}:{}", id(n)), payload.clone());
@@ -51,7 +51,7 @@ async fn a_backlog_runs_oldest_first_and_delays_no_other_kind() {
         (stats().await.overdue == JOBS as u64).then_some(())
     })
     .await;
-    // Nobody hears that their triggers expire: whoever did would start with the one just heard of.
+    // No worker hears the triggers expire: a worker that did would start with the job of the event.
     for first in (0..JOBS).step_by(1000) {
         let triggers = (first..first + 1000).map(|n| format!("{kind}:{}", id(n)));
         let words: Vec<String> = ["EXISTS".to_owned()].into_iter().chain(triggers).collect();
@@ -60,7 +60,7 @@ async fn a_backlog_runs_oldest_first_and_delays_no_other_kind() {
         assert_eq!(left, 0);
     }
 
-    // A worker of its own process, with 256 slots.
+    // A worker in a process of its own, with 256 slots.
     let process = TalkingProcess::worker(&site.url, &site.app);
     assert_eq!(process.line(), format!("working for {}", site.app));
     let before = resident(&process);
@@ -83,7 +83,7 @@ async fn a_backlog_runs_oldest_first_and_delays_no_other_kind() {
     assert!(grown < 40 * 1024 * 1024, "it grew by {grown} bytes");
     process.stop();
 
-    // Another one, which has other things to do, too.
+    // Another worker, which also has other jobs.
     let (log, mut runs) = recorder();
     let (note, mut slow_runs) = recorder();
     let slow = async move |job: Job| {
@@ -105,7 +105,7 @@ async fn a_backlog_runs_oldest_first_and_delays_no_other_kind() {
         site.client.schedule(&key, "").after(ms(100)).await.unwrap();
         let job = runs.next().await;
         assert_eq!(job.key().as_str(), key);
-        // It did not wait for jobs with an earlier due time.
+        // This job did not wait for jobs with an earlier due time.
         let stats = stats().await;
         assert!(stats.leased <= 2 * 32, "{stats:?}");
         assert!(stats.overdue > 50_000, "{stats:?}");

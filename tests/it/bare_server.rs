@@ -10,8 +10,8 @@ use crate::runs::{PATIENCE, eventually};
 use crate::site::{connect, redis_time};
 use crate::version::ServerVersion;
 
-/// A key `k` whose time is over, and which the server has not yet reaped: while writes are
-/// withheld, so is expiry.
+/// A key `k` whose time is over, but which the server has not yet removed: a pause of writes also
+/// holds expiry back.
 pub(crate) const DIE: [&str; 2] = ["SET k v PX 1", "CLIENT PAUSE 100000 WRITE"];
 
 /// A separate server, and a subscriber to all its announcements.
@@ -20,7 +20,8 @@ pub(crate) struct BareServer {
     pub(crate) server: Embedded,
     pub(crate) redis: MultiplexedConnection,
     events: PubSubStream,
-    /// Where its last words go: a channel of its own, since replicas repeat what is published.
+    /// The channel of its last message: one for each server, since replicas repeat published
+    /// messages.
     over: String,
 }
 
@@ -56,9 +57,9 @@ impl BareServer {
         script(text).query_async(&mut self.redis).await
     }
 
-    /// Makes `k` a key whose time is over, and has the server do this with it before anything
-    /// else can: it reads all of a pipeline before it looks at its own duties. Returns the
-    /// answer and the announcements from then on.
+    /// Makes `k` a key whose time is over, and runs this command on it first: the server reads a
+    /// whole pipeline before it does its own work. Returns the answer and the announcements from
+    /// then on.
     pub(crate) async fn with_dead<T: FromRedisValue>(&mut self, command: &Cmd) -> (T, Vec<String>) {
         self.heard().await;
         let () = pipeline(&DIE).query_async(&mut self.redis).await.unwrap();

@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::runs::eventually;
 use crate::site::{Site, command};
 
-/// Few jobs, and all phases.
+/// A bench with few jobs, and all phases.
 const TINY: &str = "--jobs 300 --burst 500 --pending 700 --window 500ms";
 
-/// With these flags, in one line.
+/// The same bench with these further flags, separated by blanks.
 fn bench(flags: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
     command.arg("bench").args(flags.split_whitespace());
@@ -21,14 +21,14 @@ fn bench(flags: &str) -> Command {
     command
 }
 
-/// The object that it prints.
+/// The object that the bench prints.
 fn measured(output: &Output) -> Value {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{complaint}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The number there; `path` leads into objects by dots.
+/// The number at this path, whose parts are separated by dots.
 fn number(object: &Value, path: &str) -> f64 {
     let value = object.pointer(&format!("/{}", path.replace('.', "/")));
     let number = value.and_then(Value::as_f64);
@@ -95,7 +95,7 @@ fn all_phases_yield_a_figure_in_one_object() {
     for (setting, value) in [("jobs", 300.0), ("pending", 700.0), ("window_s", 0.5)] {
         assert_eq!(number(&object, &format!("settings.{setting}")), value);
     }
-    // Fails if it is not empty.
+    // The command fails if the server is not empty.
     std::fs::remove_dir(&temp).unwrap();
 }
 
@@ -107,7 +107,7 @@ fn the_table_has_the_chosen_phases_and_the_plain_figures() {
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("lateness p99.9"), "{table}");
     assert_eq!(table.matches("bars grow").count(), 2, "{table}");
-    // The plain form has a column, and in this line nothing but that.
+    // The plain form has a column, and this line has no other value.
     let lost = table.lines().find(|line| line.starts_with("  lost "));
     assert_eq!(
         lost.unwrap().split_whitespace().nth(2),
@@ -143,7 +143,7 @@ async fn a_bench_on_a_given_server_touches_only_its_own_keys() {
     site.assert_balanced().await;
 }
 
-/// Starts one that takes its time, and interrupts it when it has jobs on this server.
+/// Starts a long bench, and interrupts it when it has jobs on this server.
 async fn interrupted(server: &Embedded, site: &Site) -> Child {
     let slow = "--jobs 300 --pending 700 --window 1m --only lateness";
     let child = bench(&format!("{slow} --url {}", server.url()))

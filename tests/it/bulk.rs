@@ -30,7 +30,7 @@ async fn tens_of_thousands_are_answered_in_order() {
         .iter()
         .map(|answer| answer.as_ref().unwrap().unwrap().due)
         .collect();
-    // Each is a second later than the one before it, give or take the duration of the call.
+    // Each job is due a second after the job before it, give or take the duration of the call.
     assert!(
         dues.windows(100).all(|some| some[0] < some[99]),
         "answers in order"
@@ -191,7 +191,7 @@ async fn a_refusing_or_missing_server_fails_each_job_and_the_call_ends() {
         let error = answer.unwrap_err();
         assert!(error.is_retryable(), "{error}");
     }
-    // Twenty batches did not wait one after the other, even where the machine stood still for long.
+    // The twenty batches did not wait for each other, even if the machine stood still for long.
     assert!(began.elapsed() < 15 * timeout, "{:?}", began.elapsed());
 }
 

@@ -70,7 +70,7 @@ async fn a_cancel_that_races_with_the_start_prevents_it_or_says_running() {
             .all(|job| !cancelled.contains(job.key().as_str()))
     );
     assert_eq!(ran.len() as u64, stats.done);
-    // One that was claimed and had not begun may end without a run.
+    // A claimed job that has not begun may end without a run.
     let at_the_least = cancelled.len() as u64;
     assert!(
         (at_the_least..=at_the_least + running).contains(&stats.cancelled),

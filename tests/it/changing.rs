@@ -24,7 +24,7 @@ async fn a_job_is_rescheduled_forwards_and_back() {
     };
     assert_about(due, 2 * HOUR);
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
-    // One that is due when the first one would have been runs; the one moved does not.
+    // A job that is due at the old time of the first job runs; the moved job does not.
     client
         .schedule(site.key("probe"), "")
         .after(ms(400))
@@ -126,7 +126,7 @@ async fn a_job_in_any_waiting_state_can_be_fired_now() {
     );
     gate.open();
     assert_eq!(&runs.next().await.payload()[..], b"\"second\"");
-    // The second one fails, too, and is fired a last time.
+    // The second attempt fails, too, and the job is fired a last time.
     site.reaches(&key, JobState::Retrying).await;
     client.fire_now(&key).await.unwrap();
     runs.next().await;

@@ -12,7 +12,7 @@ use crate::runs::{eventually, recorder};
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Site, assert_about};
 
-/// Keeps only these fields: the others differ from run to run.
+/// Keeps only these fields: the other fields differ from run to run.
 fn only(mut value: Value, fields: &[&str]) -> Value {
     let object = value.as_object_mut().unwrap();
     object.retain(|name, _| fields.contains(&name.as_str()));
@@ -333,7 +333,7 @@ async fn kinds_and_instances_show_the_routes(site: Site) {
         instances.iter().any(routes).then_some(())
     })
     .await;
-    // On a machine that is busy, one that lives may be missing for a while.
+    // On a busy machine, a live instance may be missing for a while.
     eventually("it is there for people, too", async || {
         let ran = site.run("instances").await;
         ran.out.contains(&site.pattern()).then_some(())
@@ -546,7 +546,7 @@ async fn an_address_without_a_daemon_differs_from_an_unreachable_one() {
     let ran = count(&["--api", "http://127.0.0.1:1"]).await;
     ran.fails(4, "the daemon at http://127.0.0.1:1/ cannot be reached");
 
-    // Somebody else's web server.
+    // Another web server.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let router = axum::Router::new().fallback(async || "Welcome to nginx!");
@@ -579,7 +579,7 @@ async fn an_address_without_a_daemon_differs_from_an_unreachable_one() {
 
 #[tokio::test]
 async fn commands_reach_a_daemon_with_token_and_ca() {
-    // A separate server: this test audits everything, and other tests damage their data.
+    // A separate server: this test audits all kinds, and other tests damage their data.
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "cmd_token").await;
     let folder = Folder::new("cmd-token");
@@ -700,7 +700,8 @@ async fn why_prints_the_story_and_history_its_size(site: Site) {
     site.assert_balanced().await;
 }
 
-/// What many jobs or kinds are, what answers a question, and how earlier spellings are read.
+/// The ways to select many jobs or kinds, the answers to questions, and the earlier spellings of
+/// flags.
 #[tokio::test]
 async fn one_grammar_holds_for_all_commands() {
     let site = Site::new("cmd_grammar").await;
@@ -754,7 +755,7 @@ async fn one_grammar_holds_for_all_commands() {
     site.assert_balanced().await;
 }
 
-/// No Redis is there, and none was named.
+/// No Redis is running, and no Redis was named.
 #[tokio::test]
 async fn the_remedy_for_a_missing_redis_fits_the_command() {
     for (words, remedy, other) in [
@@ -768,7 +769,7 @@ async fn the_remedy_for_a_missing_redis_fits_the_command() {
         let words: Vec<&str> = words.split(' ').collect();
         let ran = Ran::of(keyfall(&words)).await;
         if ran.code == 0 || !ran.err.contains("no Redis was named") {
-            // Somebody runs one on this machine.
+            // A Redis happens to run on this machine.
             assert!(ran.code != 4, "{words:?}: {ran:?}");
             continue;
         }
@@ -791,7 +792,7 @@ fn tail(site: &Site, words: &str) -> TalkingProcess {
     TalkingProcess::spawn(command)
 }
 
-/// The next line of it, as JSON.
+/// The next line of the tail, as JSON.
 fn told(tail: &TalkingProcess) -> Value {
     serde_json::from_str(&tail.line()).unwrap()
 }
@@ -830,7 +831,7 @@ async fn tail_follows_the_events(site: Site) {
     site.assert_balanced().await;
 }
 
-/// The daemon goes away, things happen meanwhile, and it comes back at the same address.
+/// The daemon stops, jobs change meanwhile, and it comes back at the same address.
 #[tokio::test]
 async fn a_tail_through_a_daemon_continues_after_an_outage() {
     let mut site = Site::new("cmd_tail_again").await;
@@ -875,7 +876,7 @@ async fn a_job_without_a_route_is_scheduled_with_a_warning(site: Site) {
         "{ran:?}"
     );
 
-    // A route for some of the kind, and then one for this job.
+    // A route for some jobs of the kind, and then a route for this job.
     for (id, is_warned) in [("other", true), ("1", false)] {
         let worker = site.serve(Router::new().route(&site.key(id), async || {}));
         worker.ready().await;
@@ -892,7 +893,7 @@ async fn a_job_without_a_route_is_scheduled_with_a_warning(site: Site) {
     site.assert_balanced().await;
 }
 
-/// Each of them turns or hides what is around it.
+/// Each of these characters turns or hides the text around it.
 const UNSEEN: [char; 6] = [
     '\u{202e}',
     '\u{2066}',

@@ -148,7 +148,7 @@ fn tokens_are_made_listed_and_revoked() {
         assert!(!text.contains(secret), "{text}");
     }
 
-    // It is enough to listen elsewhere.
+    // A public address suffices.
     folder.0.write("k.toml", "[http]\nlisten = \"0.0.0.0:1\"\n");
     let mut command = folder.command(&["config", "check", "k.toml"]);
     command.env("KEYFALL_TOKENS_FILE", "tokens.toml");

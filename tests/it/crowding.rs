@@ -1,4 +1,4 @@
-//! Possible hindrances to other jobs: a backlog, large payloads, a broken ledger, a deaf listener.
+//! Loads that could hinder other jobs: a backlog, large payloads, a broken ledger, a deaf listener.
 
 use std::future::IntoFuture;
 
@@ -27,8 +27,8 @@ async fn a_lapsed_job_does_not_wait_behind_a_backlog() {
         .map(|key| site.client.schedule(key, "").into_future());
     try_join_all(calls).await.unwrap();
 
-    // Few slots, each taken again as soon as it is free, for far longer than what has lapsed is
-    // left to its owner.
+    // Few slots, each taken again as soon as it is free, for far longer than a lapsed job is left
+    // to its owner.
     let slow = async move |job: Job| {
         note.note(&job);
         tokio::time::sleep(ms(20)).await;
@@ -87,7 +87,7 @@ async fn a_broken_ledger_is_retried_with_pauses_and_delays_no_other() {
         .await
         .unwrap();
     assert_eq!(runs.next().await.key().as_str(), quick);
-    // Tried now and then, and not as fast as a loop can.
+    // The worker tries now and then, and not in a tight loop.
     let info: String = site.command(&["INFO", "commandstats"]).await;
     let calls = info
         .lines()
@@ -144,7 +144,7 @@ async fn a_user_without_subscribe_runs_jobs_too() {
     let worker = deaf.serve(Router::new().route(&deaf.pattern(), note.then(|_| Outcome::Done)));
     deaf.client.schedule(deaf.key("first"), "").await.unwrap();
     runs.next().await;
-    // Its worker sleeps by now, and nothing wakes it.
+    // The worker sleeps by now, and no event wakes it.
     deaf.client.schedule(deaf.key("now"), "").await.unwrap();
     deaf.client
         .schedule(deaf.key("soon"), "")
@@ -171,7 +171,8 @@ async fn kinds_share_scarce_slots() {
             .map(|number| NewJob::new(key(number), &()))
             .collect()
     };
-    // All are due before anybody works, the small kind's after the large one's.
+    // All jobs are due before a worker starts, and the jobs of the small kind after the jobs of the
+    // large kind.
     for batch in [jobs("large", LARGE), jobs("small", SMALL)] {
         let answers = site.client.schedule_many(batch).await;
         assert!(answers.iter().all(Result::is_ok));
@@ -187,7 +188,8 @@ async fn kinds_share_scarce_slots() {
         is_done.then_some(LARGE - done("large").await)
     })
     .await;
-    // One after the other would have left none; half of the slots for each leave nearly all.
+    // If one kind went after the other, no large job would be left; with half of the slots for
+    // each, nearly all are left.
     assert!(left > LARGE / 2, "{left}");
     eventually("the large kind is done", async || {
         (done("large").await == LARGE).then_some(())

@@ -1,5 +1,5 @@
-//! Damage to stored data while a worker runs: the damage of one job stops no other, it is reported,
-//! and the job is buried with its reason where that can be done.
+//! Damage to stored data while a worker runs: a damaged job stops no other job; it is reported and,
+//! if possible, buried with its reason.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ impl Site {
         format!("keyfall:{{{}/0}}:{part}", self.kind())
     }
 
-    /// A kind that nobody damages.
+    /// A kind without damage.
     fn other_kind(&self) -> String {
         format!("{}:it:other", self.app)
     }
@@ -42,8 +42,8 @@ impl Site {
     }
 }
 
-/// Runs jobs in every state, deletes a key of the ledger, and sees that all that is not lost
-/// with it goes on.
+/// Makes jobs in every state, deletes a key of the ledger, and checks that all jobs go on that are
+/// not lost with the key.
 async fn loses(part: &str) {
     let site = Site::new(&format!("damage-{part}")).await;
     let (note, mut runs) = recorder();
@@ -70,7 +70,7 @@ async fn loses(part: &str) {
     let removed: u32 = site.command(&["DEL", &site.ledger_key(part)]).await;
     assert_eq!(removed, 1, "{part}");
 
-    // Nothing of it is in anybody's way: not in that of another kind, nor of what is new.
+    // The damage hinders neither another kind nor new jobs.
     for n in 0..10 {
         let new = client.schedule(site.key(format_args!("new-{n}")), "");
         new.after(ms(100)).await.unwrap();
@@ -85,17 +85,17 @@ async fn loses(part: &str) {
     })
     .await;
     gate.open();
-    // Where a part is missing, an audit says so, and makes it good.
+    // An audit reports a missing part, and repairs the damage.
     eventually("the rest is buried or has ended", async || {
         let report = client.audit(&site.kind()).repair().await.unwrap();
         let stats = report.stats;
-        // The one that failed waits for an hour.
+        // The failed job waits for an hour.
         (stats.leased + stats.successors == 0 && stats.overdue == 0 && stats.pending <= 1)
             .then_some(())
     })
     .await;
     ran.extend(ids(&runs.rest()));
-    // Each has run, or is there with the reason why it has not.
+    // Each job has run, or is stored with the reason why it has not.
     for n in 0..20 {
         let id = format!("waits-{n}");
         if !ran.contains(&id) {
@@ -110,7 +110,7 @@ async fn loses(part: &str) {
     }
     let report = client.audit(&site.kind()).await.unwrap();
     assert_eq!(report.flawed.len(), 0, "{part}: {report:?}");
-    // What left no trace is missing from the books, which an audit says as well.
+    // A job that left no trace is missing from the books, and the audit reports that, too.
     let balances = !matches!(part, "next" | "stats");
     assert_eq!(report.is_clean(), balances, "{part}: {report:?}");
     client
@@ -191,7 +191,7 @@ async fn unreadable_records_are_buried_or_left_and_delay_no_other_job() {
             continue;
         }
         let letter = eventually("it is buried", async || {
-            // Until then it cannot be shown.
+            // Until then the job cannot be shown.
             let view = site.client.get(site.key(id)).await.ok()??;
             (view.state() == JobState::Dead).then_some(view)
         })
@@ -230,7 +230,7 @@ async fn a_worker_goes_on_when_its_database_is_emptied() {
         site.client.schedule(key, "").after(HOUR).await.unwrap();
     }
     let () = site.command(&["FLUSHDB"]).await;
-    // Old jobs are gone, running ones are told so, and new ones work like any other.
+    // Old jobs are gone, running ones are told to stop, and new ones work like any other.
     for key in site.keys(20) {
         site.client.schedule(key, "").after(ms(200)).await.unwrap();
     }
@@ -245,7 +245,7 @@ async fn a_worker_goes_on_when_its_database_is_emptied() {
         (instances.len() == 1).then_some(())
     })
     .await;
-    // One that comes now, and whose pattern does not name the kind, finds it.
+    // A worker that starts now, and whose pattern does not name the kind, finds it.
     worker.stop().await;
     let wild = Router::new().route(&format!("{}:*:*:{{id}}", site.app), note.done());
     let worker = site.serve(wild);
@@ -260,7 +260,7 @@ async fn a_worker_goes_on_when_its_database_is_emptied() {
 async fn a_wildcard_route_finds_a_job_scheduled_after_a_flush() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "damage-unknown").await;
-    // Its client believes from now on that the kind is known.
+    // The client takes the kind for known from now on.
     let call = site.client.schedule(site.key("before"), "").after(HOUR);
     call.await.unwrap();
     for way in ["alone", "among-many", "if-absent"] {
@@ -275,7 +275,7 @@ async fn a_wildcard_route_finds_a_job_scheduled_after_a_flush() {
                 assert!(answers[0].is_ok(), "{answers:?}");
             }
         }
-        // No further call tells anybody.
+        // No further call informs a worker.
         let (note, mut runs) = recorder();
         let wild = Router::new().route(&format!("{}:*:*:{{id}}", site.app), note.done());
         let worker = site.serve(wild);

@@ -12,16 +12,16 @@ use tokio::time::sleep;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site};
 
-/// How long a call may take.
+/// The timeout of a call.
 const CALL: Duration = Duration::from_secs(12);
 
-/// How long its first part takes. A second deadline would begin behind that.
+/// The duration of the first part of a call. A second deadline would begin after it.
 const FIRST: Duration = Duration::from_secs(9);
 
-/// No call may take this long, on a busy machine either.
+/// No call may take this long, not even on a busy machine.
 const TOO_LONG: Duration = Duration::from_secs(18);
 
-/// A job on a server behind a proxy, and a client that goes through that.
+/// A job on a server behind a proxy, and a client that uses the proxy.
 struct HeldUp {
     site: Site,
     proxy: FreezingProxy,
@@ -39,7 +39,7 @@ impl HeldUp {
             .call_timeout(CALL)
             .response_timeout(PATIENCE);
         let client = client.connect().await.unwrap();
-        // Now it knows the kind, and Redis its scripts.
+        // Now the client knows the kind, and Redis the scripts.
         let warm = site.key("warm");
         client.schedule(&warm, "").await.unwrap();
         client.schedule(&warm, "").if_absent().await.unwrap();
@@ -54,8 +54,7 @@ impl HeldUp {
         }
     }
 
-    /// The first reply with this in it comes late, and then no request is answered that is about
-    /// the job.
+    /// The first reply with this text comes late, and then no request about the job is answered.
     async fn hold<T: std::fmt::Debug>(
         &self,
         reply: &'static str,
@@ -109,7 +108,7 @@ async fn a_settlement_that_reads_the_record_has_one_deadline() {
     let failed = Outcome::retry_after(HOUR, "not today");
     let call = stage.client.settle(&lease, failed.clone());
     stage.hold("its record", call.into_future()).await;
-    // A request that was not sent had no effect, and may be repeated.
+    // A request that was not sent has no effect, and may be repeated.
     site.client.settle(&lease, failed).await.unwrap();
     worker.stop().await;
     site.assert_balanced().await;
@@ -127,7 +126,7 @@ async fn a_settlement_that_looks_for_the_kind_has_one_deadline() {
     let worker = site.serve(Router::new().route(&site.pattern(), handler.lease(HOUR)));
     site.client.schedule(&stage.key, "").await.unwrap();
     let lease = handed.recv().await.unwrap();
-    // It has seen nothing of the kind, and asks first whether there is anything.
+    // The client does not know the kind, and first asks whether it exists.
     let client = Client::builder(&stage.proxy.url)
         .call_timeout(CALL)
         .response_timeout(PATIENCE);

@@ -17,7 +17,7 @@ struct Demo {
 }
 
 impl Demo {
-    /// Starts it, and reads where its Redis is.
+    /// Starts the demo, and reads the address of its Redis.
     fn start(seconds: u32) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_keyfall"))
             .args(["demo", "--seconds", &seconds.to_string()])
@@ -57,7 +57,7 @@ impl Demo {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for its end; returns its status and the rest of its output.
+    /// Waits for the end of the demo; returns its status and the rest of its output.
     fn end(&mut self) -> (ExitStatus, String) {
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).unwrap();
@@ -75,7 +75,7 @@ impl Demo {
 
 impl Drop for Demo {
     fn drop(&mut self) {
-        // It has ended if the test went well.
+        // If the test went well, it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -105,8 +105,8 @@ async fn the_demo_finishes_and_its_books_balance() {
     assert_eq!(number(&summary, "cancelled"), 1);
     assert_eq!(number(&summary, "dead"), 1);
     assert!(summary.contains("shop:pay:notice:3004"), "{summary}");
-    // 30 orders and the one that was postponed; a crowd of 300; 10 runs of the other notices,
-    // 4 of them by the one that dies; 3 of the refund.
+    // 30 orders and the postponed one; a crowd of 300; 10 runs of the other notices, 4 of them of
+    // the notice that dies; 3 runs of the refund.
     assert!(number(&summary, "fired") >= 344, "{summary}");
     demo.assert_nothing_is_left().await;
 }
@@ -115,7 +115,7 @@ async fn the_demo_finishes_and_its_books_balance() {
 async fn ctrl_c_ends_the_demo_cleanly() {
     let mut demo = Demo::start(40);
     demo.read_until("after");
-    // It has got as far as to listen for Ctrl-C.
+    // By now the demo listens for Ctrl-C.
     demo.read_until("shop:order:close:2001");
     demo.signal(Signal::INT);
     let (status, output) = demo.end();

@@ -12,7 +12,7 @@ use crate::runs::eventually;
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Site};
 
-/// One that runs.
+/// A running `keyfall dev`.
 struct Dev {
     child: Child,
     url: String,
@@ -48,7 +48,7 @@ impl Dev {
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        // It has ended if the test went well.
+        // If the test went well, it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

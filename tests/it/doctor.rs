@@ -1,4 +1,4 @@
-//! The doctor finds exactly the problems of a server; each remedy works as it is written.
+//! The doctor finds exactly the problems of a server; each remedy works as it is printed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::site::{HOUR, Site};
 
 use Severity::{Error, Info, Ok as Fine, Warning};
 
-/// What is worth a word: check → how bad it is. How far away Redis is, is left out: on a busy
-/// machine everything is.
+/// The findings: check → severity. The finding on the distance of Redis is left out: on a busy
+/// machine it always appears.
 type Told = BTreeMap<&'static str, Severity>;
 
 fn told(diagnosis: &Diagnosis) -> Told {
@@ -27,14 +27,14 @@ fn told(diagnosis: &Diagnosis) -> Told {
 
 const FAR: &str = "round-trip";
 
-/// A doctor that leaves it out, too.
+/// A doctor that leaves out the same finding.
 fn doctor(flags: &str) -> String {
     let ids = CHECKS.iter().map(|it| it.id).filter(|id| *id != FAR);
     let ids: Vec<&str> = ids.collect();
     format!("doctor --only {} {flags}", ids.join(","))
 }
 
-/// What is told of a server with our redis.conf, on which nobody works, and these.
+/// The findings on a server with our redis.conf and these settings, and without a worker.
 fn but(others: &[(&'static str, Severity)]) -> Told {
     let usual = [("memory-limit", Info), ("workers-alive", Info)];
     usual.iter().chain(others).copied().collect()
@@ -70,7 +70,7 @@ async fn site(app: &str) -> (Embedded, Site) {
     (server, site)
 }
 
-/// The settings that are set, the findings, and the settings that the remedy cannot know.
+/// The given settings, the findings, and the settings that the remedy cannot know.
 type Break = (
     &'static [(&'static str, &'static str)],
     &'static str,
@@ -78,7 +78,7 @@ type Break = (
     &'static [(&'static str, &'static str)],
 );
 
-/// Every setting of redis.conf, and beside them what else can be set wrong.
+/// Every setting of redis.conf, and further settings that can be wrong.
 const BREAKS: [Break; 20] = [
     (
         &[("notify-keyspace-events", "")],
@@ -198,12 +198,12 @@ async fn every_broken_setting_is_found_alone_and_its_remedy_mends_it() {
         config(&site, settings).await;
         let diagnosis = Client::builder(&site.url).diagnose().await.unwrap();
         let mut found = told(&diagnosis);
-        // Where a limit is set to break something else, that there is none is not told.
+        // A limit that is set to cause another fault hides the finding of a missing limit.
         if settings.iter().any(|(name, _)| *name == "maxmemory") {
             found.entry("memory-limit").or_insert(Info);
         }
         let mut expected = but(&[(id, severity)]);
-        // What cannot be written, cannot be tried either.
+        // A setting that cannot be written cannot be tried either.
         expected.insert(id, severity);
         assert_eq!(found, expected, "{settings:?}: {diagnosis:#?}");
 
@@ -230,7 +230,7 @@ async fn every_broken_setting_is_found_alone_and_its_remedy_mends_it() {
             config(&site, settings).await;
         }
 
-        // The remedy, as it stands there.
+        // The remedy, as it is printed.
         let remedy = finding(&diagnosis, id).remedy.clone().expect(id);
         if remedy.starts_with("CONFIG SET") && !id.starts_with("memory-") {
             let () = site.command(&words(&remedy)).await;
@@ -297,7 +297,7 @@ async fn the_state_of_jobs_and_workers_is_reported() {
     assert!(finding(&diagnosis, "foreign-values").found.contains(&key));
     let _: u64 = site.command(&["DEL", &key]).await;
 
-    // They have a TTL, and are of somebody else; our trigger is gone.
+    // The keys have a TTL, and belong to another program; our trigger is gone.
     for name in ["theirs", "his"] {
         let () = site.command(&["SET", name, "1", "EX", "1000"]).await;
     }
@@ -322,7 +322,7 @@ async fn the_state_of_jobs_and_workers_is_reported() {
         .command(&["HSET", "keyfall:kinds", &site.kind(), "1"])
         .await;
 
-    // Nobody has a route for this one, and it is long overdue.
+    // No worker has a route for this job, and it is long overdue.
     let other = format!("{}:it:other", site.app);
     site.client
         .schedule(format!("{other}:1"), "")
@@ -354,7 +354,7 @@ async fn the_state_of_jobs_and_workers_is_reported() {
         "{lives}"
     );
 
-    // One is new; ten are many; one of long ago is about to fall.
+    // One letter is new; ten are many; one is old and about to be removed.
     for (letters, severity) in [(1, Info), (10, Warning)] {
         for key in site.keys(letters) {
             site.client.schedule(&key, "").await.unwrap();
@@ -383,7 +383,7 @@ async fn the_state_of_jobs_and_workers_is_reported() {
         assert!(help.out.contains("--prefix"), "{help:?}");
     }
 
-    // Paused is meant to be late; what is not, is not.
+    // Paused jobs are late on purpose; other jobs are not.
     let long = site.key("overdue");
     let kind = format!("{}:", site.kind());
     site.client.prefix(&kind).pause().await.unwrap();
@@ -407,7 +407,7 @@ async fn a_kind_that_has_long_been_empty_is_named() {
         finding(&diagnosis, "empty-kinds").clone()
     };
     assert_eq!(empty().await.severity, Fine, "it was used a moment ago");
-    // All of its calls come to lie so long ago.
+    // Moves all remembered calls back by this time.
     let calls = format!("keyfall:{{{}/0}}:calls", site.kind());
     let all: Vec<(String, String)> = site.command(&["HGETALL", &calls]).await;
     for (lane, value) in all {
@@ -425,7 +425,7 @@ async fn a_kind_that_has_long_been_empty_is_named() {
     let ran = site.run(remedy.strip_prefix("keyfall ").unwrap()).await;
     assert!(ran.out.contains("is gone"), "{ran:?}");
     assert_eq!(empty().await.severity, Fine);
-    // Nothing of it is left, since it was not used in the last hour.
+    // No key of the kind is left, since it was not used in the last hour.
     let keys: Vec<String> = site.command(&["KEYS", &format!("*{}*", site.kind())]).await;
     assert!(keys.is_empty(), "{keys:?}");
 }
@@ -463,7 +463,7 @@ async fn the_command_and_the_call_answer_in_the_same_shape() {
     let ran = site.run(&doctor("--json")).await.value();
     assert_eq!(ran["worst"], "info");
     let daemon = site.daemon(&[]);
-    // As `keyfall` does. Fails if another test was first.
+    // `keyfall` does the same. It fails if another test was first.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let shape = |answer: &Value| -> Vec<Vec<String>> {
         let findings = answer["findings"].as_array().unwrap().iter();
@@ -494,7 +494,7 @@ async fn the_command_and_the_call_answer_in_the_same_shape() {
         .fails(2, "notify-flags");
 }
 
-/// As those are who rent a Redis.
+/// As a user of a rented Redis.
 #[tokio::test]
 async fn forbidden_checks_are_reported_and_are_no_error() {
     let server = Embedded::options().args(["--rename-command", "CONFIG", ""]);
@@ -550,7 +550,7 @@ async fn problems_outside_the_chosen_checks_are_not_mended() {
     assert_eq!(finding.severity, Warning, "{finding}");
 }
 
-/// Many checks lack their answer for one reason, also with other lines between them.
+/// Many checks lack their answer for the same reason, also with other lines between them.
 #[tokio::test]
 async fn a_missing_right_is_reported_once_for_all_checks() {
     let (_server, site) = site("doctor-nothing").await;

@@ -20,7 +20,7 @@ use crate::site::{Site, patient};
 const HOUR: Duration = Duration::from_secs(3600);
 
 impl Site {
-    /// The keys of all ledgers of this app, those aside that expire.
+    /// The keys of all ledgers of this app, without the keys that expire.
     async fn keys_that_stay(&self) -> Vec<String> {
         let keys: Vec<String> = self.command(&["KEYS", &format!("*{}:*", self.app)]).await;
         let mut stay = Vec::new();
@@ -32,7 +32,7 @@ impl Site {
         stay
     }
 
-    /// The fields of the list of kinds that are about this app.
+    /// The fields of this app in the list of kinds.
     async fn kinds_listed(&self) -> Vec<String> {
         let mut kinds: Vec<String> = self.command(&["HKEYS", "keyfall:kinds"]).await;
         kinds.retain(|kind| kind.contains(&format!("{}:", self.app)));
@@ -126,7 +126,7 @@ async fn a_kind_in_use_is_not_dropped() {
 }
 
 impl Site {
-    /// Leaves the kind as a client does that dies at the begin of a reshard.
+    /// Leaves the kind in the state after a client died at the start of a reshard.
     async fn begin_to_reshard_slowly(&self, shards: u16) {
         let moving = format!("{shards} 1 1");
         let kind = self.kind();
@@ -152,7 +152,7 @@ async fn a_kind_with_live_adopted_keys_is_not_dropped() {
             Dropped::InUse(why) => assert!(why.contains("still to expire"), "{why}"),
             other => panic!("{other:?}"),
         }
-        // Nor is it marked any more.
+        // The kind has no mark either.
         assert_eq!(site.kinds_listed().await, [&*kind]);
         let layout = site.client.shards(&kind).await.unwrap();
         assert_eq!(layout, (shards, None));
@@ -171,14 +171,14 @@ async fn an_unlisted_kind_is_dropped_with_its_keys() {
     assert!(site.kinds_listed().await.is_empty());
 }
 
-/// The client that schedules the first job of a kind lists the kind; this one dies before.
+/// The client that schedules the first job of a kind lists the kind; this client dies before it.
 #[tokio::test]
 async fn a_job_scheduled_between_the_steps_of_a_drop_is_found() {
     let server = Embedded::start().await.unwrap();
     let proxy = FreezingProxy::to(&server).await;
     let site = Site::at(&server.url(), "drop-between").await;
     let (key, kind) = (site.key(1), site.kind());
-    // The first round is for the server to learn the scripts.
+    // In the first round the server learns the scripts.
     for is_first in [true, false] {
         site.client.schedule(&key, &1).after(HOUR).await.unwrap();
         site.client.cancel(&key).await.unwrap();
@@ -187,7 +187,7 @@ async fn a_job_scheduled_between_the_steps_of_a_drop_is_found() {
         }
     }
     let client = patient(&proxy.url).await;
-    // What removes the ledger is the first call on all of its keys.
+    // The first call on all keys of the ledger removes it.
     proxy.freeze_after("}:leaving");
     let comes = async {
         eventually("the ledger is removed", async || {
@@ -262,7 +262,7 @@ async fn wildcard_routes_find_a_kind_that_returns() {
         .await;
         assert!(site.kinds_listed().await.is_empty());
     }
-    // One that starts while the kind is not there, and hears of it later.
+    // A worker that starts while the kind does not exist, and hears of it later.
     worker.stop().await;
     let (note, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&format!("{}:*:*:*", site.app), note.done()));
@@ -295,7 +295,7 @@ async fn a_pause_rule_holds_for_a_kind_that_returns() {
     worker.stop().await;
 }
 
-/// So that nobody serves it until the lists are read the next time.
+/// No worker serves the kind until the lists are read the next time.
 #[tokio::test]
 async fn a_drop_is_announced() {
     let site = Site::new("drop-told").await;
@@ -319,7 +319,7 @@ async fn a_drop_is_announced() {
     }
 }
 
-/// The mark of a client that died before it unlisted the kind does no harm.
+/// A client that dies before it unlists the kind leaves a mark, which does no harm.
 #[tokio::test]
 async fn an_interrupted_drop_can_be_repeated() {
     let site = Site::new("drop-broken").await;
@@ -329,7 +329,7 @@ async fn an_interrupted_drop_can_be_repeated() {
     let _: u64 = site.command(&["HSET", "keyfall:kinds", &mark, "1"]).await;
     let kinds = site.client.kinds().await.unwrap();
     assert!(!kinds.iter().any(|kind| kind.as_str().starts_with('=')));
-    // The ledger is gone, and the list was not reached.
+    // The ledger is gone, and the kind is still on the list.
     let ledger = format!("keyfall:{{{}/0}}:", site.kind());
     let keys: Vec<String> = site.command(&["KEYS", &format!("{ledger}*")]).await;
     let _: u64 = site.command(&[vec!["DEL".to_owned()], keys].concat()).await;
@@ -342,7 +342,7 @@ async fn an_interrupted_drop_can_be_repeated() {
     assert_eq!(site.kinds_listed().await, [site.kind()]);
 }
 
-/// A client that took the kind for known makes it known again with the first letter, too.
+/// A client that took the kind for known also lists it again with a first dead letter.
 #[tokio::test]
 async fn a_letter_restored_into_a_dropped_kind_is_found() {
     let site = Site::new("drop-restored").await;
@@ -387,8 +387,8 @@ async fn a_worker_forgets_a_dropped_kind_and_serves_it_when_it_returns() {
     worker.stop().await;
 }
 
-/// Producers schedule and cancel, and somebody drops the kind all the time: what was acknowledged
-/// is there, and its kind is listed.
+/// Producers schedule and cancel while another client keeps dropping the kind: acknowledged jobs
+/// exist, and their kind is listed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_acknowledged_during_drops_are_stored_and_found() {
     let site = Site::new("drop-race").await;
@@ -396,8 +396,8 @@ async fn jobs_acknowledged_during_drops_are_stored_and_found() {
     site.assert_balanced().await;
 }
 
-/// Jobs in so many rounds, by clients that know the kind and others that do not, while others drop
-/// it.
+/// Schedules jobs in this number of rounds, with clients that know the kind and clients that do
+/// not, while others drop it.
 async fn race(site: &Site, rounds: usize) {
     let (done, dropped) = (AtomicBool::new(false), AtomicU64::new(0));
     let kind = &site.kind();

@@ -33,7 +33,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// For a host, or for a client, whose name nobody looks at.
+    /// A certificate for a host, or for a client, whose name is not checked.
     pub(crate) fn signs(&self, host: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new([host.to_owned()]).unwrap();
@@ -44,7 +44,7 @@ impl Authority {
         }
     }
 
-    /// The same, valid in the last century only.
+    /// A certificate that was valid in the last century only.
     pub(crate) fn signed_once(&self, host: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new([host.to_owned()]).unwrap();
@@ -68,7 +68,7 @@ struct Encrypted {
 }
 
 impl Encrypted {
-    /// `auth` is `yes` where clients must show a certificate, and `no`.
+    /// `auth` is `yes` if clients must show a certificate, or `no`.
     async fn start(authority: &Authority, identity: &Identity, auth: &str) -> Self {
         let name = format!("keyfall-tls-{:016x}", rand::random::<u64>());
         let files = std::env::temp_dir().join(name);
@@ -261,7 +261,7 @@ async fn tls_failures_are_reported_with_the_remedy() {
         assert_refused(patient.connect().await, kind, &names);
     }
     for (builder, remedy) in [
-        // Redis waits for the end of a command, and says nothing.
+        // Redis waits for the end of a command, and does not answer.
         (
             trusting(format!("rediss://{}", redis.plain)),
             "its port with TLS?",
@@ -321,7 +321,7 @@ async fn commands_take_certificates_and_a_password_as_the_daemon_does() {
     }
     assert_eq!(Ran::of(of_env).await.value()["pending"], 0);
 
-    // What another system keeps there is reached by the same way.
+    // The jobs of another system are reached in the same way.
     let () = crate::site::command(&mut admin, &["AUTH", "correct horse"]).await;
     let due = (std::time::SystemTime::now() + crate::site::HOUR)
         .duration_since(std::time::UNIX_EPOCH)

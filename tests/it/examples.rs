@@ -1,4 +1,4 @@
-//! The examples, run as their readers would run them.
+//! The examples, run in the way of their readers.
 
 use std::process::Command;
 
@@ -10,13 +10,13 @@ use tokio::net::TcpStream;
 
 use crate::site::shared_redis;
 
-/// The tests that stand in the example itself run here, too.
+/// The tests in the example itself run here, too.
 #[path = "../../examples/handlers.rs"]
 #[allow(dead_code, reason = "its `main` runs as a process")]
 mod handlers;
 
-/// All of them, each with a test in this module, but for `traced`, which is one of
-/// `http::traces`, and `worker`, which is what other modules kill.
+/// All examples. Each has a test in this module, except `traced`, which `http::traces` tests, and
+/// `worker`, which other modules kill.
 const EXAMPLES: [&str; 10] = [
     "dead_man",
     "handlers",
@@ -67,7 +67,7 @@ fn every_example_is_tested_listed_and_documented() {
 
 #[test]
 fn every_example_fails_with_a_message_without_redis() {
-    // Nobody listens there.
+    // No server listens there.
     let url = "redis://127.0.0.1:1";
     let started = EXAMPLES.map(|name| {
         let mut command = example(name, url);
@@ -277,7 +277,7 @@ fn output(mut command: Command) -> std::process::Output {
     command.output().unwrap()
 }
 
-/// Each of these is part of a line, in this order; others may stand between them.
+/// Each of these is part of a line, in this order; other lines may stand between them.
 #[track_caller]
 pub(crate) fn assert_in_order(lines: &[String], expected: &[&str]) {
     let mut rest = lines.iter();
@@ -287,7 +287,8 @@ pub(crate) fn assert_in_order(lines: &[String], expected: &[&str]) {
     }
 }
 
-/// No job is left of this kind, dead or alive; so many are done; and its books balance.
+/// Asserts that no job of this kind is left, dead or alive; that this number is done; and that the
+/// books balance.
 async fn assert_ended(kind: &str, done: u64) {
     let client = Client::connect(shared_redis()).await.unwrap();
     let stats = client.stats(kind).await.unwrap();

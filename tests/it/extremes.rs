@@ -95,7 +95,7 @@ async fn keys_at_their_limits_work_everywhere() {
     let listed = site.client.list(&format!("{kind}:"), JobState::Dead);
     assert_eq!(listed.await.unwrap().jobs.len(), odd.len());
     worker.stop().await;
-    // Nothing in a name is taken for a pattern.
+    // No character of a name acts as a pattern.
     let one = site.client.prefix(&format!("{kind}:%d%s%00\\n?["));
     assert_eq!(one.requeue().await.unwrap().done, 1);
     assert!(site.client.audit(&kind).await.unwrap().is_clean());
@@ -138,8 +138,8 @@ async fn an_error_of_ten_megabytes_is_cut_and_delays_no_other_job() {
     site.assert_balanced().await;
 }
 
-/// What was done, how long that took, and the longest that a single command of it held Redis
-/// up. Printed, so that `--nocapture` shows what the documentation quotes.
+/// A stage: its name, its duration, and the longest single command in Redis. It is printed, so
+/// `--nocapture` shows the figures that the documentation quotes.
 struct Stages {
     began: Instant,
     redis: redis::aio::MultiplexedConnection,
@@ -154,8 +154,8 @@ impl Stages {
         Stages { began, redis }
     }
 
-    /// The end of a stage, of which no command may have taken a large part, unless that is less
-    /// than half a second: a hundred times what one takes on an idle machine.
+    /// Ends a stage. No command may have taken a large part of it, unless that is less than half a
+    /// second: a hundred times the time on an idle machine.
     async fn end(&mut self, what: &str) {
         type Entry = (u64, u64, u64, Vec<redis::Value>, String, String);
         let log: Vec<Entry> = command(&mut self.redis, &["SLOWLOG", "GET", "128"]).await;
@@ -179,15 +179,15 @@ impl Stages {
     }
 }
 
-/// The memory of this process; zero where the system does not tell.
+/// The memory of this process; zero if the system does not report it.
 fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = pages.split(' ').nth(1).and_then(|it| it.parse().ok());
     pages.unwrap_or(0_u64) * 4096
 }
 
-/// Buries so many jobs; lists, requeues, deletes and trims their letters. No single call may
-/// hold Redis up for long, however many there are.
+/// Buries this number of jobs; lists, requeues, deletes and trims their letters. No single call may
+/// hold Redis up for long, however many letters there are.
 async fn dead_letters(count: usize) {
     let server = keyfall::embedded::Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "extreme-dead").await;
@@ -221,7 +221,7 @@ async fn dead_letters(count: usize) {
     let deleted = site.client.prefix(&prefix(4)).delete_dead_letters();
     assert_eq!(deleted.await.unwrap().done as usize, count / 10);
     stages.end("a tenth deleted").await;
-    // A worker that keeps none for longer than a second.
+    // A worker that keeps no letter for longer than a second.
     let router = Router::new().route(&site.pattern(), async || {});
     let trimming = site.worker(router).dead_letters(count as u64, second);
     let trimming = Running::start(trimming);
@@ -235,7 +235,7 @@ async fn dead_letters(count: usize) {
 }
 
 impl Site {
-    /// Waits for so many dead letters, and for longer than others do.
+    /// Waits for this number of dead letters, for longer than other tests do.
     async fn dead_are(&self, count: usize) {
         let patience = Instant::now() + Duration::from_secs(600);
         while self.stats().await.dead != count as u64 {

@@ -80,7 +80,7 @@ async fn jobs_are_announced_by_events_and_none_runs_before_its_time() {
         let due = job.due().duration_since(UNIX_EPOCH).unwrap().as_micros();
         assert!(due <= *started, "{job:?} was due at {due}, ran {started}");
     }
-    // On a machine that is busy for 20 ms, the pacer overtakes the event.
+    // If the machine is busy for 20 ms, the pacer overtakes the event.
     let by_event = jobs.iter().filter(|job| job.source() == Source::Event);
     assert!(by_event.count() > 0, "no event was heard");
     worker.stop().await;
@@ -120,13 +120,13 @@ async fn the_pacer_runs_a_job_without_a_trigger() {
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
     worker.ready().await;
-    // On a machine that is busy for 200 ms, the reconciler overtakes the pacer.
+    // If the machine is busy for 200 ms, the reconciler overtakes the pacer.
     eventually("the pacer is the first to find one", async || {
         let key = site.key(rand::random::<u32>());
         site.client.schedule(&key, "").after(ms(400)).await.unwrap();
         let deleted: u32 = site.command(&["DEL", &key]).await;
         let source = runs.next().await.source();
-        // It may have fallen due before.
+        // The job may have fallen due before the DEL.
         assert!(deleted == 0 || source != Source::Event);
         (source == Source::Pacer).then_some(())
     })
@@ -227,7 +227,7 @@ async fn a_name_heard_many_times_takes_one_slot_and_returns_it() {
     for key in site.keys(4) {
         site.client.schedule(key, "").await.unwrap();
     }
-    // All four at the same time, so all slots are there.
+    // All four run at the same time, so no slot is lost.
     runs.take(4).await;
     gate.open();
     site.client.cancel(&noisy).await.unwrap();
@@ -274,7 +274,7 @@ async fn foreign_keys_that_expire_start_nothing() {
         })
         .await;
     }
-    // All their effects are visible once a job behind them has run.
+    // All their effects are visible once a later job has run.
     site.client.schedule(site.key("last"), "").await.unwrap();
     assert_eq!(runs.next().await.key().id(), "last");
     let stats = site.all_ended().await;
@@ -385,7 +385,7 @@ async fn a_saturated_route_does_not_delay_another_route_of_its_kind() {
             )
             .route(&format!("{kind}:{{id}}"), quick.done()),
     );
-    // More of the slow ones than one look at the ledger shows, and all of them older.
+    // More slow jobs than one look at the ledger shows, and all of them older than the quick ones.
     let slow_keys: Vec<String> = (0..400).map(|n| format!("{kind}:slow-{n}")).collect();
     let calls = slow_keys
         .iter()

@@ -1,5 +1,5 @@
-//! Streams whose Redis forgets entries, or trims unread ones: no job counts as done that no
-//! consumer had.
+//! Streams whose Redis forgets entries, or trims unread ones: a job never counts as done unless a
+//! consumer had it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -25,13 +25,13 @@ type Streams = Vec<(String, Vec<(String, HashMap<String, String>)>)>;
 /// Jobs on one Redis, and the stream on another one.
 pub(crate) struct Apart {
     pub(crate) site: Site,
-    /// Where workers find the stream.
+    /// The URL of the stream for workers.
     pub(crate) url: String,
-    /// The servers of which one has it.
+    /// The servers; one of them has the stream.
     pub(crate) servers: Vec<String>,
 }
 
-/// What consumers do with an entry that they have read.
+/// The reaction of consumers to an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Habit {
     Ack,
@@ -39,7 +39,7 @@ pub(crate) enum Habit {
     DeleteAndAck,
 }
 
-/// A consumer, and the keys of all jobs that it was given.
+/// A consumer, and the keys of all jobs that it got.
 pub(crate) struct Consumer {
     stop: Gate,
     given: Arc<Mutex<BTreeSet<String>>>,
@@ -54,7 +54,8 @@ impl Consumer {
     }
 }
 
-/// What a server that is away or has no such stream or group says is of no concern.
+/// Reads and acknowledges entries. The caller ignores errors of servers that are away or do not
+/// have the stream or the group.
 async fn consume(url: &str, habit: Habit, given: &Mutex<BTreeSet<String>>) -> RedisResult<()> {
     let redis = redis::Client::open(url)?;
     let mut redis = redis.get_multiplexed_async_connection().await?;
@@ -80,7 +81,7 @@ async fn consume(url: &str, habit: Habit, given: &Mutex<BTreeSet<String>>) -> Re
     Ok(())
 }
 
-/// A server that keeps nothing but what `SAVE` has written.
+/// A server that keeps only the data that `SAVE` has written.
 async fn forgetful() -> Embedded {
     let options = Embedded::options().args(["--appendonly", "no", "--save", ""]);
     options.start().await.unwrap()
@@ -125,12 +126,12 @@ impl Apart {
         Consumer { stop, given, task }
     }
 
-    /// Asks the first server.
+    /// Sends a command to the first server.
     async fn ask<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         command(&mut connect(&self.servers[0]).await, words).await
     }
 
-    /// Schedules some and returns their keys.
+    /// Schedules some jobs and returns their keys.
     pub(crate) async fn schedule(&self, name: &str, count: usize) -> BTreeSet<String> {
         let keys: BTreeSet<String> = (0..count)
             .map(|number| self.site.key(format!("{name}{number}")))
@@ -141,7 +142,7 @@ impl Apart {
         keys
     }
 
-    /// Waits until so many are written and not ended.
+    /// Waits until this number of jobs are written and not ended.
     pub(crate) async fn are_out(&self, count: u64) {
         eventually("they are written", async || {
             for server in &self.servers {
@@ -168,8 +169,8 @@ impl Apart {
         .await;
     }
 
-    /// One job is consumed; before anybody has read the next 20, something is done to the server;
-    /// then three more come. All that are done were given to somebody.
+    /// A consumer gets one job; before it reads the next 20, the server is disturbed; then three
+    /// more jobs follow. Each done job was given to a consumer.
     pub(crate) async fn survives(
         &self,
         habit: Habit,
@@ -199,7 +200,7 @@ impl Apart {
     }
 }
 
-/// The server is killed and comes back with what it had when it was asked to `SAVE`, if it was.
+/// The server is killed and comes back with the data of the last `SAVE`, if there was one.
 async fn goes_back(app: &str, saves: bool, habit: Habit) {
     let mut redis = forgetful().await;
     let apart = Apart::new(app, &redis).await;
@@ -230,8 +231,8 @@ async fn an_emptied_server_gets_its_entries_again() {
     goes_back("forgot-all", false, Habit::Ack).await;
 }
 
-/// Whoever read an entry may still have its job, so that its lease is waited for: what is written
-/// later is not.
+/// The reader of an entry may still have its job, so the worker waits for its lease, but not for
+/// later entries that no consumer has read.
 #[tokio::test]
 async fn forgotten_entries_do_not_count_towards_the_limit() {
     let mut redis = forgetful().await;
@@ -250,7 +251,8 @@ async fn forgotten_entries_do_not_count_towards_the_limit() {
     worker.stop().await;
 }
 
-/// What went into a connection that is closed was not written, and nobody waits for its lease.
+/// Commands in a closed connection were not carried out, and no worker waits for the leases of
+/// their jobs.
 #[tokio::test]
 async fn jobs_after_a_restart_are_written_at_once() {
     let mut redis = forgetful().await;
@@ -296,7 +298,7 @@ async fn entries_trimmed_or_deleted_by_hand_unread_come_again() {
     apart.are_out(10).await;
     let written = format!("{NAME}:{GROUP}:written");
     let _: u64 = apart.ask(&["XTRIM", NAME, "MAXLEN", "0"]).await;
-    // The worker notices it within half a second, and forgets that they were written.
+    // The worker notices the loss within half a second, and forgets that the jobs were written.
     eventually("it is seen", async || {
         let notes: Vec<String> = apart.ask(&["HKEYS", &written]).await;
         notes.iter().all(|note| !note.contains('-')).then_some(())
@@ -318,7 +320,7 @@ async fn entries_that_another_route_trims_unread_come_again() {
     let mut all = apart.schedule("job", 50).await;
     apart.are_out(50).await;
     worker.drop_it().await;
-    // Another process, that knows nothing of the group, while nobody looks.
+    // Another process that does not know the group trims the stream while no worker looks.
     let kind = format!("{}:it:log", apart.site.app);
     let route = stream(&apart.url, NAME).keep(10);
     let other = (apart.site).serve(Router::new().route(&format!("{kind}:*"), route));
@@ -361,7 +363,7 @@ async fn entries_before_a_group_that_a_consumer_creates_come_again() {
     let worker = apart.serve_for(LEASE);
     let all = apart.schedule("job", 5).await;
     apart.are_out(5).await;
-    // They are there, and the group begins behind them.
+    // The entries stay, and the new group begins behind them.
     let mut anew = redis::pipe();
     anew.atomic();
     anew.cmd("XGROUP").arg(&["DESTROY", NAME, GROUP]);
@@ -413,7 +415,7 @@ async fn an_unacknowledged_deleted_entry_is_a_failed_attempt() {
     for (id, _) in entries {
         let _: u64 = apart.ask(&["XDEL", NAME, id]).await;
     }
-    // They come again, and now the consumer acknowledges.
+    // The jobs come again, and now the consumer acknowledges.
     let consumer = apart.consumer(Habit::Ack);
     let stats = apart.site.all_ended().await;
     assert_eq!((stats.done, stats.failed), (20, 20));

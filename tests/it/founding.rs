@@ -8,14 +8,14 @@ use keyfall_testing::proxies::FreezingProxy;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site};
 
-/// A client of the same server that has not looked at anything yet.
+/// A client of the same server that does not know any kind yet.
 async fn newcomer(site: &Site, shards: u16) -> Client {
     let builder = Client::builder(&site.url).default_shards(shards);
     builder.connect().await.unwrap()
 }
 
 impl Site {
-    /// How many jobs of a kind are pending in all ledgers that there are.
+    /// The number of pending jobs of a kind in all its ledgers.
     async fn pending_anywhere(&self, kind: &str) -> u64 {
         let pattern = format!("keyfall:{{{kind}/*}}:due");
         let names: Vec<String> = self.command(&["KEYS", &pattern]).await;
@@ -37,7 +37,7 @@ async fn simultaneous_users_of_a_new_kind_agree_on_its_shards() {
         for shards in [1, 2, 4, 4] {
             clients.push(newcomer(&site, shards).await);
         }
-        // Each round another one is the first to be asked.
+        // In each round another client is the first.
         clients.rotate_left(round % 4);
         let calls = clients.iter().flat_map(|client| {
             let kind = &kind;
@@ -81,7 +81,8 @@ async fn a_kind_keeps_its_first_number_of_shards() {
     }
     assert_eq!(four.shards(&one).await.unwrap(), (1, None));
 
-    // A fail-over forgets who founded it, and its first ledger; the others know.
+    // A fail-over loses the founder's entry and the first ledger; the other ledgers have the
+    // layout.
     let first = format!("keyfall:{{{kind}/0}}:calls");
     let _: u64 = site.command(&["HDEL", "keyfall:kinds", &kind]).await;
     let _: u64 = site.command(&["DEL", &first]).await;
@@ -119,7 +120,7 @@ async fn a_job_that_is_stored_first_makes_it_a_kind_of_one() {
     let site = Site::at(&server.url(), "founding-second").await;
     let four = Client::builder(&proxy.url).default_shards(4);
     let four = four.call_timeout(PATIENCE / 3).connect().await.unwrap();
-    // It has looked at everything then, and is about to say that there are four.
+    // The client has looked at all ledgers by then, and is about to write that there are four.
     proxy.freeze_before("/0}:stats");
     let second = site.key("second");
     let scheduling = tokio::spawn(async move { four.schedule(second, "").after(HOUR).await });
@@ -137,7 +138,7 @@ async fn a_job_that_is_stored_first_makes_it_a_kind_of_one() {
 async fn what_the_first_ledger_says_holds_before_anybody_else_is_told() {
     let site = Site::new("founding-half").await;
     let kind = site.kind();
-    // As whoever founds it leaves it who dies at once.
+    // The state after the founding client died at once.
     let first = format!("keyfall:{{{kind}/0}}:calls");
     let _: u64 = site.command(&["HSET", &first, "layout", "4 7"]).await;
     for id in 0..8 {

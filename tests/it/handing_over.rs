@@ -36,7 +36,7 @@ async fn the_holder_of_the_lease_ends_the_job() {
     assert!(matches!(settled, Settled::Pending(_)), "{settled:?}");
     let (lease, attempt) = next(&mut leases).await;
     assert_eq!(attempt, 2);
-    // To hand it over is no end.
+    // Handing a job over does not end its lease.
     let error = site.client.settle(&lease, Outcome::HandedOver).await;
     assert!(error.unwrap_err().to_string().contains("ends no lease"));
     let settled = site.client.settle(&lease, Outcome::Done).await.unwrap();

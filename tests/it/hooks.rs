@@ -33,7 +33,7 @@ impl<T> Told<T> {
         }
     }
 
-    /// Nobody was told more.
+    /// Asserts that the hook heard no more.
     #[track_caller]
     fn assert_no_more(&mut self) {
         assert!(self.0.try_recv().is_err(), "told more than that");
@@ -200,7 +200,7 @@ async fn the_hook_hears_of_a_pulled_job_that_its_consumer_buries() {
     assert_eq!((job.reason(), job.attempts()), ("unknown account", 1));
     assert_eq!((&job.payload()[..], job.lag()), (&b"7"[..], None));
 
-    // A job that is not theirs any more, or that was cancelled, is nobody's news.
+    // A job of a lost lease, or a cancelled job, is not reported.
     let settled = site.client.settle(&lease, outcome.clone()).await.unwrap();
     assert_eq!(settled, Settled::Gone);
     site.client.schedule(site.key("b"), &8).await.unwrap();
@@ -226,12 +226,12 @@ async fn the_hook_hears_of_an_unacknowledged_stream_entry() {
     eventually("it is read", async || {
         let mut read = redis::cmd("XREADGROUP");
         read.arg(&["GROUP", "closers", "one", "STREAMS", &name, ">"]);
-        // Until the group is there, this fails.
+        // The call fails until the group exists.
         let read: redis::RedisResult<redis::Value> = read.query_async(&mut site.redis()).await;
         read.is_ok_and(|it| it != redis::Value::Nil).then_some(())
     })
     .await;
-    // As if its consumer had said nothing for an hour.
+    // As if its consumer had been silent for an hour.
     let pending = ["XPENDING", &name, "closers", "-", "+", "1"];
     let pending: Vec<(String, String, u64, u64)> = site.command(&pending).await;
     let claim = ["XCLAIM", &name, "closers", "one", "0", &pending[0].0];
@@ -247,7 +247,7 @@ async fn the_hook_hears_of_an_unacknowledged_stream_entry() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_hook_hears_of_unrouted_jobs_when_they_are_buried() {
-    // Alone, so that nobody else's routes are known.
+    // A server of its own, so there are no routes of other workers.
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "hook-unrouted").await;
     let (worker, mut told) = hears_dead(buries(&site).bury_unrouted_after(SECOND));
@@ -404,8 +404,8 @@ async fn a_hook_that_fails_panics_or_hangs_stops_no_burial() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_hook_that_blocks_its_thread_stops_no_burial() {
     let site = Site::new("hook-blocks").await;
-    // With a single reader, `tracing` asks the thread that is the first to log a line whether
-    // anybody wants it, for ever; and the test above reads the same line.
+    // With a single reader, `tracing` asks only the first thread that logs a line whether a reader
+    // wants it, and keeps the answer; and the test above reads the same line.
     let _log = Log::read();
     let (release, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = Arc::new(std::sync::Mutex::new(blocked));
@@ -413,7 +413,7 @@ async fn a_hook_that_blocks_its_thread_stops_no_burial() {
     let worker = Running::start(worker.on_dead(move |_| {
         let blocked = blocked.clone();
         async move {
-            // Until the test has seen the letter.
+            // Blocks until the test has seen the letter.
             let _ = blocked.lock().unwrap().recv();
         }
     }));
@@ -434,7 +434,7 @@ async fn the_late_hook_hears_of_starts_beyond_the_limit_of_their_route() {
         let key = format!("{}:1", kind(biz));
         site.client.schedule(key, &1).await.unwrap();
     }
-    // All of them are late by then.
+    // All jobs are late by then.
     eventually("late", async || {
         let view = site.view(&format!("{}:1", kind("usual"))).await;
         (view.due() + ms(50) < SystemTime::now()).then_some(())
@@ -483,7 +483,7 @@ async fn a_pause_makes_jobs_late_and_only_the_first_start_counts() {
     assert_eq!(first.next().await.key().as_str(), site.key("a"));
     mortal.die();
     site.lapse("a").await;
-    // Taken over, it starts again, and nobody hears of that.
+    // A takeover starts the job again, and the hook does not hear of it.
     let (worker, mut told) = hears_late(site.worker(route()).lease(STEADY));
     let worker = Running::start(worker);
     assert_eq!(runs.next().await.attempt(), 2);

@@ -7,7 +7,7 @@ use keyfall::{Handler, Job, KeptJob, Outcome, RetryPolicy, Route, Router};
 use crate::runs::{Gate, Recorder, recorder};
 use crate::site::{HOUR, Site, ms};
 
-/// Fails for as long as its payload says "fail".
+/// A handler that fails as long as the payload says "fail".
 fn failing(log: &Recorder, attempts: u32) -> Route {
     log.then(|job| match &job.payload()[..] {
         b"\"fail\"" => Outcome::retry("no"),
@@ -25,13 +25,13 @@ async fn all_attempts_of_a_job_share_one_key() {
     site.client.schedule(&key, "fail").await.unwrap();
     let mut all = runs.take(3).await;
     let view = site.reaches(&key, keyfall::JobState::Dead).await;
-    // Requeued, it is tried as often again.
+    // A requeued job has all its attempts again.
     site.client.requeue(&key).await.unwrap();
     all.extend(runs.take(3).await);
     site.reaches(&key, keyfall::JobState::Dead).await;
     worker.stop().await;
 
-    // Moved, given another payload, and into another shard.
+    // The job gets another due time, another payload and another shard.
     site.client.requeue(&key).await.unwrap();
     site.client.reschedule(&key).after(HOUR).await.unwrap();
     site.client.update_payload(&key, "ok").await.unwrap();
@@ -48,7 +48,7 @@ async fn all_attempts_of_a_job_share_one_key() {
         "{keys:?}"
     );
 
-    // From a copy.
+    // The job is restored from a copy.
     site.all_ended().await;
     site.client
         .restore(KeptJob::from(&view).attempts(0))
@@ -80,7 +80,7 @@ async fn a_job_that_is_taken_over_keeps_its_key() {
     site.assert_balanced().await;
 }
 
-/// Many of them within one millisecond.
+/// Many jobs are scheduled within one millisecond.
 #[tokio::test]
 async fn each_schedule_has_another_key() {
     const ROUNDS: usize = 300;
@@ -90,7 +90,7 @@ async fn each_schedule_has_another_key() {
     let key = site.key(1);
     let mut told = BTreeSet::new();
     for _ in 0..ROUNDS {
-        // Replaced, then run, then followed.
+        // The job is replaced, then run, then followed by a successor.
         site.client.schedule(&key, "").after(HOUR).await.unwrap();
         let replaced = site.view(&key).await.first_scheduled_at();
         site.client.schedule(&key, "").await.unwrap();

@@ -15,7 +15,7 @@ use crate::monitor::{Monitor, asked_by_hearers, beats_until_the_last_claim};
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{Running, Site, command, ms};
 
-/// Waits until so many instances live and hear events.
+/// Waits until this number of instances live and hear events.
 async fn so_many_live(site: &Site, count: usize) {
     eventually("so many instances", async || {
         let live = site.client.instances().await.unwrap();
@@ -25,14 +25,14 @@ async fn so_many_live(site: &Site, count: usize) {
     .await;
 }
 
-/// How many different jobs these are.
+/// The number of different jobs.
 fn different(jobs: Vec<Job>) -> usize {
     let keys: HashSet<&str> = jobs.iter().map(|job| job.key().as_str()).collect();
     keys.len()
 }
 
-/// Waits until it is certain that of those who hear of a job one asks for it. `round` has some jobs
-/// run, whose numbers it is given.
+/// Waits for proof that one of the workers that hear of a job claims it. `round` runs jobs with
+/// these numbers.
 async fn one_asks(site: &Site, instances: usize, mut round: impl AsyncFnMut(Range<usize>)) {
     const JOBS: usize = 200;
     let mut commands = Monitor::of(&site.url).await;
@@ -135,7 +135,7 @@ async fn a_killed_instance_leaves_its_share_and_its_pacing_to_others() {
     while processes.len() > 1 {
         processes.pop().unwrap().kill();
         let mut commands = Monitor::of(&site.url).await;
-        // A third or half of them would have been claimed by the one that is gone.
+        // The dead instance would have claimed a third or half of the jobs.
         for number in 0..100 {
             let key = format!("{kind}:{scheduled}-{number}");
             let delay = ms(10 * number);
@@ -145,8 +145,7 @@ async fn a_killed_instance_leaves_its_share_and_its_pacing_to_others() {
         commands.so_far(&site).await;
         all_done(scheduled).await;
         let meanwhile = commands.so_far(&site).await;
-        // Far fewer than if somebody had to wait for a lease, or for the next sweep of an idle
-        // ledger.
+        // Far fewer beats than a lease lasts, or than the next sweep of an idle ledger takes.
         let beats = beats_until_the_last_claim(&meanwhile);
         assert!(beats < 10, "{beats} beats");
         let key = format!("{kind}:paced-{scheduled}");
@@ -166,7 +165,7 @@ async fn a_killed_instance_leaves_its_share_and_its_pacing_to_others() {
             }
         };
         timeout(PATIENCE, touched).await.expect("somebody paces");
-        // Or the next one is killed with a job.
+        // Otherwise the next instance would be killed with a job.
         all_done(scheduled).await;
     }
     so_many_live(&site, 1).await;
@@ -215,7 +214,7 @@ async fn instances_that_do_not_see_each_other_run_each_job_once() {
     let start = |_| site.serve(Router::new().route(&site.pattern(), recorder.done()));
     let workers: Vec<Running> = (0..3).map(start).collect();
     so_many_live(&site, 3).await;
-    // Each instance finds itself alone, claims all jobs that it hears of, and paces.
+    // Each instance believes to be alone, claims all jobs that it hears of, and paces.
     let mut redis = site.redis();
     let blinding = tokio::spawn(async move {
         loop {
@@ -232,7 +231,7 @@ async fn instances_that_do_not_see_each_other_run_each_job_once() {
     let stats = site.all_ended().await;
     assert_eq!((stats.done, stats.lapsed), (JOBS as u64, 0));
     blinding.abort();
-    // Or the test is worth nothing.
+    // Otherwise the test proves nothing.
     let all = commands.so_far(&site).await;
     let asked = asked_by_hearers(&all);
     assert!(asked.values().any(|calls| calls.len() > 1), "all see all");
@@ -277,7 +276,8 @@ async fn an_unrouted_kind_waits_and_is_reported_until_it_has_a_route() {
     assert_eq!((third.kind.as_str(), third.jobs), (&*kind("third"), 1));
     let key = format!("{}:1", kind("third"));
     assert_eq!(site.view(&key).await.state(), JobState::Pending);
-    // One of the two tells it; should it be the other one, that one stops and it falls to us.
+    // One of the two reports the jobs; if it was the other instance, that one stops and ours
+    // reports them.
     second.stop().await;
     let told = loop {
         match notices.recv().await.unwrap() {
@@ -329,7 +329,7 @@ async fn jobs_without_a_route_are_buried_at_the_configured_age() {
         .after(crate::site::HOUR)
         .await
         .unwrap();
-    // Of these the id decides; one runs, one has a route without a free slot, one has none.
+    // Patterns with ids: one job runs, one has a route without a free slot, and one has no route.
     for id in ["1", "2", "none"] {
         site.client.schedule(site.key(id), &()).await.unwrap();
     }
@@ -395,7 +395,7 @@ async fn a_fallback_takes_only_jobs_without_a_route_on_any_instance() {
     assert_eq!(unrouted[0].kind.as_str(), kind("stray"), "{unrouted:?}");
     site.client.cancel(&pending).await.unwrap();
 
-    // With the other one gone, its jobs are the fallback's.
+    // After the other instance is gone, its jobs go to the fallback.
     second.stop().await;
     let orphan = schedule("other:2", ms(0)).await;
     assert_eq!(rest_runs.next().await.key().as_str(), orphan);
@@ -413,7 +413,7 @@ async fn a_new_fallback_takes_no_job_of_existing_routes() {
     let router = Router::new().route(&site.pattern(), own.behind(&gate));
     let owner = Running::start(site.worker(router).concurrency(1));
     so_many_live(&site, 1).await;
-    // A backlog that a new instance finds with its first look.
+    // A new instance finds the backlog with its first look.
     for key in site.keys(200) {
         site.client.schedule(&key, &()).await.unwrap();
     }
@@ -442,7 +442,7 @@ async fn a_broken_ledger_does_not_hide_reports_of_others() {
         let call = site.client.schedule(&key, &()).after(crate::site::HOUR);
         call.await.unwrap();
     }
-    // Every second one, so that some come before the others in any order.
+    // Every second ledger is damaged, so some come before the others in any order.
     for number in [0, 2, 4] {
         let aside = format!("aside{number}");
         let () = site.command(&["RENAME", &due(number), &aside]).await;

@@ -1,26 +1,26 @@
-//! The announcements and the remaining key after each command that changes a key: the facts that
-//! adoption relies on.
+//! The announcements of each command that changes a key, and the key after it: adoption relies on
+//! these facts.
 //!
 //! `docs/adoption.md` has the same facts as a table.
 
 use crate::bare_server::BareServer;
 use crate::version::ServerVersion::{Redis, Valkey};
 
-/// The key `k` before a command: none, or the result of these commands.
+/// The key `k` before a command: absent, or the result of these commands.
 type Before = &'static [&'static str];
 
 /// A string that expires.
 const TIMED: Before = &["SET k 1 PX 50000"];
 
-/// What there is after a command.
+/// The key after a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
     Nothing,
-    /// A string without a time, or with its old one, or with another.
+    /// A string without an expiry, with its old expiry, or with another one.
     Lasting,
     SameTime,
     OtherTime,
-    /// No string, with a time.
+    /// Another type, with an expiry.
     Another,
 }
 use Left::{Another, Lasting, Nothing, OtherTime, SameTime};
@@ -166,7 +166,7 @@ async fn prepare(stage: &mut BareServer, before: Before) {
 
 async fn announced(stage: &mut BareServer, command: &redis::Cmd) -> Vec<String> {
     stage.heard().await;
-    // Some are refused, such as a time of nought.
+    // Some commands are refused, such as an expiry of zero.
     let _: redis::RedisResult<redis::Value> = command.query_async(&mut stage.redis).await;
     let heard = stage.heard().await;
     let of_k = heard.iter().filter_map(|heard| heard.strip_suffix(" k"));

@@ -33,7 +33,7 @@ async fn a_killed_worker_process_loses_no_job() {
         assert_eq!(first.line(), format!("started {kind}:{id} 1"));
     }
     first.kill();
-    // The next worker need not sleep for as long.
+    // The next worker does not have to sleep for as long.
     for id in ["cut-1", "cut-2"] {
         let updated = site.client.update_payload(format!("{kind}:{id}"), &0);
         updated.await.unwrap();
@@ -72,7 +72,7 @@ async fn a_second_signal_stops_a_worker_without_waiting_for_its_handlers() {
     assert_eq!(process.line(), format!("working for {}", site.app));
     assert_eq!(process.line(), format!("started {key} 1"));
     process.signal(Signal::TERM);
-    // The first one lets the handler go on, and nothing more is begun.
+    // After the first signal the handler goes on, and no further job begins.
     let late = format!("{kind}:late");
     site.client
         .schedule(&late, &0)

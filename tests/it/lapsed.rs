@@ -9,10 +9,10 @@ use crate::runs::{eventually, recorder};
 use crate::site::{Running, Site};
 use crate::workers::{Mortal, SECOND};
 
-/// More than a sweep finds at a time.
+/// More jobs than a sweep finds at a time.
 const MANY: usize = 300;
 
-/// So many jobs whose worker has died, and whose leases have lapsed since.
+/// This number of jobs whose worker has died, and whose leases have lapsed since.
 async fn abandoned(site: &Site, count: usize) {
     let (log, mut runs) = recorder();
     let stuck = Router::new().route(&site.pattern(), log.stuck());

@@ -46,7 +46,7 @@ async fn a_rate_limit_spaces_runs_and_keeps_their_leases() {
     let router = Router::new()
         .route(&site.pattern(), log.done())
         .layer(RateLimitLayer::new(2, STEADY * 3 / 5));
-    // The last of them waits for longer than a lease.
+    // The last job waits for longer than a lease.
     let worker = site.worker(router).lease(STEADY);
     let start = Instant::now();
     let worker = crate::site::Running::start(worker);
@@ -100,7 +100,7 @@ async fn a_job_that_times_out_before_its_turn_uses_no_attempt() {
     let router = Router::new()
         .route(&site.pattern(), log.done().timeout(ms(60)).retry(policy))
         .layer(RateLimitLayer::new(1, ms(200)));
-    // All of them are there when the first one begins.
+    // All jobs are stored when the first one begins.
     for key in site.keys(4) {
         site.client.schedule(key, "").await.unwrap();
     }

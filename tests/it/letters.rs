@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Running, Site, assert_about, ms, steps};
 
-/// Buries the job until its payload is a good one.
+/// A handler that buries the job until its payload is good.
 fn picky(job: &keyfall::Job) -> Outcome {
     match &job.payload()[..] {
         b"\"good\"" => Outcome::Done,
@@ -95,7 +95,7 @@ async fn a_letter_is_chosen_by_its_number_and_the_latest_without_one() {
             .all(|letter| letter.state() == JobState::Dead)
     );
 
-    // The fault of a letter is mended before it runs again.
+    // A letter gets a corrected payload before it runs again.
     let requeue = client.requeue(&key).letter(2).after(HOUR).await.unwrap();
     assert!(matches!(requeue, Requeued::Requeued(_)), "{requeue:?}");
     assert_eq!(site.view(&key).await.json::<String>().unwrap(), "b");
@@ -195,7 +195,7 @@ async fn letters_beyond_their_age_are_trimmed_and_reported() {
     while let Ok(notice) = none.try_recv() {
         assert!(!matches!(notice, Notice::Trimmed { .. }), "{notice:?}");
     }
-    // A worker with a shorter patience, and nothing to bury.
+    // A worker with a shorter limit, and no job to bury.
     let (tell, mut notices) = mpsc::unbounded_channel();
     let worker = site.worker(router()).dead_letters(1000, ms(1));
     let worker = Running::start(worker.on_notice(move |notice| drop(tell.send(notice.clone()))));

@@ -91,7 +91,7 @@ async fn a_job_that_is_cancelled_in_time_is_not_written() {
     let site = Site::new("list-cancel").await;
     let worker = site.serve(Router::new().route(&site.pattern(), list(&site.url, &site.list())));
     let (early, late) = (site.key("early"), site.key("late"));
-    // Nothing begins before the cancel, however long that takes.
+    // No job begins before the cancel, however long the cancel takes.
     let kind = site.kind();
     site.client.prefix(&kind).pause().await.unwrap();
     for (key, payload) in [(&early, 1), (&late, 2)] {
@@ -184,12 +184,12 @@ async fn a_job_is_done_when_its_consumer_acknowledges_it() {
         (site.stats().await.leased == 3).then_some(())
     })
     .await;
-    // Garbage, a lease of nobody, and one twice.
+    // Garbage, an unknown lease, and a repeated lease.
     let nobody = format!("{}@ab-1", site.key("none"));
     for receipt in ["?", &*nobody, &leases[0], &leases[0], &leases[1]] {
         let _: u64 = command(&mut redis, &["RPUSH", &site.done(), receipt]).await;
     }
-    // As HTTP does.
+    // HTTP passes it on in the same way.
     let lease = leases[2].parse().unwrap();
     site.client
         .settle(&lease, Outcome::bury("no"))
@@ -242,7 +242,7 @@ async fn receipts_outlast_workers_and_any_worker_reads_them() {
     for _ in 0..20 {
         leases.push(text(&pop(&mut redis, &site.list()).await, "lease").to_owned());
     }
-    // Nobody is there when the consumer is done.
+    // No worker is running when the consumer is done.
     first.drop_it().await;
     for lease in &leases {
         let _: u64 = command(&mut redis, &["RPUSH", &site.done(), lease]).await;
@@ -262,7 +262,7 @@ async fn a_malformed_receipt_is_dropped_and_the_following_count() {
     site.client.schedule(site.key("1"), &1).await.unwrap();
     let document = pop(&mut redis, &site.list()).await;
     let lease = text(&document, "lease");
-    // One that was never given out, of a job that is not there, is as good as one that has ended.
+    // A lease that was never given out, for an absent job, counts as an ended lease.
     let strange = format!("{}@ab-1", site.key("none"));
     for receipt in ["", "nonsense", "\u{1F4E6}", &strange, lease, lease] {
         let _: u64 = command(&mut redis, &["RPUSH", &site.done(), receipt]).await;
@@ -273,7 +273,7 @@ async fn a_malformed_receipt_is_dropped_and_the_following_count() {
         (left == 0).then_some(())
     })
     .await;
-    // Who puts something else there is told, and heard when it is gone.
+    // A foreign value under the key is reported, and the end of the fault, too.
     let () = command(&mut redis, &["SET", &site.done(), "x"]).await;
     site.client.schedule(site.key("2"), &1).await.unwrap();
     let document = pop(&mut redis, &site.list()).await;
@@ -399,11 +399,11 @@ async fn a_write_into_a_dead_connection_is_repeated_at_once() {
     let worker = site.serve(Router::new().route(&site.pattern(), route(target)));
     let mut redis = connect(&other.url()).await;
     for key in site.keys(3) {
-        // By then nothing was said on the connection for a while.
+        // By then the connection has been silent for a while.
         site.client.schedule(&key, &1).after(ms(100)).await.unwrap();
         let document = pop(&mut redis, "orders").await;
         assert_eq!(document["key"], key);
-        // As where something on the way has forgotten it.
+        // As if a device on the way had forgotten the connection.
         proxy.forget_connections();
     }
     worker.drop_it().await;

@@ -9,7 +9,7 @@ use tracing::subscriber::DefaultGuard;
 use tracing::{Dispatch, Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-/// The lines that Keyfall logs at `info` and above, on this thread and on those of the
+/// The lines that Keyfall logs at `info` and above, on this thread and on the threads of the
 /// workers that it starts. A test that reads them has a runtime of one thread.
 pub(crate) struct Log {
     lines: Lines,
@@ -28,7 +28,7 @@ impl Log {
         Log::of(Lines::default())
     }
 
-    /// All that is logged at any level by anybody, spans included.
+    /// All lines and spans of every level, from any crate.
     pub(crate) fn everything() -> Self {
         Log::of(Lines {
             all: true,
@@ -37,8 +37,8 @@ impl Log {
     }
 
     fn of(lines: Lines) -> Self {
-        // As long as there is one subscriber, tracing asks only that of the thread which comes to a
-        // line first: in the thread of another test there is none, and the line is off for all.
+        // With only one subscriber, `tracing` asks the subscriber of the thread that reaches a line
+        // first: the thread of another test has none, and the line would be off for all threads.
         static ANOTHER: LazyLock<Dispatch> =
             LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
         LazyLock::force(&ANOTHER);

@@ -78,7 +78,7 @@ async fn of_many_failures_some_are_logged_and_the_others_counted() {
     for answer in site.client.schedule_many(jobs).await {
         answer.unwrap();
     }
-    // On a busy machine they fail in more than one go.
+    // On a busy machine the attempts fail in several groups.
     let left_out = |lines: Vec<String>| {
         let of = |line: &String| line.split("left_out=").nth(1)?.trim().parse::<usize>().ok();
         lines.iter().filter_map(of).sum::<usize>()
@@ -106,7 +106,7 @@ async fn a_lapsed_lease_is_logged_once_with_its_key() {
     site.client.schedule(site.key("gone"), "").await.unwrap();
     runs.next().await;
     worker.die();
-    // It has room for one, and that is taken: so it finds the other again and again.
+    // The worker has room for one job, which is taken: so it finds the other one again and again.
     let gate = Gate::closed();
     let handler = log.behind(&gate).concurrency(1);
     let router = Router::new().route(&site.pattern(), handler);
@@ -170,7 +170,7 @@ async fn a_lease_that_lapses_again_is_logged_again() {
     site.client.schedule(site.key("gone"), "").await.unwrap();
     let lease = handed.recv().await.unwrap();
     worker.stop().await;
-    // It has room for one, and that is taken: so it takes nothing over.
+    // The worker has room for one job, which is taken: so it takes no job over.
     let ((log, mut runs), gate) = (recorder(), Gate::closed());
     let handler = log.behind(&gate).concurrency(1);
     let router = Router::new().route(&site.pattern(), handler);
@@ -178,7 +178,7 @@ async fn a_lease_that_lapses_again_is_logged_again() {
     site.client.schedule(site.key("busy"), "").await.unwrap();
     assert_eq!(runs.next().await.key().id(), "busy");
     eventually("it is told twice", async || {
-        // Its holder is there again, and then is not.
+        // The holder of the lease comes back, and is gone again.
         site.client.extend(&lease, HOUR).await.unwrap();
         site.sweep().await;
         site.passes(SECOND).await;

@@ -1,4 +1,4 @@
-//! Keyfall against a real Redis, through its public face.
+//! Keyfall against a real Redis, through its public API.
 //!
 //! | module | content |
 //! |---|---|
@@ -20,7 +20,7 @@
 //! | [`streams`] | jobs that go into a Redis stream, and the receipts of its group |
 //! | [`forgotten`] | streams whose Redis forgets entries or trims unread ones |
 //! | [`instances`] | many workers: shared claims and pacing, unrouted jobs |
-//! | [`founding`] | kinds that start with several shards: all agree on the number |
+//! | [`founding`] | kinds that start with several shards: all clients agree on the number |
 //! | [`race`] | everything at once, at random, and the invariants afterwards |
 //! | [`killed`] | worker processes that are killed |
 //! | [`asleep`] | a machine that sleeps, while leases go on |
@@ -35,11 +35,12 @@
 //! | [`adopting`] | plain Redis commands schedule, postpone and cancel |
 //! | [`functions`] | Redis functions: any client schedules, cancels and looks up |
 //! | [`announced`] | notification flags: merged, read again, missing |
-//! | [`doctor`] | it finds exactly the problems; each remedy works as it is written |
+//! | [`doctor`] | it finds exactly the problems; each remedy works as it is printed |
 //! | [`refused`] | refused calls and connections, and their errors |
 //! | [`encrypted`] | TLS: settings to connect, and errors if it fails |
 //! | [`rights`] | the ACL users of `acl.conf`: exactly the necessary rules |
-//! | [`strangers`] | no Redis, the wrong one, or the wrong user; and no password is printed |
+//! | [`strangers`] | servers that are not Redis, the wrong Redis, or the wrong user; no password is
+//! printed |
 //! | [`backlog`] | a hundred thousand overdue jobs: their cost and their effect on others |
 //! | [`crowding`] | possible hindrances: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find flaws, and repair them without a loss |
@@ -54,10 +55,10 @@
 //! | [`callbacks`] | jobs that go to HTTP servers, which misbehave |
 //! | [`conformance`] | one suite over all targets: crashes, retries, limits |
 //! | [`rerouting`] | routes that are replaced while a worker runs |
-//! | [`http`] | the HTTP API of `keyfall serve`, as its clients see it |
-//! | [`classic`] | the classic interface, as clients of such queues see it |
+//! | [`http`] | the HTTP API of `keyfall serve`, from the view of its clients |
+//! | [`classic`] | the classic interface, from the view of its clients |
 //! | [`layers`] | layers of tower around the handlers of a worker |
-//! | [`mistakes`] | the errors of the compiler for functions that are no handlers |
+//! | [`mistakes`] | the errors of the compiler for functions that are not handlers |
 //! | [`examples`] | each example prints its expected lines, and ends with success |
 //! | [`bench`] | `keyfall bench` measures all its figures, and leaves nothing behind |
 //! | [`config`] | `keyfall config` and `keyfall token`: output, refusals and files |
@@ -70,9 +71,9 @@
 //! | [`demo`] | `keyfall demo` plays to its end and leaves nothing behind |
 //!
 //! Only tests that damage Redis start their own server; all others share one private server, and
-//! run in parallel on it: each owns an app segment, and nothing is ever flushed. Tests wait for
-//! conditions, never for a time to pass, and none of them measures speed: on a busy machine
-//! everything is late, and has to be right all the same.
+//! run in parallel on it: each owns an app segment, and no test flushes the server. Tests wait for
+//! conditions, never for a time to pass, and no test measures speed: on a busy machine everything
+//! is late, and has to be right all the same.
 #![cfg(unix)]
 
 mod adopting;

@@ -1,14 +1,15 @@
-//! The errors of the compiler for functions that are no handlers.
+//! The errors of the compiler for functions that are not handlers.
 //!
-//! Each program is compiled against the library that Cargo has built for the tests. Compared is
-//! our part of the message, and the line it points at; the compiler's part changes with it.
+//! Each program is compiled against the library that Cargo has built for the tests. The tests
+//! compare our part of the message, and the line it points at; the compiler's part changes with its
+//! version.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// What every program begins with, on one line.
+/// The beginning of every program, on one line.
 const PRELUDE: &str =
     "#![allow(unused)] use keyfall::*; #[derive(Clone)] struct Db; struct Unknown; fn main() {}";
 
@@ -56,7 +57,7 @@ fn complaint(library: &Path, name: &str, program: &str) -> Option<String> {
     (!output.status.success()).then(|| String::from_utf8(output.stderr).unwrap())
 }
 
-/// The newest library with which a sound program compiles: others have other features.
+/// The newest library with which a sound program compiles: other builds have other features.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -82,7 +83,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// The program does not compile, and the compiler says all of this.
+/// Asserts that the program does not compile, and that the compiler prints all of these.
 #[track_caller]
 fn assert_refused(name: &str, program: &str, phrases: &[&str]) {
     let program = program.trim_start();

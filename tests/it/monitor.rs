@@ -1,5 +1,5 @@
-//! The commands of a server, by its own account, in the order of their execution. Assertions on
-//! that order hold on a slow machine too.
+//! The commands of a server, as `MONITOR` reports them, in the order of their execution. Assertions
+//! on that order hold on a slow machine, too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::runs::PATIENCE;
 use crate::site::Site;
 
-/// After which silence an instance counts as gone, less what may have been rounded off.
+/// The silence after which an instance counts as gone, minus rounding errors.
 const SILENCE_MS: u64 = 1250 - 10;
 
 /// The commands that a server carries out from now on.
@@ -19,7 +19,7 @@ pub(crate) struct Monitor(mpsc::UnboundedReceiver<String>);
 /// A command.
 pub(crate) struct Asked {
     at_ms: u64,
-    /// Up to the first that has a quote in it, of which there is none in claims.
+    /// The words up to the first with a quote in it; claims have no such word.
     pub(crate) words: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ impl Monitor {
         Asked::parse(&line.expect("a command").expect("the server lives"))
     }
 
-    /// All that were carried out by now.
+    /// All commands that the server has carried out by now.
     pub(crate) async fn so_far(&mut self, site: &Site) -> Vec<Asked> {
         let _: String = site.command(&["ECHO", "so far"]).await;
         let mut all = Vec::new();
@@ -57,7 +57,7 @@ impl Monitor {
         }
     }
 
-    /// Waits until each of so many instances knows that all others live.
+    /// Waits until each of this number of instances knows that all others live.
     pub(crate) async fn company(&mut self, size: usize) -> Company {
         let mut company = Company {
             size,
@@ -93,7 +93,7 @@ impl Asked {
         self.words.len() > 7 && self.words[0] == "EVALSHA" && self.words[2] == keys
     }
 
-    /// The instance that says that it lives.
+    /// The instance that sends this heartbeat.
     pub(crate) fn beat(&self) -> Option<&str> {
         let is_beat = self.calls("1") && self.words[3] == "keyfall:instances";
         is_beat.then(|| &*self.words[4])
@@ -108,8 +108,8 @@ impl Asked {
     }
 }
 
-/// Which of those that claimed a job had heard that it is due: the calls by which they asked for
-/// it. A call whose answer was lost is made again, and is the same.
+/// For each job, the calls with which workers claimed it after its event. A call that is repeated
+/// after a lost answer counts once.
 pub(crate) fn asked_by_hearers(all: &[Asked]) -> HashMap<&str, HashSet<(&str, &str)>> {
     let mut calls: HashMap<&str, HashSet<(&str, &str)>> = HashMap::new();
     for Asked { words, .. } in all.iter().filter(|asked| asked.is_claim()) {
@@ -123,9 +123,8 @@ pub(crate) fn asked_by_hearers(all: &[Asked]) -> HashMap<&str, HashSet<(&str, &s
     calls
 }
 
-/// How often the same instance said that it lives, before the last claim. There are some 37 of
-/// these between two sweeps of an idle ledger, and a worker that is slow is as slow to say that it
-/// lives.
+/// The number of heartbeats of one instance before the last claim. There are some 37 heartbeats
+/// between two sweeps of an idle ledger, and a slow worker sends its heartbeats just as slowly.
 pub(crate) fn beats_until_the_last_claim(all: &[Asked]) -> usize {
     let end = all.iter().rposition(Asked::is_claim).unwrap_or(0);
     let mut beats: HashMap<&str, usize> = HashMap::new();
@@ -135,21 +134,22 @@ pub(crate) fn beats_until_the_last_claim(all: &[Asked]) -> usize {
     beats.into_values().max().unwrap_or(0)
 }
 
-/// Instances that know of each other, for as long as each says in time that it lives. One that is
-/// held up counts as gone: then they rightly disagree on who is to claim.
+/// Instances that know each other, as long as the heartbeats of each come in time. A delayed
+/// instance counts as gone: then the others rightly choose another instance to claim.
 pub(crate) struct Company {
     size: usize,
     last: HashMap<String, u64>,
 }
 
 impl Company {
-    /// Those commands before which all were known to live.
+    /// The commands at which all instances were known to live.
     pub(crate) fn undisturbed<'a>(&mut self, all: &'a [Asked]) -> &'a [Asked] {
         let end = all.iter().position(|asked| !self.is_whole(asked));
         &all[..end.unwrap_or(all.len())]
     }
 
-    /// Whether this is no look at who lives, or one that finds all, with room for jobs.
+    /// Whether this is not a read of the list of instances, or a read that finds all of them, with
+    /// room for jobs.
     fn is_whole(&mut self, asked: &Asked) -> bool {
         let Some(id) = asked.beat() else {
             return true;

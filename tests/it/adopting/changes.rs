@@ -85,7 +85,7 @@ async fn a_renamed_copied_or_restored_key_counts_as_set() {
             it.becomes(id, job).await;
         }
     }
-    // From one adopted name to another, the job goes along.
+    // A rename from one adopted name to another moves the job.
     it.does("a", "SET v EX 900").await;
     it.becomes("a", Some(("v", 900))).await;
     let () = it.site.command(&["RENAME", &key("a"), &key("b")]).await;
@@ -103,7 +103,7 @@ async fn a_past_expiry_ends_the_job() {
     it.becomes("k", Some(("v", 900))).await;
     it.does("k", "PEXPIREAT 1000").await;
     let stats = it.site.all_ended().await;
-    // Redis says that it was deleted, and Valkey that it expired.
+    // Redis announces that the key was deleted, and Valkey that it expired.
     let ran = it.runs.rest().len() as u64;
     assert_eq!((stats.done, stats.cancelled), (ran, 1 - ran));
     it.ends().await;
@@ -176,7 +176,7 @@ async fn keys_without_an_adopting_route_stay_keys() {
     it.ends().await;
 }
 
-/// A claim would tell that nothing is due yet, but nobody claims.
+/// A claim would show that no job is due yet, but no worker claims.
 #[tokio::test]
 async fn a_key_brought_forward_unseen_runs_though_all_slots_are_taken() {
     let site = Site::new("adopt-forward").await;
@@ -197,7 +197,7 @@ async fn a_key_brought_forward_unseen_runs_though_all_slots_are_taken() {
     let stats = eventually("all are due", async || {
         let stats = it.site.stats().await;
         // A Redis that is interrupted in the middle of that command takes the time for past, and
-        // says that the key was deleted.
+        // announces that the key was deleted.
         (stats.overdue + stats.cancelled == 50).then_some(stats)
     })
     .await;

@@ -1,4 +1,4 @@
-//! More changes of keys than there is time for: nothing else waits for them, and none is
+//! More changes of keys than a worker has time for: no other job waits for them, and no change is
 //! forgotten.
 
 use std::sync::Arc;
@@ -59,12 +59,13 @@ async fn heartbeats_delay_no_other_kind() {
             while !over.load(Ordering::Relaxed) {
                 on_each(redis.clone(), &hosts, "EXPIRE", &["600"]).await;
                 beats.fetch_add(hosts.len(), Ordering::Relaxed);
-                // More than a debug build can hear, and less than keeps both cores busy.
+                // More heartbeats than a debug build can handle, and fewer than keep both cores
+                // busy.
                 tokio::time::sleep(ms(100)).await;
             }
         })
     };
-    // There are always more beats to be heard than are, and each job runs all the same.
+    // There is always a backlog of heartbeats, and each job runs all the same.
     let mut ran = 0;
     while ran < JOBS || beats.load(Ordering::Relaxed) < 6 * HOSTS {
         let key = site.key(ran);
@@ -87,13 +88,13 @@ async fn heartbeats_delay_no_other_kind() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_beyond_the_limit_are_found_again() {
-    /// 65,536 are kept.
+    /// Workers keep 65,536 names.
     const KEYS: usize = 66_500;
 
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "adopt-names").await;
     let it = Adopting::at(site, |log| log.done().into_route()).await;
-    // Nothing can be adopted, so the names are not used up.
+    // No key can be adopted, so the names are not used up.
     let shadow = format!("keyfall:{{{}/0}}:shadow", it.site.kind());
     let () = it.site.command(&["SET", &shadow, "no hash"]).await;
     let keys: Vec<String> = it.site.keys(KEYS).collect();
@@ -113,7 +114,7 @@ async fn names_beyond_the_limit_are_found_again() {
 
 #[tokio::test]
 async fn heartbeats_are_gathered_into_batches() {
-    /// What else a worker asks meanwhile, and more.
+    /// More than the other calls of a worker in this time.
     const OTHERS: usize = 60;
 
     let server = Embedded::start().await.unwrap();
@@ -135,7 +136,7 @@ async fn heartbeats_are_gathered_into_batches() {
         let () = it.site.command(&["EXPIRE", key, "700"]).await;
     }
     let calls = scripts().await - before;
-    // One in ten milliseconds.
+    // One call in ten milliseconds.
     let most = began.elapsed().as_millis() as usize / 10 + OTHERS;
     assert!(calls <= most, "{calls} calls, more than {most}");
     it.ends().await;

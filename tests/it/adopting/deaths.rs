@@ -9,9 +9,9 @@ use crate::site::Site;
 
 const KEYS: usize = 60;
 
-/// All instances that should look at some of the keys are gone, and nobody knows yet.
+/// All instances responsible for some of the keys are dead, and the live one does not know yet.
 async fn only_one_is_left(app: &str, before: impl AsyncFn(&Adopting)) -> (Embedded, Adopting) {
-    // Alone, or others would be counted.
+    // A server of its own: the calls of other workers would be counted, too.
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), app).await;
     let (log, runs) = recorder();
@@ -64,8 +64,8 @@ async fn keys_that_dead_instances_heard_expire_run() {
         it.does(&id.to_string(), "PEXPIRE 1").await;
     }
     let stats = it.site.all_ended().await;
-    // A Redis that is interrupted in the middle of that command takes the time for past, and says
-    // that the key was deleted.
+    // A Redis that is interrupted in the middle of that command takes the time for past, and
+    // announces that the key was deleted.
     assert_eq!(stats.done + stats.cancelled, KEYS as u64, "{stats:?}");
     assert!(stats.done > stats.cancelled, "{stats:?}");
     assert_eq!(it.runs.rest().len() as u64, stats.done);

@@ -1,4 +1,4 @@
-//! Adopting workers, as the doctor and the list of instances show them.
+//! The doctor and the list of instances show adopting workers.
 
 use keyfall::doctor::{Diagnosis, Finding, Severity};
 use keyfall::embedded::Embedded;
@@ -17,8 +17,8 @@ async fn set(site: &Site, name: &str, value: &str) {
     let () = site.command(&["CONFIG", "SET", name, value]).await;
 }
 
-/// A server, somebody who may do everything there, and somebody who may not configure it, so that
-/// no worker of his mends what the doctor is to find.
+/// A server, a user with all rights, and a user without `CONFIG`, whose workers cannot repair the
+/// faults that the doctor has to find.
 async fn two(app: &str) -> (Embedded, Site, Site) {
     let server = Embedded::start().await.unwrap();
     let admin = Site::at(&server.url(), app).await;
@@ -56,7 +56,7 @@ async fn change_flags_are_expected_and_mended_while_a_worker_adopts() {
     assert!(flags.found.contains("a DEL cancels nothing"), "{flags}");
     let remedy = flags.remedy.as_deref().unwrap();
     assert!(remedy.ends_with("Kg$"), "{remedy}");
-    // Two of the three will not do.
+    // Two of the three flags do not suffice.
     set(&admin, "notify-keyspace-events", "ExKg").await;
     let severity = finding(&look().await, "notify-flags").severity;
     assert_eq!(severity, Severity::Error);
@@ -124,7 +124,7 @@ async fn workers_that_disagree_on_missing_keys_are_found() {
     cancels.stop().await;
 }
 
-/// One of a version that knew nothing of adoption.
+/// The instance has a version without adoption.
 #[tokio::test]
 async fn an_instance_without_adoption_data_adopts_nothing() {
     let server = Embedded::start().await.unwrap();

@@ -16,7 +16,7 @@ async fn set_flags(site: &Site, flags: &str) {
     let () = site.command(&args).await;
 }
 
-/// Waits until Redis announces everything.
+/// Waits until Redis announces all changes.
 async fn announced(site: &Site) {
     eventually("flags are merged", async || {
         let args = ["CONFIG", "GET", "notify-keyspace-events"];
@@ -38,7 +38,8 @@ async fn removed_flags_are_noticed_and_changes_meanwhile_count() {
         let (before, after) = (format!("before-{round}"), format!("after-{round}"));
         it.does(&before, "SET v EX 3600").await;
         it.becomes(&before, Some(("v", 3600))).await;
-        // Unheard, whichever flag is missing: nothing but the flags of both commands announces it.
+        // The worker does not hear these commands, whichever flag is missing: only the flags of
+        // both announce them.
         set_flags(&it.site, flags).await;
         it.does(&before, "PERSIST").await;
         it.does(&after, "SET v EX 3600").await;
@@ -49,7 +50,7 @@ async fn removed_flags_are_noticed_and_changes_meanwhile_count() {
     it.ends().await;
 }
 
-/// A missing key means `cancel` only if no worker heard of its end.
+/// A missing key cancels its job only if no worker heard of its end.
 #[tokio::test]
 async fn jobs_that_fall_due_without_flags_are_treated_as_in_a_gap() {
     let server = Embedded::start().await.unwrap();
@@ -69,7 +70,7 @@ async fn jobs_that_fall_due_without_flags_are_treated_as_in_a_gap() {
     it.ends().await;
 }
 
-/// For some seconds nobody notices that flags are missing.
+/// For some seconds no worker notices that flags are missing.
 #[tokio::test]
 async fn a_key_deleted_while_events_are_off_does_not_run() {
     let server = Embedded::start().await.unwrap();
@@ -84,7 +85,7 @@ async fn a_key_deleted_while_events_are_off_does_not_run() {
     it.does("left", "EXPIRE 3600").await;
     it.becomes("deleted", None).await;
     announced(&it.site).await;
-    // That this one expires is heard.
+    // The worker hears that this key expires.
     it.becomes("left", Some(("v", 3600))).await;
     it.does("left", "PEXPIRE 100").await;
     assert_eq!(it.runs.next().await.key().id(), "left");
@@ -93,17 +94,17 @@ async fn a_key_deleted_while_events_are_off_does_not_run() {
     it.ends().await;
 }
 
-/// The last program to set the flags may have been the first to read them.
+/// The program that sets the flags last may have read them first.
 #[tokio::test]
 async fn flags_hold_in_any_order_of_merging() {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "adopt-orders").await;
-    // Another program read "" before, and sets its own flags afterwards.
+    // Another program has read "" before, and sets its own flags afterwards.
     set_flags(&site, "").await;
     let it = Adopting::at(site, |log| log.done().into_route()).await;
     set_flags(&it.site, "Ex").await;
     announced(&it.site).await;
-    // The same the other way round, by many at once.
+    // Now many workers set their flags at once after another program.
     set_flags(&it.site, "").await;
     let mut others = Vec::new();
     for number in 0..4 {
@@ -153,7 +154,7 @@ async fn a_user_without_config_set_searches_and_logs_the_remedy_once() {
     worker.ready().await;
     let mut it = Adopting { site, runs, worker };
     let cut: u32 = admin.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-    // One for expiries, and one for changes of keys.
+    // One subscription for expired keys, and one for changes of keys.
     assert_eq!(cut, 2);
     it.does("k", "SET v EX 900").await;
     it.becomes("k", Some(("v", 900))).await;
@@ -165,7 +166,7 @@ async fn a_user_without_config_set_searches_and_logs_the_remedy_once() {
     for said in ["changes of plain keys", "`notify-keyspace-events ExKg$`"] {
         assert!(warnings[0].contains(said), "{warnings:?}");
     }
-    // Somebody does so.
+    // The administrator sets the flags.
     set_flags(&admin, WANTED).await;
     eventually("it is told", async || {
         (!log.with("Redis announces changes of keys now").is_empty()).then_some(())

@@ -11,7 +11,7 @@ use super::Adopting;
 use crate::runs::{Gate, Recorder, Runs, eventually, recorder};
 use crate::site::{Running, Site, command, connect, patient, redis_time};
 
-/// A replica does not wait for others before it is served.
+/// A replica does not wait for further replicas before it is served.
 const AT_ONCE: [&str; 2] = ["--repl-diskless-sync-delay", "0"];
 
 /// A worker on a server of its own, whose subscription can be cut.
@@ -23,7 +23,7 @@ async fn alone(app: &str, missing: MissingKey) -> (Embedded, Adopting) {
 }
 
 impl Adopting {
-    /// Does something that nobody hears: the subscriptions end in the same moment.
+    /// Runs commands whose announcements no worker hears: the subscriptions end at the same moment.
     async fn does_unheard(&self, commands: &[&str]) {
         let mut both = redis::pipe();
         both.atomic();
@@ -136,7 +136,7 @@ struct Single {
 }
 
 impl Single {
-    /// On a connection of its own, with its room taken by a job of this id.
+    /// Starts an instance with a connection of its own, whose room the job with this id takes.
     async fn full(site: &Site, url: &str, (log, runs): (&Recorder, &mut Runs), id: &str) -> Self {
         let gate = Gate::closed();
         let route = log.behind(&gate).adopt(MissingKey::Cancel);
@@ -149,11 +149,11 @@ impl Single {
     }
 }
 
-/// Two instances hear of a key, both without room. The event that it expired reaches only the first,
-/// which is cut off before it can note that. The second has lost exactly that event; it gets room
-/// once it sees nobody else any more, and the first is back three seconds after the expiry.
+/// Two instances without room hear of a key. The event that the key expired reaches only the first
+/// instance, which is cut off before it can note the event. The second has lost exactly that event;
+/// it gets room once it counts as alone, and the first is back three seconds after the expiry.
 ///
-/// Returns whether the machine was quick enough for that, and how many jobs were cancelled.
+/// Returns whether the machine was quick enough, and the number of cancelled jobs.
 async fn cut_off(server: &Embedded, round: usize) -> (bool, u64) {
     let (proxy, lossy) = (
         FreezingProxy::to(server).await,
@@ -176,7 +176,7 @@ async fn cut_off(server: &Embedded, round: usize) -> (bool, u64) {
     is_due_within(Duration::from_secs(1000)).await;
 
     proxy.freeze_before("\r\nover\r\n");
-    // The announcement of this key by its name, and not that of all that expires.
+    // The announcement under the name of this key is lost, and the one for all expired keys is not.
     lossy.lose(":key\r\n$7\r\nexpired\r\n");
     let _: u64 = site.command(&["PEXPIRE", &key, "2000"]).await;
     let due = is_due_within(Duration::from_secs(60)).await;
@@ -196,7 +196,7 @@ async fn cut_off(server: &Embedded, round: usize) -> (bool, u64) {
             alone = None;
             return None;
         };
-        // With each heartbeat it learns who else there is.
+        // With each heartbeat it learns of the other instances.
         let beat = now - only.seen.as_micros();
         (beat > *alone.get_or_insert(now)).then_some(())
     })
@@ -279,15 +279,16 @@ async fn events_from_a_replica_cancel_nothing() {
     let () = it.site.command(&["REPLICAOF", host, port]).await;
     let mut replica = it.site.redis();
     says(&mut replica, "master_link_status:up").await;
-    // The worker has to learn of it while the key is there. Only the sum of errors tells when: what
-    // a script meets, Redis 6.2 does not count by its name. Nobody else is refused anything here.
+    // The worker has to notice the replica while the key exists. Only the sum of all errors shows
+    // when: Redis 6.2 does not count the errors of scripts by name. No other client is refused a
+    // command here.
     let refused = refusals(&mut replica).await;
     eventually("the worker was refused a write", async || {
         (refusals(&mut replica).await > refused + 1).then_some(())
     })
     .await;
     let before: u64 = command(&mut replica, &["DBSIZE"]).await;
-    // Its new primary says that it expired, and this one that it was deleted.
+    // The new primary announces that the key expired, and this server that it was deleted.
     let key = it.site.key("k");
     let () = command(&mut primary, &["PEXPIRE", &key, "1"]).await;
     eventually("it is deleted here", async || {
@@ -306,7 +307,7 @@ fn address(proxy: &FreezingProxy) -> (&str, &str) {
     proxy.url["redis://".len()..].split_once(':').unwrap()
 }
 
-/// How often a server has answered with an error.
+/// The number of errors that a server has answered with.
 async fn refusals(redis: &mut MultiplexedConnection) -> u64 {
     let info: String = command(redis, &["INFO", "stats"]).await;
     let mut lines = info.lines();
@@ -314,7 +315,7 @@ async fn refusals(redis: &mut MultiplexedConnection) -> u64 {
     count.unwrap().parse().unwrap()
 }
 
-/// Waits until a server says so of itself.
+/// Waits until the `INFO` of a server contains this.
 async fn says(redis: &mut MultiplexedConnection, what: &str) {
     eventually(what, async || {
         let info: String = command(redis, &["INFO", "everything"]).await;

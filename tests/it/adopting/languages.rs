@@ -14,11 +14,11 @@ use crate::runs::eventually;
 use crate::shell::Daemon;
 use crate::site::Site;
 
-/// For how many seconds the examples are silent before somebody is told. They beat three times in
-/// that time, and may be held up for two beats.
+/// The seconds of silence before an example is reported. It sends three heartbeats in that time,
+/// and may be held up for two of them.
 const SILENCE: &str = "9";
 
-/// How an example is started, such as `reminders`.
+/// Makes the command that starts an example, such as `reminders`.
 type Language = fn(&str) -> Command;
 
 #[tokio::test]
@@ -73,7 +73,7 @@ async fn plays(app: &str, language: Language) {
 /// A server with TCP, which clients in other languages speak, and a daemon that adopts.
 struct AdoptingDaemon {
     language: Language,
-    /// Where those clients find the server.
+    /// The address of the server for those clients.
     url: String,
     site: Site,
     _daemon: Daemon,
@@ -134,7 +134,7 @@ impl AdoptingDaemon {
         assert_eq!(said.unwrap(), [expected], "{words:?}");
     }
 
-    /// Waits until that is the last that happened to a job, and returns all that did.
+    /// Waits until `last` is the last event of a job, and returns all its events.
     async fn reaches(&self, part: &str, id: &str, last: What) -> Vec<What> {
         let key = format!("{}:{id}", self.kind(part));
         eventually(&format!("{id} is {last:?}"), async || {
@@ -193,7 +193,7 @@ impl AdoptingDaemon {
         self.says("postpone 44 7200", "order 44: in 7200 s").await;
         self.reaches("notice", "44", Postponed).await;
 
-        // Those are known; so their time may be short.
+        // The worker knows these jobs, so their time may be short.
         self.says("postpone 41 1", "order 41: in 1 s").await;
         assert_eq!(self.ran("notice").await, ("41".into(), json!({"uid": 7})));
         self.says("postpone 42 1", "order 42: in 1 s").await;
@@ -201,8 +201,8 @@ impl AdoptingDaemon {
 
         for (id, changes) in [("41", &[Scheduled][..]), ("42", &[Scheduled, Replaced])] {
             let story = self.reaches("notice", id, Done).await;
-            // A second is little: what the last change is told as depends on whether it was heard
-            // before the key had expired.
+            // A second is short: the name of the last change depends on whether the worker heard it
+            // before the key expired.
             assert!(story.starts_with(changes), "{id}: {story:?}");
             let claims = story.iter().filter(|it| **it == Claimed).count();
             assert_eq!(claims, 1, "{id}: {story:?}");
@@ -230,7 +230,7 @@ impl AdoptingDaemon {
         assert_eq!(self.ran("silent").await, silent);
         self.reaches("silent", "web-1", What::Done).await;
 
-        // It comes back, and is retired.
+        // The host comes back, and is retired.
         let host = self.start("heartbeat", "silent", &["web-1", SILENCE]);
         let host = says(host, "web-1 beats").await;
         self.reaches("silent", "web-1", What::Scheduled).await;
@@ -243,7 +243,7 @@ impl AdoptingDaemon {
     }
 }
 
-/// A process that has said this.
+/// Waits until the process has printed this line.
 async fn says(process: TalkingProcess, expected: &'static str) -> TalkingProcess {
     let said = tokio::task::spawn_blocking(move || {
         let line = process.line();

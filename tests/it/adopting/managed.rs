@@ -16,7 +16,7 @@ use crate::site::{Running, Site};
 
 const FLAGS: &str = "notify-keyspace-events";
 
-/// What adoption needs but for one flag, and the event that then goes unheard first.
+/// The flags for adoption without one of them, and the first events that then do not arrive.
 const TOO_FEW: [(&str, &str); 6] = [
     (
         "",
@@ -29,7 +29,7 @@ const TOO_FEW: [(&str, &str); 6] = [
     ("EKxg", "`set` (K$)"),
 ];
 
-/// One that refuses `CONFIG` to everybody.
+/// A Redis that refuses `CONFIG` to all users.
 async fn rented(flags: &str) -> Embedded {
     let renamed = [
         "--rename-command",
@@ -41,8 +41,8 @@ async fn rented(flags: &str) -> Embedded {
     Embedded::options().args(renamed).start().await.unwrap()
 }
 
-/// One that refuses it to the user `worker`, who otherwise has the rights of `acl.conf`, and as
-/// whom the site works. The other one is that of somebody who may set flags.
+/// A Redis that refuses `CONFIG` to the user `worker`, which has the other rights of `acl.conf`.
+/// The second site is of this user, and the first of a user that may set flags.
 async fn guarded(app: &str, flags: &str) -> (Embedded, Site, Site) {
     let server = Embedded::start().await.unwrap();
     let admin = Site::at(&server.url(), app).await;
@@ -126,7 +126,7 @@ async fn a_worker_proves_unreadable_flags_and_adopts_no_probe() {
     it.ends().await;
 }
 
-/// Nothing else is announced of a key whose whole name a route says.
+/// A route that names a whole key subscribes to the events of that key alone.
 #[tokio::test]
 async fn a_route_of_one_key_is_proved_by_another() {
     let server = rented("AKE").await;
@@ -156,7 +156,7 @@ async fn a_worker_that_allows_missing_flags_starts_and_reports_the_loss() {
     let said = said(true).await;
     assert!(said.contains("a DEL cancels nothing"), "{said}");
     assert_eq!(log.warnings().len(), 1, "{:?}", log.warnings());
-    // It is found by searching, if it lives for long enough.
+    // A search finds the key, if it lives long enough.
     let () = site
         .command(&["SET", &site.key("k"), "v", "EX", "3600"])
         .await;
@@ -181,7 +181,7 @@ async fn flags_removed_later_are_reported_until_they_are_back() {
     assert_eq!(proved.severity, Severity::Ok, "{proved}");
     assert!(proved.found.contains("proved"), "{proved}");
 
-    // Nothing is heard of that, and no connection breaks.
+    // Redis does not announce this change, and no connection breaks.
     set_flags(&admin, "ExKg").await;
     let why = said(false).await;
     assert!(why.contains("did not arrive: `set` (K$))"), "{why}");
@@ -208,17 +208,17 @@ async fn flags_removed_later_are_reported_until_they_are_back() {
     worker.stop().await;
 }
 
-/// Long before it is proved now and then.
+/// The proof comes long before the regular one.
 #[tokio::test]
 async fn key_events_are_proved_on_each_new_connection() {
-    // The least time between two proofs without a reason.
+    // The shortest time between two regular proofs.
     const APART: Duration = Duration::from_secs(10);
     let (_server, admin, site) = guarded("managed-again", "AKE").await;
     let (runs, _) = recorder();
     let worker = adopting(&site, &runs, MissingKey::Cancel);
     let said = unannounced(&worker).await;
     let worker = Running::start(worker);
-    // On a busy machine one may take as long as that.
+    // On a busy machine a round may take as long as that.
     for round in 1.. {
         worker.ready().await;
         let proved = Instant::now();
@@ -253,7 +253,7 @@ async fn each_of_several_servers_must_announce_its_keys() {
     }
 }
 
-/// The daemon of a Redis that announces nothing, and of one that stops to.
+/// A daemon on a Redis that announces no changes, and on a Redis that stops announcing them.
 #[tokio::test]
 async fn a_daemon_reports_missing_events_in_readyz_and_metrics() {
     let (_server, admin, site) = guarded("managed-daemon", "").await;
@@ -307,7 +307,7 @@ async fn a_daemon_reports_missing_events_in_readyz_and_metrics() {
             .filter(|it| it.starts_with("keyfall_unannounced{"));
         lines.next().unwrap().rsplit_once(' ').unwrap().1.to_owned()
     };
-    // Accepted: it serves, and reports the loss.
+    // The setting accepts the loss: the daemon serves, and reports the loss.
     let accepted = TalkingProcess::spawn(command("[worker]\nallow_unannounced = true"));
     let at = url(&accepted).await;
     let body = readyz(&at, 200).await;
@@ -317,7 +317,7 @@ async fn a_daemon_reports_missing_events_in_readyz_and_metrics() {
     );
     assert_eq!(gauge(&at).await, "1");
     drop(accepted);
-    // Not accepted, and lost later.
+    // The setting does not accept the loss, which comes later.
     set_flags(&admin, "AKE").await;
     let served = TalkingProcess::spawn(command(""));
     let at = url(&served).await;

@@ -50,16 +50,16 @@ impl Adopting {
         let _: redis::Value = self.site.command(&words).await;
     }
 
-    /// Makes the key of a job that is known expire at once.
+    /// Makes the key of a known job expire at once.
     ///
-    /// Of a key that is set with so little time a busy machine may see nothing but that it is gone.
+    /// A key that is set with such a short time may be gone before a busy machine looks.
     async fn expires(&self, id: &str, payload: &str) {
         self.becomes(id, Some((payload, 900))).await;
         self.does(id, "PEXPIRE 100").await;
     }
 
-    /// Waits until the job looks so: its payload, and in how many seconds it is due; or is not
-    /// there.
+    /// Waits until the job has this payload and is due in this number of seconds; or, for `None`,
+    /// until there is no job.
     async fn becomes(&self, id: &str, job: Option<(&str, u64)>) {
         let key = self.site.key(id);
         eventually(&format!("{id} is {job:?}"), async || {
@@ -73,7 +73,7 @@ impl Adopting {
             match (seen, job) {
                 (None, None) => Some(()),
                 (Some((payload, left)), Some((text, seconds))) => {
-                    // As exact as it takes to tell them apart.
+                    // Exact enough to distinguish the times of these tests.
                     let off = (left - seconds as f64).abs();
                     (payload == text && off < 60.0).then_some(())
                 }

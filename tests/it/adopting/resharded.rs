@@ -1,4 +1,4 @@
-//! Kinds that adopt keys, and are given another number of shards.
+//! Reshards of kinds that adopt keys.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,11 +20,11 @@ async fn the_state_of_keys_moves_with_and_without_their_jobs() {
     for id in &ids {
         adopting.becomes(id, Some(("first", 900))).await;
     }
-    // Its key stays, and says nothing new.
+    // The key of a cancelled job stays, and does not change.
     let kept = &ids[0];
     let site = &adopting.site;
     site.client.cancel(site.key(kept)).await.unwrap();
-    // To the millisecond in which it is known to expire; PEXPIRETIME is not known to Redis 6.2.
+    // The expiry in milliseconds comes from the ledger; Redis 6.2 does not have PEXPIRETIME.
     let adopted = format!("keyfall:{{{}/0}}:adopted", site.kind());
     let expiry: u64 = site.command(&["ZSCORE", &adopted, kept]).await;
     for shards in [4, 1, 3] {
@@ -77,7 +77,7 @@ async fn changes_of_keys_during_a_reshard_count_once() {
     let set = async |key: &str, value: &str| {
         let _: String = site.command(&["SET", key, value, "EX", "900"]).await;
     };
-    // The kind is known when it is resharded.
+    // The client knows the kind when it is resharded.
     let known = site.key("known");
     set(&known, "").await;
     site.reaches(&known, JobState::Pending).await;

@@ -9,10 +9,10 @@ use keyfall::{Handler, MissingKey, Router};
 use crate::runs::{Recorder, Runs, eventually, recorder};
 use crate::site::{Running, Site};
 
-/// How often an instance says that it lives, about.
+/// The approximate time between two heartbeats of an instance.
 const BEAT: Duration = Duration::from_millis(800);
 
-/// A site of its own server, and workers there that adopt its kind and write down what they run.
+/// A site with its own server, and workers that adopt its kind and record their runs.
 struct Crowd {
     _server: Embedded,
     site: Site,
@@ -42,18 +42,18 @@ impl Crowd {
         worker
     }
 
-    /// Waits until so many know of each other.
+    /// Waits until this number of instances know each other.
     async fn so_many(&self, count: usize) {
         eventually("so many live", async || {
             (self.site.client.instances().await.unwrap().len() == count).then_some(())
         })
         .await;
-        // Each reads the list with its next beat.
+        // Each instance reads the list with its next heartbeat.
         tokio::time::sleep(2 * BEAT).await;
     }
 
-    /// So many that live, hear everything and have room, as far as the others can tell, and do
-    /// nothing: what a frozen process is. They are gone soon after the task was aborted.
+    /// Plays this number of frozen instances: to the others, they live, hear all events and have
+    /// room, but do no work. They are gone soon after the task is aborted.
     async fn haunt(&self, count: usize) -> tokio::task::JoinHandle<()> {
         let live = self.site.client.instances().await.unwrap();
         let id = live[0].id.clone();
@@ -92,7 +92,7 @@ impl Crowd {
         .await;
     }
 
-    /// Has all that are pending run, each once.
+    /// Lets all pending jobs run, each once.
     async fn run_all(mut self, count: usize) {
         self.does(0..count, "PEXPIRE 500").await;
         let jobs = self.runs.take(count).await;
@@ -121,7 +121,7 @@ async fn a_key_that_three_workers_hear_of_is_one_job() {
     }
 }
 
-/// Half of the keys fall to one that is frozen, and that the other takes for alive.
+/// Half of the keys belong to a frozen worker, which the other worker takes for alive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_second_worker_takes_over_the_keys_of_a_frozen_first() {
     let crowd = Crowd::at("adopt-second").await;
@@ -135,19 +135,19 @@ async fn the_second_worker_takes_over_the_keys_of_a_frozen_first() {
     worker.stop().await;
 }
 
-/// Both frozen workers are the first two for some of the keys.
+/// For some of the keys, the two frozen workers are the first two.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_other_workers_search_when_first_and_second_are_frozen() {
     let crowd = Crowd::at("adopt-rest").await;
     let worker = crowd.join().await;
     let ghosts = crowd.haunt(2).await;
     let mut count = 0;
-    // Whoever is held up says nothing for the ghosts, and finds them gone.
+    // A delayed test sends no heartbeats for the ghosts, and the worker finds them gone.
     eventually("those of others are left to them", async || {
         crowd.does(count..count + 100, "SET v EX 900").await;
         count += 100;
         let pending = eventually("the others are jobs", async || {
-            // One of three is looked at by nobody but ghosts.
+            // Only ghosts look at one key of three.
             let pending = crowd.site.stats().await.pending as usize;
             (pending > count - 60).then_some(pending)
         })
@@ -181,7 +181,7 @@ async fn joining_and_leaving_workers_miss_nothing() {
 async fn another_worker_continues_the_search_of_a_killed_one() {
     const KEYS: usize = 10_000;
     let crowd = Crowd::at("adopt-search").await;
-    // Somebody else searches, so that both wait with their question asked.
+    // Another instance holds the search, so both workers wait for their turn.
     let searching = "keyfall:searching";
     let () = crowd
         .site
@@ -207,7 +207,8 @@ async fn another_worker_continues_the_search_of_a_killed_one() {
         let who: Option<String> = crowd.site.command(&["GET", searching]).await;
         let (began, cursor) = progress().await?;
         if cursor == "0" && began != over {
-            // It was over before anybody looked. Whoever has to subscribe anew searches anew.
+            // The search was over before the test looked. A worker that has to subscribe again
+            // searches again.
             over = began;
             let cut = ["CLIENT", "KILL", "TYPE", "pubsub"];
             let _: u64 = crowd.site.command(&cut).await;

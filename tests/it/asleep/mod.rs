@@ -28,7 +28,7 @@ impl HeldBack {
         let folder = Folder::new(app);
         let (source, library) = (folder.path("it.c"), folder.path("it.so"));
         std::fs::write(&source, include_str!("held_back.c")).unwrap();
-        // Rust links with it, so it is there.
+        // Rust links with this library, so it exists.
         let mut cc = Command::new("cc");
         cc.args(["-shared", "-fPIC", "-o"]).arg(&library);
         let built = cc.arg(&source).status().unwrap();
@@ -44,7 +44,7 @@ impl HeldBack {
         self.nanos.write_all_at(&nanos, 0).unwrap();
     }
 
-    /// The example `worker` by this clock. Its leases are of two seconds.
+    /// The example `worker` with this clock. Its leases last two seconds.
     fn worker(&self, site: &Site, url: &str) -> TalkingProcess {
         let mut worker = example("worker", url);
         worker
@@ -121,13 +121,13 @@ async fn a_run_whose_lease_ended_during_sleep_is_ended() {
     assert_eq!(sleeper.line(), format!("started {key} 1"));
     let night = async {
         site.reaches(&key, JobState::Lapsed).await;
-        // So that the lease can be renewed, and the job not be taken.
+        // The lease can be renewed, and no other worker can take the job.
         site.client.prefix(&kind).pause().await.unwrap();
     };
     clock.sleep(&sleeper, night).await;
     site.passes(2 * SECOND).await;
     site.client.prefix(&kind).resume().await.unwrap();
-    // Nobody else was there to take it.
+    // There was no other worker to take the job.
     assert_eq!(sleeper.line(), format!("started {key} 2"));
     assert_eq!(site.client.cancel(&key).await.unwrap(), Cancelled::Running);
     sleeper.stop();

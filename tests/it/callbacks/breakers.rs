@@ -13,7 +13,7 @@ use super::{failure, job, outcome};
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{Site, fails_slowly, steps};
 
-/// An address at which nobody listens.
+/// An address where no server listens.
 async fn nobody() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap().to_string()
@@ -33,7 +33,7 @@ async fn jobs_of_a_host_that_is_down_lose_no_attempt() {
         site.client.schedule(&key, "").await.unwrap();
         assert_eq!(site.reaches(&key, JobState::Retrying).await.attempts(), 1);
     }
-    // This one is put off, tries the host after each pause, and has not lost an attempt by that.
+    // This job is put off, tries the host after each pause, and loses no attempt.
     let key = site.key("waits");
     let last = RetryPolicy::none();
     site.client.schedule(&key, "").retry(last).await.unwrap();
@@ -74,11 +74,11 @@ async fn jobs_of_a_host_that_is_down_lose_no_attempt() {
     assert_eq!(finding.severity, Severity::Warning, "{finding}");
     assert!(finding.found.contains(&host), "{finding}");
 
-    // Closed, it is called again, and that counts.
+    // After the breaker is closed, the host is called again, and the attempt counts.
     let view = eventually("it is called again", async || {
         let closed = site.run(&format!("breakers close {host}")).await;
         assert_eq!(closed.code, 0, "{closed:?}");
-        // It may have been tried, and be open again.
+        // A job may have tried the host, and the breaker be open again.
         let _ = site.client.fire_now(&key).await;
         let view = site.view(&key).await;
         (view.state() == JobState::Dead).then_some(view)
@@ -92,7 +92,7 @@ async fn jobs_of_a_host_that_is_down_lose_no_attempt() {
     site.assert_balanced().await;
 }
 
-/// A target that leaves its host alone, which did not answer this call.
+/// A target with an open breaker, whose host did not answer this call.
 async fn gone_down(url: &str, timeout: Duration) -> target::Http {
     let target = target::http(url)
         .breaker_failures(1)
@@ -121,7 +121,7 @@ async fn tried(target: &target::Http, timeout: Duration) -> Outcome {
 #[tokio::test]
 async fn a_trial_that_cannot_connect_in_its_timeout_costs_no_attempt() {
     const TIME: Duration = Duration::from_millis(400);
-    // It accepts connections, and knows no TLS.
+    // The server accepts connections, and does not speak TLS.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = format!("https://{}/", silent.local_addr().unwrap());
     let calls = [silent.as_str(), "http://hangs.example/"].map(async |url| {
@@ -152,7 +152,7 @@ async fn a_trial_that_connects_and_gets_no_answer_costs_an_attempt() {
     .await;
 }
 
-/// The receiver may have handled the request, so the job must not be tried for ever.
+/// The receiver may have handled the request, so the job must not be tried forever.
 #[tokio::test]
 async fn a_request_that_was_sent_is_an_attempt_though_the_host_is_down() {
     let nobody = format!("location: http://{}/\r\n", nobody().await);
@@ -201,7 +201,7 @@ async fn breakers_can_be_closed_over_http_and_metrics_count_open_ones() {
     let mut site = Site::new("cb-breaker-http").await;
     let folder = Folder::new("breakers");
     let host = nobody().await;
-    // Nobody but this job calls the host, so nothing tries it until somebody fires the job.
+    // Only this job calls the host, so no call tries the host until the job is fired.
     let route = format!(
         "[[route]]\npattern = \"{}\"\nretry = \"1h\"\ntarget = {{ http = {{ url = \
          \"http://{host}/\", breaker_failures = 1, breaker_pause = \"1h\" }} }}\n",
@@ -209,7 +209,7 @@ async fn breakers_can_be_closed_over_http_and_metrics_count_open_ones() {
     );
     folder.write("k.toml", &route);
     let daemon = site.daemon(&["--config", &folder.path("k.toml")]);
-    // As `keyfall` does, whose client it is, too. Fails if another test was first.
+    // `keyfall` does the same. It fails if another test was first.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let http = reqwest::Client::builder()
         .timeout(PATIENCE)
@@ -256,12 +256,12 @@ async fn breakers_can_be_closed_over_http_and_metrics_count_open_ones() {
     let closed = close(host.as_str()).await;
     assert_eq!(closed, (200, json!({"host": host, "instances": 1})));
     are_open(0.0).await;
-    // Were it open, the host would be tried, and no attempt counted.
+    // If the breaker were open, the job would try the host, and no attempt would count.
     site.client.fire_now(&key).await.unwrap();
     let letter = site.reaches(&key, JobState::Dead).await;
     assert_eq!(letter.attempts(), 2, "{letter:?}");
 
-    // That opened it again, and the command line closes it by way of the daemon, too.
+    // That opened the breaker again, and the command line can close it through the daemon, too.
     are_open(1.0).await;
     site.daemon = Some(daemon);
     eventually("it is listed", async || {

@@ -1,4 +1,4 @@
-//! Hosts that are down, or slow, beside others, which go on.
+//! Hosts that are down or slow do not stop the calls to other hosts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ async fn a_host_that_is_down_gets_no_calls_and_delays_no_other() {
     for _ in 0..JOBS {
         up.next().await;
     }
-    // All other jobs wait, and none of them has lost an attempt; some were sent and not all.
+    // All other jobs wait, and no job has lost an attempt; some jobs were sent, but not all.
     let sent = down.rest().len();
     let stats = eventually("the others are done", async || {
         let stats = site.stats().await;
@@ -54,7 +54,7 @@ async fn a_host_that_is_down_gets_no_calls_and_delays_no_other() {
     .await;
     assert_eq!(stats.pending + stats.leased, JOBS as u64);
     assert!((3..JOBS / 2).contains(&sent), "{sent}");
-    // The trial call finds it up, and all postponed jobs go there.
+    // The trial call finds the host up, and all postponed jobs go there.
     is_up.store(true, Ordering::Relaxed);
     let failed = eventually("the rest is done", async || {
         let stats = site.stats().await;

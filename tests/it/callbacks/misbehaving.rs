@@ -18,7 +18,7 @@ use super::{failure, job, outcome};
 use crate::encrypted::{Authority, Identity};
 use crate::runs::PATIENCE;
 
-/// As short as a test can bear, and longer than a slow machine takes.
+/// Short enough for a test, and long enough for a slow machine.
 const SHORT: Duration = Duration::from_millis(400);
 
 async fn fails(reply: impl Fn() -> Reply + Clone + Send + Sync + 'static) -> String {
@@ -96,7 +96,7 @@ async fn a_kept_connection_that_was_closed_costs_no_attempt() {
             (receiver.connections() == number).then_some(())
         })
         .await;
-        // The end of the connection must have come here, too.
+        // The end of the connection must have reached this side, too.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

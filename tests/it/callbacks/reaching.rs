@@ -1,4 +1,4 @@
-//! Where a URL of a job or a redirect may lead, and where not.
+//! The addresses that a URL of a job or a redirect may reach.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ async fn the_url_of_a_job_must_be_on_an_allowed_host() {
         "http://plain.example",
     ]);
     for (url, fault) in [
-        // Without TLS only where that is written.
+        // A host without TLS needs `http://` in its entry.
         (
             "http://a.hooks.example/",
             "names a.hooks.example, which the route allows with TLS only: name it with https, or \
@@ -55,7 +55,7 @@ async fn the_url_of_a_job_must_be_on_an_allowed_host() {
         ),
         ("ftp://a.hooks.example/", "is not a URL: write https://"),
         ("geheim", "is not a URL: write https://"),
-        // Allowed as a host, and inside all the same.
+        // The host is allowed, but its address is a private one.
         (
             "http://127.0.0.1/",
             "127.0.0.1 is not a public internet address",
@@ -134,7 +134,7 @@ async fn the_address_of_a_name_is_checked_at_each_call() {
         .resolve_with(move |name| {
             assert_eq!(name, "a.hooks.example");
             let number = lookups.fetch_add(1, Ordering::Relaxed);
-            // The second one is inside as well, and nobody allowed it.
+            // The second address is private as well, and not allowed.
             let address = ["127.0.0.1", "127.0.0.2"][number % 2];
             async move { Ok(vec![ip(address)]) }
         });
@@ -177,7 +177,7 @@ async fn a_hanging_lookup_delays_no_other_host_and_is_reported() {
         let (target, job) = (target.clone(), job().header("url", url).build());
         tokio::spawn(async move { outcome(&target, job).await })
     };
-    // Sixteen at a time is what one host has.
+    // One host has sixteen calls at a time.
     let hanging: Vec<_> = (0..16).map(|_| call("hangs.example")).collect();
     while asked.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
@@ -192,7 +192,8 @@ async fn a_hanging_lookup_delays_no_other_host_and_is_reported() {
     assert_eq!(asked.load(Ordering::Relaxed), 1, "one lookup for all");
 }
 
-/// So many names of a zone are looked up at a time, and one that waits for others is no attempt.
+/// The look-ups of a zone at a time are limited, and a job that waits for a look-up uses no
+/// attempt.
 #[tokio::test]
 async fn a_job_that_waits_for_lookups_of_others_is_put_off() {
     const NAMES: usize = 32;
@@ -236,7 +237,7 @@ async fn a_job_that_waits_for_lookups_of_others_is_put_off() {
     for one in hanging {
         assert_eq!(one.await.unwrap(), Outcome::Done);
     }
-    // Nor is its host to be blamed.
+    // Its host is not blamed either.
     assert_eq!(call("good").await.unwrap(), Outcome::Done);
 }
 
@@ -247,12 +248,12 @@ async fn the_url_of_the_route_may_be_inside() {
     let target = target::http(format!("http://inside.example:{port}/"))
         .resolve_with(async |_| Ok(vec![ip("127.0.0.1")]));
     assert_eq!(outcome(&target, job().build()).await, Outcome::Done);
-    // And the `url` of a job is a header like any other there.
+    // For such a target, the `url` of a job is a header like any other.
     let named = job().header("url", "http://evil.example/").build();
     assert_eq!(outcome(&target, named).await, Outcome::Done);
 }
 
-/// A server that sends everybody there.
+/// A server that redirects all requests to this URL.
 async fn pointing(to: String) -> Receiver {
     let head = format!("location: {to}\r\n");
     Receiver::start(move |_| says("307 Temporary Redirect", &head, "")).await

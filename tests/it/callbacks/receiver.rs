@@ -13,11 +13,11 @@ use tokio::time::timeout;
 
 use crate::runs::PATIENCE;
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Debug, Clone)]
 pub(crate) struct Received {
     pub(crate) path: String,
-    /// By their names in lower case.
+    /// The headers, by their names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
 }
@@ -28,9 +28,9 @@ pub(crate) enum Reply {
     Says(String),
     /// Writes these bytes and closes the connection.
     Cuts(&'static str),
-    /// Says nothing, and keeps the connection.
+    /// Sends no answer, and keeps the connection.
     Hangs,
-    /// The reply that is sent to it later; cuts the connection if the sender is gone.
+    /// Waits for a reply on this channel; cuts the connection if the sender is gone.
     Later(oneshot::Receiver<Reply>),
     /// Answers with a status line, and a body without an end.
     Floods(&'static str),
@@ -74,7 +74,7 @@ impl Receiver {
                 opened.fetch_add(1, Ordering::Relaxed);
                 let (reply, note) = (reply.clone(), note.clone());
                 tokio::spawn(async move {
-                    // The caller may go away at any time.
+                    // The caller may close the connection at any time.
                     let _ = serve(stream, &reply, &note).await;
                 });
             }
@@ -87,7 +87,7 @@ impl Receiver {
         }
     }
 
-    /// One that says the same to everybody.
+    /// A server that gives the same answer to all requests.
     pub(crate) async fn always(status: &'static str, head: &'static str) -> Self {
         Receiver::start(move |_| says(status, head, "so it is")).await
     }
@@ -112,7 +112,7 @@ impl Receiver {
         std::iter::from_fn(|| self.received.try_recv().ok()).collect()
     }
 
-    /// How many there were.
+    /// The number of requests so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -134,7 +134,7 @@ async fn serve(
             return Ok(());
         };
         let said = reply(&received);
-        // A test that has seen enough is gone.
+        // The test may have ended.
         let _ = note.send(received);
         let said = match said {
             Reply::Later(said) => said.await.unwrap_or(Reply::Cuts("")),
@@ -157,7 +157,7 @@ async fn serve(
     }
 }
 
-/// One request; none, if the connection is closed.
+/// Reads one request; `None` if the connection is closed.
 async fn read(stream: &mut TcpStream) -> std::io::Result<Option<Received>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

@@ -82,7 +82,7 @@ async fn retries_repeat_the_message_id_and_differ_in_the_attempt() {
     assert_eq!(distinct("keyfall-fence").len(), 3);
     assert_eq!(distinct("keyfall-idempotency-key").len(), 1);
     site.all_ended().await;
-    // One connection for all.
+    // All requests used one connection.
     assert_eq!(receiver.connections(), 1);
     worker.stop().await;
     site.assert_balanced().await;
@@ -103,7 +103,7 @@ async fn an_answer_of_410_buries_the_job() {
     site.assert_balanced().await;
 }
 
-/// The due time that a job gets by an answer with this `Retry-After`, from now.
+/// The delay that an answer with this `Retry-After` gives a job.
 async fn asked(app: &str, status: &'static str, after: String, ahead: Duration) {
     let site = Site::new(app).await;
     let head = format!("retry-after: {after}\r\n");

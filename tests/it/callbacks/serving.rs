@@ -19,7 +19,7 @@ fn serve(site: &Site, folder: &Folder) -> TalkingProcess {
         .args(["--redis-url", &site.url])
         .args(["--config", &folder.path("k.toml")])
         .env("HOOK_SECRET", SECRET)
-        // It would connect to anything, so it is not used.
+        // Such a route would connect to any host, so it is not used.
         .env("HTTP_PROXY", "http://127.0.0.1:1")
         .env("http_proxy", "http://127.0.0.1:1")
         .env("ALL_PROXY", "http://127.0.0.1:1");
@@ -61,7 +61,7 @@ async fn the_daemon_calls_as_its_file_configures() {
     assert_eq!(received.header("authorization"), "Bearer geheim");
     assert_eq!(received.header("x-shop"), "7");
 
-    // From now on jobs name their own.
+    // From now on jobs name their own URLs.
     let other = format!(
         "{route}[route.target.http]\njob_url = true\nhosts = [\"{}\"]\nnetworks = [\"127.0.0.1\"]\n",
         second.url("")

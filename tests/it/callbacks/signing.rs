@@ -1,5 +1,5 @@
-//! Signatures, checked by independent code: here by the letter of the specification, and by its
-//! own library for Python, which `sh scripts/standardwebhooks.sh` installs.
+//! Signatures, checked by independent code: by this file, which follows the specification word for
+//! word, and by the official library for Python, which `sh scripts/standardwebhooks.sh` installs.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -32,7 +32,7 @@ fn hmac(key: &[u8], message: &[u8]) -> Vec<u8> {
     outer.chain_update(inner.finalize()).finalize().to_vec()
 }
 
-/// Whether a receiver that knows this secret believes it.
+/// Whether a receiver with this secret accepts the request.
 pub(super) fn is_genuine(received: &Received, secret: &str) -> bool {
     let key = STANDARD
         .decode(secret.strip_prefix("whsec_").unwrap())

@@ -1,4 +1,4 @@
-//! The answers to the calls; and the jobs are jobs like any other.
+//! The answers to the calls. The jobs are jobs like any other.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,7 @@ use crate::site::Site;
 async fn a_pushed_job_is_a_job_like_any_other() {
     let site = Site::new("classic-one").await;
     let queue = Queue::start(&site);
-    // The body comes back as it came, white space and all.
+    // The body comes back unchanged, white space included.
     let body = " {\"order\":  42}\n\u{1F4E6}";
     let job = json!({"topic": "order.close", "id": "42", "delay": 3600, "ttr": 90, "body": body});
     assert_eq!(queue.does("push", job).await, Value::Null);
@@ -28,7 +28,7 @@ async fn a_pushed_job_is_a_job_like_any_other() {
         json!({"topic": "order.close", "id": "42", "delay": due, "ttr": 90, "body": body});
     assert_eq!(seen, expected);
 
-    // Everything else sees it, and can change it.
+    // Other interfaces see the job, and can change it.
     let key = format!("{}:42", kind(&site, "order.close"));
     let view = site.view(&key).await;
     assert_eq!(view.payload(), body.as_bytes());
@@ -56,7 +56,7 @@ async fn a_pushed_job_is_a_job_like_any_other() {
         .unwrap();
     assert_eq!((stats.done, stats.leased, stats.pending), (1, 0, 0));
 
-    // One that somebody else scheduled there is delivered, too, and one that was cancelled is not.
+    // A job that another client scheduled there is delivered, too; a cancelled job is not.
     queue.push("order.close", "43").await;
     let cancelled = site
         .client
@@ -72,7 +72,7 @@ async fn a_pushed_job_is_a_job_like_any_other() {
     site.assert_balanced().await;
 }
 
-/// The answers to clients, for any request.
+/// Each request gets an answer.
 
 #[tokio::test]
 async fn every_call_is_answered_as_in_the_table() {
@@ -230,7 +230,7 @@ async fn topics_and_ids_with_any_characters_come_back_unchanged() {
             assert_eq!(queue.get(&id).await, Value::Null);
         }
     }
-    // What others scheduled has a name, too, by which it can be finished.
+    // A job that another client scheduled has a name, too, by which it can be finished.
     for id in ["x%2Fy", "x%252Fy", "%FF"] {
         let key = format!("{}:{id}", kind(&site, "order"));
         site.client.schedule_bytes(key, "").await.unwrap();

@@ -35,7 +35,7 @@ async fn an_id_is_unique_over_all_topics() {
     }
     assert_eq!(queue.get("7").await["body"], "three");
 
-    // While a consumer has it, the new one follows, and a finish ends the old one alone.
+    // While a consumer has the old job, the new one follows, and a finish ends only the old one.
     site.client
         .fire_now(format!("{}:7", kind(&site, "b")))
         .await
@@ -48,7 +48,7 @@ async fn an_id_is_unique_over_all_topics() {
     let answer = queue.call("finish", json!({"id": "7"})).await;
     assert_eq!(answer["code"], 3, "{answer}");
 
-    // And into another topic: the old one is not delivered again.
+    // The same holds for another topic: the old job is not delivered again.
     site.client
         .fire_now(format!("{}:7", kind(&site, "b")))
         .await
@@ -68,13 +68,14 @@ async fn an_id_is_unique_over_all_topics() {
     site.assert_balanced().await;
 }
 
-/// Two daemons, many pushes of the same id into several topics at the same time: one job is left.
+/// Two daemons make many pushes of the same id into several topics at the same time: one job is
+/// left.
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn racing_pushes_of_one_id_leave_one_job() {
     let site = Site::new("classic-race").await;
     let queues = [Queue::start(&site), Queue::start(&site)];
-    // The topics are known, so that both daemons find them.
+    // The topics exist, so both daemons find them.
     for topic in ["a", "b"] {
         queues[0].push(topic, topic).await;
         assert_eq!(queues[0].pop(topic).await, topic);
@@ -83,7 +84,7 @@ async fn racing_pushes_of_one_id_leave_one_job() {
     for round in 0..50 {
         let id = format!("race-{round}");
         let push = |topic: &str| json!({"topic": topic, "id": id, "delay": 3600, "ttr": 60, "body": topic});
-        // In one daemon any number, over two one each.
+        // One daemon takes any number of pushes at a time; over two daemons, one push each.
         if round % 2 == 0 {
             tokio::join!(
                 queues[0].does("push", push("a")),
@@ -110,7 +111,8 @@ async fn two_daemons_are_one_queue() {
     one.finish("1").await;
     assert_eq!(state(&site, "a", "1").await, None);
 
-    // Deleted while a consumer has it: it is not delivered again, and finishing it is no error.
+    // A job that is deleted while a consumer has it is not delivered again, and finishing it
+    // succeeds.
     one.does(
         "push",
         json!({"topic": "a", "id": "2", "delay": 0, "ttr": 1, "body": ""}),

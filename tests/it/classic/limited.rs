@@ -1,4 +1,4 @@
-//! Topics are kinds: so many may begin, and no more.
+//! Topics are kinds: the limit of new kinds applies to them.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ async fn a_refused_new_topic_gets_an_error_and_leaves_no_key() {
     let left: Vec<String> = site.command(&["KEYS", &second]).await;
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(queue.get("2").await, Value::Null);
-    // The one that is there goes on, and so does one that others have begun.
+    // An existing topic goes on, and so does a topic that another client has begun.
     assert_eq!(queue.does("push", job("first", "2")).await, Value::Null);
     let begun = format!("{}:3", kind(&site, "third"));
     site.client.schedule(&begun, "").await.unwrap();

@@ -1,5 +1,4 @@
-//! The classic interface, as a client of such queues sees it: `keyfall serve` in a process of its
-//! own.
+//! The classic interface from the view of its clients: `keyfall serve` in a process of its own.
 
 mod calls;
 mod ids;
@@ -22,7 +21,7 @@ use crate::site::Site;
 /// A daemon that speaks the classic protocol, with its topics below `app:queue` of a site.
 struct Queue {
     process: TalkingProcess,
-    /// Of the HTTP API, and of the interface.
+    /// The addresses of the HTTP API and of the classic interface.
     api: String,
     url: String,
     http: Client,
@@ -71,7 +70,7 @@ impl Queue {
         answered(&self.http, &self.url, name, body.to_string()).await
     }
 
-    /// The data that a call returns, which must succeed.
+    /// The data that a successful call returns.
     async fn does(&self, name: &str, body: Value) -> Value {
         let mut answer = self.call(name, body).await;
         assert_eq!(answer["code"], 0, "{name}: {answer}");
@@ -103,7 +102,7 @@ impl Queue {
     }
 }
 
-/// Every answer is of the same shape, and has status 200.
+/// Every answer has the same shape, and status 200.
 async fn answered(http: &Client, url: &str, name: &str, body: String) -> Value {
     let sent = http.post(format!("{url}/{name}")).body(body).send().await;
     let response = sent.unwrap();

@@ -48,7 +48,7 @@ async fn jobs_in_sorted_sets_are_imported() {
     site.assert_balanced().await;
 }
 
-/// A job as the original keeps it: a map in MessagePack, its numbers in eight bytes.
+/// A job as the original system keeps it: a map in MessagePack, with numbers of eight bytes.
 fn kept(topic: &str, id: &str, delay: u64, body: &str) -> Vec<u8> {
     let text = |text: &str| [&[0xd9, text.len() as u8], text.as_bytes()].concat();
     let number = |number: u64| [&[0xd3][..], &number.to_be_bytes()].concat();
@@ -71,7 +71,7 @@ async fn jobs_of_the_original_are_imported() {
     let now = (redis_time(&mut site.redis()).await / 1_000_000) as u64;
     for (topic, id, score, delay) in [
         ("order:close", "a b", now, now),
-        // A consumer has it, or it was pushed again for later.
+        // A consumer has the job, or it was pushed again for later.
         ("t", "later", now + 3600, now - 60),
         ("t", "again", now - 60, now + 3600),
     ] {
@@ -80,7 +80,7 @@ async fn jobs_of_the_original_are_imported() {
         set.arg(id).arg(kept(topic, id, delay, &format!("<{id}>")));
         let () = set.query_async(&mut redis).await.unwrap();
     }
-    // It was deleted, and its time has not come.
+    // The job was deleted before it was due.
     let _: u64 = command(&mut redis, &["ZADD", "dq_bucket_1", "9", "gone"]).await;
     let import = format!(
         "import --from classic-queue --due-key dq_bucket_1 --prefix {}:queue --source-url {} --json",

@@ -1,4 +1,4 @@
-//! Of pushes of one id into several topics, the last one wins, for any names of the topics and for
+//! The last of several pushes of one id into several topics wins, for any names of the topics and
 //! any clocks.
 
 use futures_util::future::join_all;
@@ -12,7 +12,7 @@ fn job(topic: &str, id: &str, body: &str) -> Value {
     json!({"topic": topic, "id": id, "delay": 3600, "ttr": 60, "body": body})
 }
 
-/// Which jobs of an id are left: topics and bodies.
+/// The remaining jobs of an id: topics and bodies.
 async fn left(site: &Site, topics: &[&str], id: &str) -> Vec<(String, String)> {
     let mut left = Vec::new();
     for topic in topics {
@@ -29,8 +29,8 @@ fn only(topic: &str, body: &str) -> Vec<(String, String)> {
     vec![(topic.to_owned(), body.to_owned())]
 }
 
-/// One after the other, as fast as they are answered: by one daemon over one connection, and by two
-/// in turn.
+/// Pushes one after the other, as fast as the answers come: to one daemon over one connection, and
+/// to two daemons in turn.
 #[tokio::test]
 async fn the_last_push_wins_in_both_orders_of_topics() {
     let site = Site::new("classic-last").await;
@@ -50,7 +50,7 @@ async fn the_last_push_wins_in_both_orders_of_topics() {
             );
         }
     }
-    // Round and round.
+    // The order goes round and round.
     for (number, topic) in ["c", "a", "b", "a", "c", "b", "b", "a"].iter().enumerate() {
         let body = number.to_string();
         daemons[number % 2]
@@ -62,8 +62,8 @@ async fn the_last_push_wins_in_both_orders_of_topics() {
     site.assert_balanced().await;
 }
 
-/// The older job says that it came an hour later, as it does where the clock of Redis was set back,
-/// or the topics are on servers whose clocks differ.
+/// The older job has a time that is an hour later, as after the clock of Redis was set back, or
+/// with topics on servers whose clocks differ.
 #[tokio::test]
 async fn clocks_do_not_decide_which_push_was_the_last() {
     let site = Site::new("classic-clocks").await;
@@ -94,7 +94,7 @@ async fn the_last_push_wins_where_numbers_are_missing() {
         assert_eq!(keys.len(), 1, "one place for this id: {keys:?}");
         let () = site.command(&["DEL", &keys[0]]).await;
     };
-    // Elsewhere, and in the same topic.
+    // In another topic, and in the same topic.
     for (number, topic) in ["b", "a", "a", "b"].into_iter().enumerate() {
         for _ in 0..3 {
             queue.does("push", job("b", "x", "before")).await;
@@ -105,7 +105,7 @@ async fn the_last_push_wins_where_numbers_are_missing() {
         queue.does("push", job(topic, "x", &body)).await;
         assert_eq!(left(&site, &["a", "b"], "x").await, only(topic, &body));
     }
-    // By another way, and so without a number.
+    // Another interface stores it, so it has no order number.
     for topic in ["a", "b"] {
         let key = format!("{}:y", kind(&site, topic));
         let call = site.client.schedule_bytes(key, "other").after(HOUR);
@@ -117,8 +117,8 @@ async fn the_last_push_wins_where_numbers_are_missing() {
     site.assert_balanced().await;
 }
 
-/// Many at the same time, over two daemons and three topics: one of them is left, and whoever
-/// pushes after them wins.
+/// Many pushes at the same time, over two daemons and three topics: one job is left, and a later
+/// push wins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn racing_pushes_into_several_topics_leave_one_job() {
     let site = Site::new("classic-three").await;
@@ -149,7 +149,7 @@ async fn racing_pushes_into_several_topics_leave_one_job() {
     site.assert_balanced().await;
 }
 
-/// A run that is out is not delivered again when another topic has a later push.
+/// A delivered job is not delivered again when another topic has a later push.
 #[tokio::test]
 async fn an_overtaken_delivery_ends_and_the_later_push_follows() {
     let site = Site::new("classic-out").await;
@@ -162,7 +162,7 @@ async fn an_overtaken_delivery_ends_and_the_later_push_follows() {
             .await
             .is_cancelled()
     );
-    // And back again: it follows the run that is still out, under a later number.
+    // A push back into the first topic follows the delivery in progress, under a later number.
     queue.does("push", job("b", "1", "newer")).await;
     assert_eq!(state(&site, "a", "1").await, None);
     assert_eq!(queue.get("1").await["body"], "newer");
@@ -195,7 +195,7 @@ async fn the_last_push_wins_over_several_servers() {
             .await;
         assert_eq!(left(&site, &topics, &id).await, only(topic, &body));
     }
-    // The counters are spread, too.
+    // The counters are spread over the servers, too.
     for server in [&one, &other] {
         let mut redis = connect(&server.url()).await;
         let keys: Vec<String> = command(&mut redis, &["KEYS", "keyfall:{*}:order"]).await;

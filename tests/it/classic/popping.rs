@@ -41,7 +41,7 @@ async fn a_job_that_is_not_finished_within_its_ttr_comes_again() {
     queue.finish("next").await;
     assert_eq!(queue.get("short").await, Value::Null);
 
-    // What others write into the header does not harm the rest.
+    // A header that another client wrote does no harm.
     for (ttr, known) in [(u64::MAX.to_string(), 86_400), ("soon".into(), 30)] {
         let key = format!("{}:odd", kind(&site, "a"));
         let odd = site.client.schedule_bytes(key, "").header("ttr", ttr);
@@ -74,7 +74,7 @@ async fn a_consumer_of_several_topics_gets_no_job_of_another_topic() {
     let queue = Queue::start(&site);
     queue.push("orders", "other").await;
     let (popped, ()) = tokio::join!(queue.pop("order, remind ,,"), async {
-        // The consumer waits when the daemon has heard of it; then comes an unused topic.
+        // The consumer waits once the daemon has its request; then comes an unused topic.
         queue.push("remind", "r").await;
     });
     assert_eq!(popped, "r");
@@ -103,10 +103,10 @@ async fn a_consumer_that_disconnects_while_waiting_loses_no_job() {
         let request =
             "POST /pop HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n{\"topic\":\"a\"}";
         stream.write_all(request.as_bytes()).await.unwrap();
-        // Whoever gets it and goes has it for less long than a pop waits here.
+        // A consumer that leaves with the job holds it for a shorter time than a pop waits here.
         let job = json!({"topic": "a", "id": id, "delay": 0, "ttr": 20, "body": id});
         let push = queue.does("push", job);
-        // Before the job is there, and while it is on its way.
+        // The consumer leaves before the job exists, and while it is on its way.
         if number % 2 == 0 {
             drop(stream);
             push.await;
@@ -114,8 +114,8 @@ async fn a_consumer_that_disconnects_while_waiting_loses_no_job() {
             tokio::join!(push, async { drop(stream) });
         }
         assert_eq!(queue.pop("a").await, id);
-        // An answer that was written whole could have been read: on a busy machine the daemon may
-        // hear of the job before it hears that nobody reads any more.
+        // A completely written answer could have been read: on a busy machine the daemon may hear
+        // of the job before it hears that the consumer has left.
         let attempts = site
             .view(&format!("{}:{id}", kind(&site, "a")))
             .await
@@ -172,15 +172,15 @@ async fn a_stop_ends_the_calls_of_waiting_consumers() {
         tokio::spawn(async move { answered(&http, &url, "pop", "{\"topic\":\"a\"}".into()).await })
     });
     let pops: Vec<_> = pops.collect();
-    // One of them is known to have waited.
+    // At least one of them has waited.
     queue.push("a", "1").await;
     eventually("one is served", async || {
         pops.iter().any(|pop| pop.is_finished()).then_some(())
     })
     .await;
     queue.finish("1").await;
-    // The others have been heard by now, or are refused their connection, as they may be on a
-    // machine that is busy.
+    // The others have been heard by now, or are refused a connection, which is allowed on a busy
+    // machine.
     tokio::time::sleep(ms(300)).await;
     let Queue { process, .. } = queue;
     process.stop();

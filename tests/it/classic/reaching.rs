@@ -57,10 +57,10 @@ async fn slow_and_large_calls_end_and_a_missing_redis_is_reported() {
     assert_eq!(answer["code"], 6, "{answer}");
 }
 
-/// Where this machine can be reached from elsewhere; loopback, if nowhere.
+/// The address of this machine for other machines; loopback if there is none.
 fn outward() -> String {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    // Nothing is sent by that.
+    // This sends no data.
     let reached = socket.connect("198.51.100.1:9");
     match reached.and_then(|()| socket.local_addr()) {
         Ok(address) => address.ip().to_string(),
@@ -104,7 +104,7 @@ async fn the_interface_listens_publicly_only_for_named_networks() {
             assert_eq!(answer["code"], code, "{answer}");
         }
     }
-    // A route of the command line that clashes.
+    // A route of the command line clashes.
     let clash = format!("{}:queue:*:*", site.app);
     let refused = Queue::command(&site, "queue", &["--pull", &clash])
         .stderr(Stdio::piped())

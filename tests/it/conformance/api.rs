@@ -14,7 +14,7 @@ use super::target::{
 use crate::runs::PATIENCE;
 use crate::site::Site;
 
-/// For so long a request is held.
+/// The time for which a request is held.
 const HELD: Duration = Duration::from_secs(5);
 
 pub(super) struct Api {
@@ -81,7 +81,7 @@ impl Api {
     }
 }
 
-/// The same as a route of a file.
+/// The handler, as a route of a file.
 fn written(pattern: &str, terms: &RouteTerms) -> String {
     let mut file = format!(
         "[[route]]\npattern = {pattern:?}\ntarget = \"pull\"\nretry = {:?}\nlease = \"{}s\"\n",

@@ -32,7 +32,7 @@ impl Target for Callback {
         let receiver = Receiver::start(move |received| {
             let header = |name: &str| received.header(name).to_owned();
             let (answer, answered) = oneshot::channel();
-            // A test that has seen enough is gone.
+            // The test may have ended.
             let _ = deliveries.send(Delivery {
                 key: header("keyfall-key"),
                 payload: received.body.clone(),

@@ -1,5 +1,5 @@
-//! A client of classic delay queues. It is told the id and the body of a job, and can say that it
-//! is done, and nothing else.
+//! A client of classic delay queues. It gets only the id and the body of a job, and can only report
+//! that the job is done.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Consumers that are in no process of ours: they speak to whichever daemon there is.
+//! Consumers outside of our processes: they speak to the present daemon.
 
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::site::ms;
 
-/// Where the daemon is that runs now.
+/// The address of the present daemon.
 #[derive(Clone)]
 pub(super) struct Line {
     url: Arc<Mutex<String>>,
@@ -27,7 +27,7 @@ pub(super) fn serve(redis: &str) -> Command {
 }
 
 impl Line {
-    /// To nobody yet.
+    /// There is no daemon yet.
     pub(super) fn new() -> Self {
         // Fails if another test was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -37,14 +37,15 @@ impl Line {
         }
     }
 
-    /// Speaks to this daemon from now on, at the address that it announces so.
+    /// Speaks to this daemon from now on, at the address that it announces with this text.
     pub(super) fn dial(&self, daemon: &TalkingProcess, announced: &str) {
         let line = daemon.line();
         let url = line.strip_prefix(announced).unwrap().to_owned();
         *self.url.lock().unwrap() = url;
     }
 
-    /// What is answered to this in time. If a daemon dies meanwhile, the next one is asked.
+    /// The answer to a call, if it comes in time. If a daemon dies meanwhile, the next one is
+    /// called.
     pub(super) async fn post(&self, path: &str, body: &Value, until: Instant) -> Option<Value> {
         while Instant::now() < until {
             let url = format!("{}{path}", self.url.lock().unwrap());

@@ -36,7 +36,7 @@ impl Target for Function {
         let deliveries = self.inbox.sender.clone();
         let handler = async move |job: Job| {
             let (end, ended) = oneshot::channel();
-            // A test that has seen enough is gone.
+            // The test may have ended.
             let _ = deliveries.send(Delivery {
                 key: job.key().to_string(),
                 payload: job.payload().to_vec(),

@@ -1,4 +1,4 @@
-//! A Redis list, whose jobs are done when they are written, or when a consumer acknowledges them.
+//! A Redis list: a job is done when it is written, or when a consumer acknowledges it.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::site::{Site, command, ms};
 use crate::workers::Mortal;
 
 pub(super) struct List<const ACKNOWLEDGED: bool> {
-    /// Where the list is.
+    /// The Redis that has the list.
     url: String,
     name: String,
     pattern: String,
@@ -93,7 +93,7 @@ impl<const ACKNOWLEDGED: bool> List<ACKNOWLEDGED> {
                         (End::Done, Some(lease)) => {
                             let _: u64 = command(&mut redis, &["RPUSH", &done, &lease]).await;
                         }
-                        // As HTTP does.
+                        // HTTP passes it on in the same way.
                         (End::Failed(why), Some(lease)) => {
                             let lease: Lease = lease.parse().unwrap();
                             let settle = client.settle(&lease, Outcome::retry(why));

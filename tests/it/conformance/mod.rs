@@ -42,7 +42,7 @@ macro_rules! conforms {
             the_worker_dies_after
         );
     };
-    // A consumer can say that it failed.
+    // A consumer can report a failure.
     (@fails $target:ty) => {
         conforms!(@each $target: failures_climb_the_ladder_and_are_buried);
     };
@@ -54,7 +54,7 @@ macro_rules! conforms {
     (@limited $target:ty) => {
         conforms!(@each $target: the_concurrency_is_kept the_rate_is_kept);
     };
-    // It cannot, and nothing else holds jobs back.
+    // The route cannot be limited, and nothing else holds jobs back.
     (@unlimited $target:ty) => {
         conforms!(@each $target: jobs_do_not_wait_for_each_other);
     };

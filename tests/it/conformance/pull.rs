@@ -14,7 +14,7 @@ pub(super) struct Pull {
     pattern: String,
     terms: RouteTerms,
     pull: target::Pull,
-    /// What leases are ended with.
+    /// The client that ends leases.
     client: Mutex<Client>,
 }
 
@@ -38,8 +38,8 @@ impl Target for Pull {
         let router = Router::new().route(&self.pattern, self.terms.of(self.pull.clone()));
         let (worker, client) = Mortal::start_telling(redis, router, self.terms.lease);
         if self.terms.concurrency.is_some() {
-            // It is the worker that counts what is out, and so has to hear of the end. Otherwise
-            // the client is that of another process, where a lease can go as a text.
+            // The worker counts the leases in use, so it has to hear of each end. Otherwise the
+            // client is in another process, where a lease can go as a text.
             *self.client.lock().await = client.await.unwrap();
         }
         worker.into()
@@ -47,7 +47,7 @@ impl Target for Pull {
 
     async fn next(&self, patience: Duration) -> Option<Delivery> {
         let mut pulled = self.pull.pull(&[""; 0], 1, patience).await.unwrap();
-        // What its worker has taken with it is not accepted.
+        // Jobs of a dead worker are not accepted.
         let (job, lease) = pulled.pop()?.accept()?;
         let client = self.client.lock().await.clone();
         let policy: RetryPolicy = self.terms.retry.parse().unwrap();

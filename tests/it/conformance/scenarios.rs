@@ -11,16 +11,16 @@ use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site, assert_about, ms};
 use crate::workers::STEADY;
 
-/// Of a consumer that is to be given up.
+/// The lease of a consumer that falls silent.
 const SHORT: Duration = Duration::from_secs(4);
-/// Of one that is not.
+/// The lease of a consumer that does not.
 const LONG: Duration = Duration::from_secs(60);
 
-/// By this a proxy knows the reply to the claim.
+/// A proxy recognizes the reply to the claim by this text.
 const MARK: &str = "the job as it was claimed";
 
-/// Three attempts: the second is at once, the third does not come about during a test, unless it
-/// is fired.
+/// Three attempts: the second follows at once, and the third does not begin during a test, unless
+/// it is fired.
 const LADDER: &str = "0s 1h";
 
 /// A target with its site, and a job.
@@ -59,7 +59,7 @@ impl<T: Target> Scene<T> {
         }
     }
 
-    /// It is the job, on its attempt of this number.
+    /// Panics unless this is the job, in the attempt with this number.
     #[track_caller]
     fn assert_is(&self, delivery: &Delivery, attempt: u32) {
         assert_eq!(delivery.key, self.key);
@@ -79,7 +79,7 @@ impl<T: Target> Scene<T> {
         }
     }
 
-    /// Everything has ended, and nothing else was delivered.
+    /// Waits until all jobs have ended; no other job was delivered.
     async fn ended(&self) -> Stats {
         let stats = self.site.all_ended().await;
         if let Some(delivery) = self.target.next(ms(100)).await {
@@ -90,7 +90,7 @@ impl<T: Target> Scene<T> {
     }
 }
 
-/// The later one knows that it is.
+/// The later delivery shows that it is the later one.
 #[track_caller]
 fn assert_fenced(earlier: &Delivery, later: &Delivery) {
     if earlier.told.is_some() {
@@ -140,10 +140,10 @@ pub(super) async fn failures_climb_the_ladder_and_are_buried<T: Target>() {
     assert_eq!((stats.failed, stats.buried, stats.done), (2, 1, 0));
 }
 
-/// First it says nothing for too long, then it is gone.
+/// First the consumer is silent for too long, then it is gone.
 pub(super) async fn a_consumer_vanishes<T: Target>() {
     let lease = match T::NATURE.ends {
-        // It is a timeout.
+        // The silence is a timeout.
         Ends::Run => SHORT,
         Ends::Written | Ends::Lease => STEADY,
     };
@@ -179,7 +179,7 @@ pub(super) async fn a_consumer_vanishes<T: Target>() {
     scene.assert_is(&third, 3);
     drop(third);
     scene.passes().await;
-    // Where jobs are pulled, only a waiting consumer shows it.
+    // For a pull target, only a waiting consumer shows this.
     let view = tokio::select! {
         view = site.reaches(key, JobState::Dead) => view,
         Some(more) = target.next(2 * PATIENCE) => panic!("{} is delivered again", more.key),
@@ -194,7 +194,7 @@ pub(super) async fn a_job_is_cancelled_in_time<T: Target>() {
     let (site, target) = (&scene.site, &scene.target);
     let _worker = target.start(&site.url).await;
     let early = site.key("early");
-    // Nothing begins before the cancel, however long that takes.
+    // No job begins before the cancel, however long the cancel takes.
     let kind = site.kind();
     site.client.prefix(&kind).pause().await.unwrap();
     for key in [&early, &scene.key] {
@@ -220,7 +220,7 @@ pub(super) async fn the_concurrency_is_kept<T: Target>() {
     scene.schedule_many(JOBS).await;
     let mut seen = HashSet::new();
     if T::NATURE.ends == Ends::Written {
-        // It limits the jobs that are being written; then they have no owner.
+        // The limit holds for jobs that are being written; after that they have no owner.
         assert_eq!(scene.site.all_ended().await.done, JOBS as u64);
         while seen.len() < JOBS {
             assert!(seen.insert(target.take().await.key));
@@ -272,7 +272,7 @@ pub(super) async fn the_rate_is_kept<T: Target>() {
     scene.schedule_many(JOBS).await;
     for number in 1..=JOBS {
         let delivery = target.take().await;
-        // As many as in a second may come at once.
+        // The jobs of one second may come at once.
         let may = RATE as f64 * (1.0 + began.elapsed().as_secs_f64());
         assert!(number as f64 <= may, "{number} came, where {may} may");
         delivery.done().await;
@@ -280,7 +280,7 @@ pub(super) async fn the_rate_is_kept<T: Target>() {
     assert_eq!(scene.ended().await.done, JOBS as u64);
 }
 
-/// It has claimed the job, and does not know.
+/// The worker has claimed the job, and does not know it.
 pub(super) async fn the_worker_dies_before<T: Target>() {
     let scene = Scene::<T>::new("before", STEADY).await;
     let (site, target) = (&scene.site, &scene.target);
@@ -323,7 +323,7 @@ pub(super) async fn the_worker_dies_meanwhile<T: Target>() {
         let again = target.take().await;
         scene.assert_is(&again, 2);
         assert_fenced(&delivery, &again);
-        // Nobody hears the first one.
+        // No consumer sees the first delivery.
         delivery.fails("it is late").await;
         again.done().await;
     } else {
@@ -334,7 +334,7 @@ pub(super) async fn the_worker_dies_meanwhile<T: Target>() {
     assert_eq!((stats.done, stats.failed, stats.lapsed), (1, 0, lapsed));
 }
 
-/// A consumer has the job and ends it, but the worker cannot tell the ledger any more.
+/// A consumer has the job and ends it, but the worker can no longer write to the ledger.
 pub(super) async fn the_worker_dies_after<T: Target>() {
     let scene = Scene::<T>::new("after", lease_of::<T>()).await;
     let (site, target) = (&scene.site, &scene.target);
@@ -380,7 +380,7 @@ pub(super) async fn worker_and_consumer_die_together<T: Target>() {
     assert_eq!((stats.done, stats.lapsed + stats.failed), (1, 1));
 }
 
-/// Where a dead worker's job comes again, that is to be soon; elsewhere it is not to.
+/// A target that delivers the job of a dead worker again does so soon; other targets never do.
 fn lease_of<T: Target>() -> Duration {
     match T::NATURE.ends {
         Ends::Run | Ends::Written => STEADY,

@@ -1,5 +1,4 @@
-//! A Redis stream, whose jobs are done when they are written, or when its group has acknowledged
-//! them.
+//! A Redis stream: a job is done when it is written, or when its group has acknowledged it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,14 +12,14 @@ use super::target::{Delivery, Doomed, End, Ends, Nature, RouteTerms, Target, Tol
 use crate::site::{Site, command, ms};
 use crate::workers::Mortal;
 
-/// Read by one consumer. Without acknowledgements it is a group that only the consumer knows of.
+/// One consumer reads the stream. Without acknowledgements, the worker does not know the group.
 const GROUP: &str = "closers";
 
 type Fields = HashMap<String, String>;
 type Streams = Vec<(String, Vec<(String, Fields)>)>;
 
 pub(super) struct Stream<const ACKNOWLEDGED: bool> {
-    /// Where the stream is.
+    /// The Redis that has the stream.
     url: String,
     name: String,
     pattern: String,
@@ -88,7 +87,7 @@ impl<const ACKNOWLEDGED: bool> Target for Stream<ACKNOWLEDGED> {
             let mut read = redis::cmd("XREADGROUP");
             read.arg(&["GROUP", GROUP, "one", "COUNT", "1"]);
             read.arg(&["STREAMS", &self.name, ">"]);
-            // Until the worker has made the group, this fails.
+            // The call fails until the worker has made the group.
             let read: RedisResult<Option<Streams>> =
                 read.query_async(&mut self.redis.clone()).await;
             if let Ok(Some(mut streams)) = read {
@@ -119,7 +118,7 @@ impl<const ACKNOWLEDGED: bool> Stream<ACKNOWLEDGED> {
                         (End::Done, _) => {
                             let _: u64 = command(&mut redis, &["XACK", &name, GROUP, &id]).await;
                         }
-                        // As HTTP does.
+                        // HTTP passes it on in the same way.
                         (End::Failed(why), Some(lease)) => {
                             let lease: Lease = lease.parse().unwrap();
                             let settle = client.settle(&lease, Outcome::retry(why));

@@ -17,18 +17,18 @@ use crate::workers::Mortal;
 pub(super) trait Target: Sized {
     const NATURE: Nature;
 
-    /// For the usual jobs of a site.
+    /// The target for the usual jobs of a site.
     async fn new(site: &Site, terms: RouteTerms) -> Self;
 
     /// A worker that has a route to this target, and its ledger in this Redis. There is one at a
     /// time.
     async fn start(&self, redis: &str) -> Doomed;
 
-    /// What its consumer is given within this time.
+    /// The next delivery to the consumer within this time.
     async fn next(&self, patience: Duration) -> Option<Delivery>;
 
-    /// As if those consumers that have said nothing had done so for an hour, where that is not seen
-    /// by the lease of the job.
+    /// Makes silent consumers look silent for an hour, for a target that does not measure silence
+    /// by the lease.
     fn silence(&self) -> impl Future<Output = ()> {
         async {}
     }
@@ -43,7 +43,7 @@ pub(super) trait Target: Sized {
     }
 }
 
-/// What targets differ in.
+/// The properties in which targets differ.
 pub(super) struct Nature {
     pub(super) name: &'static str,
     pub(super) ends: Ends,
@@ -53,38 +53,39 @@ pub(super) struct Nature {
 /// The event that ends a job.
 #[derive(PartialEq, Eq)]
 pub(super) enum Ends {
-    /// It was handed over: the worker has written it. Nobody hears of its consumer.
+    /// The job was handed over: the worker has written it. Its consumer does not report back.
     Written,
-    /// The worker has it from its consumer, for which it waits.
+    /// The worker waits for the consumer to report the end.
     Run,
-    /// The holder of the lease settles it, at any worker.
+    /// The holder of the lease settles the job, at any worker.
     Lease,
 }
 
 /// The fate of a job whose consumer falls silent.
 pub(super) enum Vanished {
-    /// It is done: it was handed over.
+    /// The job is done: it was handed over.
     Done,
-    /// It has failed, for a reason with this in it, and the ladder says when it comes again.
+    /// The attempt has failed, for a reason with this text, and the job comes again after the pause
+    /// of the ladder.
     Fails(&'static str),
-    /// Its lease lapses, and it comes again at once.
+    /// The lease lapses, and the job comes again at once.
     Lapses,
 }
 
-/// What its route is told.
+/// The settings of the route.
 #[derive(Debug, Clone)]
 pub(super) struct RouteTerms {
-    /// A ladder, as it is written.
+    /// A retry ladder in its written form.
     pub(super) retry: &'static str,
-    /// How long a consumer has a job.
+    /// The time for which a consumer has a job.
     pub(super) lease: Duration,
     pub(super) concurrency: Option<usize>,
-    /// How many start in a second.
+    /// The number of starts in a second.
     pub(super) rate: Option<u32>,
 }
 
 impl RouteTerms {
-    /// The route of this handler.
+    /// Makes a route for this handler.
     pub(super) fn of<M>(&self, handler: impl Handler<M, ()>) -> Route {
         let policy: RetryPolicy = self.retry.parse().unwrap();
         let mut route = handler.retry(policy).lease(self.lease).timeout(self.lease);
@@ -98,7 +99,7 @@ impl RouteTerms {
     }
 }
 
-/// A job in the hands of a consumer, which vanishes when this is dropped.
+/// A job that a consumer has. The consumer vanishes when this is dropped.
 pub(super) struct Delivery {
     pub(super) key: String,
     pub(super) payload: Vec<u8>,
@@ -130,7 +131,7 @@ impl Delivery {
         (self.end)(End::Failed(why)).await;
     }
 
-    /// One that tells all that it can.
+    /// A delivery with all properties.
     pub(super) fn told(&self) -> &Told {
         self.told.as_ref().expect("it is told")
     }
@@ -146,7 +147,7 @@ impl Told {
         }
     }
 
-    /// By names as they are in JSON.
+    /// Reads a delivery from JSON, by the names of its fields.
     pub(super) fn by_names(value: impl Fn(&str) -> String) -> Self {
         let due: jiff::Timestamp = value("due").parse().unwrap();
         Told {
@@ -166,7 +167,7 @@ pub(super) fn text(document: &Value, name: &str) -> String {
     }
 }
 
-/// Where deliveries come in that are not asked for.
+/// The channel of deliveries that arrive without a request.
 pub(super) struct Inbox {
     pub(super) sender: mpsc::UnboundedSender<Delivery>,
     receiver: Mutex<mpsc::UnboundedReceiver<Delivery>>,
@@ -187,7 +188,7 @@ impl Inbox {
     }
 }
 
-/// A worker that dies without a word, at the latest with the test.
+/// A worker that dies without notice, at the latest with the test.
 pub(super) struct Doomed(Option<Body>);
 
 enum Body {

@@ -25,17 +25,17 @@ use crate::site::{Running, Site, command, ms};
 
 const MIB: u64 = 1024 * 1024;
 
-/// How many of them come before memory is first looked at.
+/// The number of jobs before the first look at the memory.
 const WARM: usize = 2000;
 
-/// How many there are in all tests, and by `make extremes`.
+/// The number of jobs in all tests, and with `make extremes`.
 const FEW: usize = 3000;
 const MANY: usize = 100_000;
 
-/// How many documents, entries or jobs a consumer takes at a time.
+/// The number of documents, entries or jobs that a consumer takes at a time.
 const BATCH: usize = 500;
 
-/// How many callers those have who take one at a time.
+/// The number of callers for targets that deliver one job at a time.
 const CALLERS: usize = 64;
 
 /// Delivers the jobs of a site to its consumers.
@@ -44,7 +44,7 @@ enum Worker {
     Daemon(TalkingProcess),
 }
 
-/// Each job that was delivered.
+/// The delivered jobs.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<HashSet<String>>>, Arc<watch::Sender<usize>>);
 
@@ -58,7 +58,7 @@ impl Seen {
 }
 
 impl Worker {
-    /// The most that it has held so far; where it is this process, what that holds now.
+    /// The most memory that the daemon has held so far; for this process, its present memory.
     fn memory(&self) -> u64 {
         match self {
             Worker::Here(_) => resident_bytes(),
@@ -69,7 +69,7 @@ impl Worker {
     /// `keyfall serve`, with a route to this target.
     fn to(site: &Site, target: &str) -> Self {
         let folder = Folder::new(&site.app);
-        // A job delayed by a busy machine for longer than its lease would come twice.
+        // A job that a busy machine delays for longer than its lease would come twice.
         let config = format!(
             "[worker]\nlease = \"60s\"\n[[route]]\npattern = {:?}\ntarget = {target}\n",
             site.pattern()
@@ -92,7 +92,7 @@ fn serve(site: &Site) -> Command {
     command
 }
 
-/// Has so many jobs wait, lets them all go at once, and looks at what that costs.
+/// Lets this number of jobs wait, releases them at once, and measures the cost.
 async fn drained(site: &Site, worker: Worker, seen: &Seen, count: usize) {
     let kind = format!("{}:", site.kind());
     let mut delivered = 0;
@@ -299,7 +299,7 @@ async fn popped(site: Site, count: usize) {
                 Some(answer["data"].take())
             };
             while let Some(job) = call("pop", json!({"topic": "job"})).await {
-                // Or it ends the calls of waiting consumers.
+                // Or the daemon ends the calls of waiting consumers.
                 let Some(id) = job["id"].as_str() else { return };
                 seen.note(&format!("{kind}:{id}"));
                 call("finish", json!({"id": id})).await;
@@ -313,7 +313,7 @@ async fn popped(site: Site, count: usize) {
     }
 }
 
-/// Each target with a few, and by `make extremes` with very many.
+/// Each target with a few jobs, and in `make extremes` with very many.
 macro_rules! drains {
     ($($name:ident: $drain:expr;)*) => {$(
         mod $name {

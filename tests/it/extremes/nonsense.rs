@@ -1,21 +1,21 @@
-//! Calls on jobs of kinds that never were, each of another: they leave nothing in Redis, and next
-//! to nothing in the daemon.
+//! Calls on jobs of unknown kinds, each of another kind: they leave no key in Redis, and next to
+//! nothing in the daemon.
 
 use serde_json::json;
 
 use crate::http::Daemon;
 use crate::site::Site;
 
-/// How many calls go into one request.
+/// The number of calls in one request.
 const LINES: usize = 5_000;
 
-/// How much the daemon may grow, in bytes.
+/// The allowed growth of the daemon, in bytes.
 const MOST: u64 = 10_000_000;
 
 async fn nonsense(app: &str, names: usize) {
     let site = Site::new(app).await;
     let daemon = Daemon::start(&site);
-    // The first call costs more than the following ones.
+    // The first request costs more than the following ones.
     call(&site, &daemon, "warm", LINES).await;
     let before = resident_bytes(&daemon);
     call(&site, &daemon, "kind", names).await;

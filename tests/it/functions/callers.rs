@@ -1,4 +1,4 @@
-//! Many call at once, through functions and clients, while their kind is given other numbers of shards.
+//! Many callers at once, through functions and clients, while their kind is resharded.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use super::site;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Site, connect, patient};
 
-/// One who calls for jobs that nobody else calls for, through functions and through a client, so that
-/// each answer is known beforehand.
+/// A caller with jobs of its own, which it changes through functions and through a client, so each
+/// answer is known in advance.
 struct FunctionCaller {
     kind: String,
     client: Client,
     redis: MultiplexedConnection,
     number: u64,
     random: StdRng,
-    /// How many calls were refused because of a reshard. Each of them was repeated.
+    /// The number of calls that were refused because of a reshard. Each of them was repeated.
     refusals: u64,
     there: BTreeSet<String>,
     fired: BTreeSet<String>,
@@ -122,7 +122,7 @@ async fn a_reshard_under_load_neither_loses_nor_duplicates_jobs() {
     let (log, mut runs) = recorder();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
     worker.ready().await;
-    // So many that moving them takes a while.
+    // Enough jobs to make the move take a while.
     let mut there: BTreeSet<String> = site.has_many(2000).await.into_iter().collect();
     let over = Arc::new(AtomicBool::new(false));
     let mut callers = Vec::new();
@@ -155,7 +155,7 @@ async fn a_reshard_under_load_neither_loses_nor_duplicates_jobs() {
         "{stats:?}"
     );
     worker.stop().await;
-    // A run that was slow may have been taken over: then it began twice, and was done once.
+    // A slow run may have been taken over: then the job began twice, and was done once.
     if stats.lapsed == 0 {
         let began = runs.take(fired.len()).await;
         let began: BTreeSet<String> = began.iter().map(|job| job.key().id().to_owned()).collect();

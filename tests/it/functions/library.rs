@@ -9,7 +9,7 @@ use crate::shell::{Ran, keyfall};
 use crate::site::Site;
 use crate::version::ServerVersion;
 
-/// Loads a library as it would be after this was changed in it.
+/// Loads the library with this text replaced by the other.
 async fn load_changed(site: &Site, from: &str, to: &str) {
     let source = site.client.functions().source().replace(from, to);
     let _: String = site
@@ -17,7 +17,7 @@ async fn load_changed(site: &Site, from: &str, to: &str) {
         .await;
 }
 
-/// What the doctor says of the functions.
+/// The finding of the doctor on the functions.
 async fn diagnosed(client: &Client) -> (Severity, String, Option<String>) {
     let diagnosis = client.diagnose().only(["functions"]).await.unwrap();
     let [finding] = &diagnosis.findings[..] else {
@@ -93,7 +93,7 @@ async fn a_library_is_replaced_unless_it_is_newer_or_foreign() {
             assert_eq!(error.kind(), ErrorKind::Incompatible);
         }
         assert_eq!(functions().state().await.unwrap(), state, "left alone");
-        // The remedy, as it stands there.
+        // The remedy, as it is printed.
         let ran = site.run(remedy.strip_prefix("keyfall ").unwrap()).await;
         assert!(ran.out.contains("has replaced"), "{ran:?}");
         assert_eq!(functions().state().await.unwrap(), LibraryState::Fits);
@@ -191,7 +191,7 @@ async fn the_command_installs_checks_shows_and_removes() {
     site.run("functions install --library a-b")
         .await
         .fails(2, "must be 1 to 64");
-    // By other means, as the help says.
+    // By other means, as the help describes.
     let _: String = site.command(&["FUNCTION", "FLUSH"]).await;
     let _: String = site.command(&["FUNCTION", "LOAD", &shown]).await;
     let _: u64 = site

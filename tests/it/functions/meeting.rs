@@ -35,7 +35,7 @@ async fn functions_and_clients_see_run_and_cancel_the_same_jobs() {
     assert_eq!(word, "cancelled");
     let word: String = site.fcall("cancel", "theirs", &[]).await;
     assert_eq!(word, "absent");
-    // A run is told to stop, and not tried again.
+    // A run is told to stop, and the job is not tried again.
     site.client.schedule("fcall:it:long:1", "").await.unwrap();
     assert_eq!(runs.next().await.key().id(), "1");
     let word = site.try_fcall("cancel", "fcall:it:long:1", &[]).await;
@@ -55,8 +55,8 @@ async fn functions_and_clients_see_run_and_cancel_the_same_jobs() {
 }
 
 impl Site {
-    /// The job that was just placed runs because its worker heard of it, and not because of a sweep
-    /// that comes every 20 or 30 seconds.
+    /// The placed job runs because its worker heard of it, and not because of a sweep, which comes
+    /// every 20 or 30 seconds.
     pub(super) async fn is_heard(&self, commands: &mut Monitor, runs: &mut Runs, id: &str) {
         assert_eq!(runs.next().await.key().id(), id);
         let beats = beats_until_the_last_claim(&commands.so_far(self).await);
@@ -73,7 +73,7 @@ async fn functions_wake_a_waiting_worker() {
     let worker = site.serve(Router::new().route("fcall:*:*:{id}", log.done()));
     worker.ready().await;
     let mut wakes = wakes(&site.url).await;
-    // A kind that nobody has heard of, due now: no event announces that.
+    // A job of an unknown kind, due now: no event announces it.
     let mut commands = Monitor::of(&site.url).await;
     site.placed("new", &["", "PX", "0"]).await;
     site.is_heard(&mut commands, &mut runs, "new").await;
@@ -91,7 +91,7 @@ async fn functions_wake_a_waiting_worker() {
             loop {
                 let message = wakes.on_message().next().await.unwrap();
                 let text: String = message.get_payload().unwrap();
-                // Others speak there, too.
+                // Other programs publish there, too.
                 if ["kind", "now", "due"].contains(&text.split(' ').next().unwrap()) {
                     break text;
                 }
@@ -106,7 +106,7 @@ async fn functions_wake_a_waiting_worker() {
     site.assert_balanced().await;
 }
 
-/// What is said on the wake channel from now on.
+/// The messages on the wake channel from now on.
 async fn wakes(url: &str) -> redis::aio::PubSub {
     let client = redis::Client::open(url).unwrap();
     let mut wakes = client.get_async_pubsub().await.unwrap();
@@ -135,7 +135,7 @@ async fn a_kind_that_functions_begin_obeys_the_pause_rules() {
     site.assert_balanced().await;
 }
 
-/// Whoever began the ledger has not come to make its kind known.
+/// The client that began the ledger has not listed its kind yet.
 #[tokio::test]
 async fn every_function_lists_an_unlisted_kind() {
     let Some((_server, site)) = site().await else {

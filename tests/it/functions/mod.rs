@@ -2,12 +2,12 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`states`] | what functions do in each state of a job is what the client does |
-//! | [`words`] | which words, times and keys they take, and what they say of others |
-//! | [`meeting`] | what they store runs, is seen, cancelled and paused by clients and workers |
-//! | [`shards`] | which ledger they put a job into, where a kind has several |
-//! | [`resharding`] | what they answer and refuse while a kind is given another number of shards |
-//! | [`callers`] | many call at once meanwhile: no job is lost, and none is there twice |
+//! | [`states`] | functions act like the client in each state of a job |
+//! | [`words`] | the words, times and keys that functions take, and their errors for all others |
+//! | [`meeting`] | clients and workers run, see, cancel and pause the jobs that functions store |
+//! | [`shards`] | the ledger for a job of a kind with several |
+//! | [`resharding`] | answers and refusals while a kind is resharded |
+//! | [`callers`] | many callers at once during reshards: no job is lost, and none exists twice |
 //! | [`repeats`] | calls that are repeated under an id |
 //! | [`trouble`] | a full Redis, names that are taken, databases that do not fit |
 //! | [`library`] | the library: installed, compared, replaced, removed, refused |
@@ -29,7 +29,7 @@ use redis::{FromRedisValue, RedisResult, Value};
 use crate::site::{HOUR, Site};
 use crate::version::ServerVersion;
 
-/// A server; `None` where it knows no functions.
+/// A server; `None` if it does not have functions.
 async fn server() -> Option<(Embedded, Site)> {
     let server = Embedded::start().await.unwrap();
     let site = Site::at(&server.url(), "fcall").await;
@@ -37,7 +37,7 @@ async fn server() -> Option<(Embedded, Site)> {
     has_functions.then_some((server, site))
 }
 
-/// One that has ours.
+/// A server with our library.
 async fn site() -> Option<(Embedded, Site)> {
     let (server, site) = server().await?;
     site.client.functions().install().await.unwrap();
@@ -50,7 +50,7 @@ impl Site {
         cmd.arg(words).query_async(&mut self.redis()).await
     }
 
-    /// What a call of a function on one key answers.
+    /// The answer to a call of a function on one key.
     async fn try_fcall(&self, name: &str, key: &str, args: &[&str]) -> RedisResult<Value> {
         let name = format!("keyfall_{name}");
         self.tries(&[&["FCALL", &name, "1", key], args].concat())
@@ -63,7 +63,7 @@ impl Site {
         redis::from_redis_value(answer).unwrap()
     }
 
-    /// The words that scheduling answers, and the due time if there is one.
+    /// The word that schedule answers, and the due time if there is one.
     async fn placed(&self, id: &str, args: &[&str]) -> (String, Option<u64>) {
         let mut words: Vec<Value> = self.fcall("schedule", id, args).await;
         let due = (words.len() > 1).then(|| redis::from_redis_value(words.remove(1)).unwrap());
@@ -71,17 +71,17 @@ impl Site {
         (redis::from_redis_value(words.remove(0)).unwrap(), due)
     }
 
-    /// What somebody is told whose call is refused.
+    /// The error of a refused call.
     async fn refused(&self, name: &str, key: &str, args: &[&str]) -> String {
         let answer = self.try_fcall(name, key, args).await;
         let error = answer.expect_err(&format!("{name} {key} {args:?}"));
-        // Not where in the Lua it was found.
+        // The error does not name the place in the Lua code.
         assert!(!error.to_string().contains("user_function"), "{error}");
         let detail = error.detail().unwrap_or_default();
         format!("{} {detail}", error.code().unwrap_or_default())
     }
 
-    /// Gives the kind, which is new, so many shards.
+    /// Gives the new kind this number of shards.
     async fn divide(&self, shards: u16) {
         let (kind, first) = (self.kind(), self.key("first"));
         self.client.schedule(&first, "").after(HOUR).await.unwrap();
@@ -109,7 +109,7 @@ impl Site {
         calls.replace("}:calls", &format!("}}:{part}"))
     }
 
-    /// A command on such a key.
+    /// A command on this part of the ledger of a job.
     async fn by_hand(&self, id: &str, command: &str, part: &str, rest: &[&str]) {
         let key = self.part_of(id, part).await;
         let _: Value = self.command(&[&[command, &key], rest].concat()).await;

@@ -48,7 +48,7 @@ async fn a_repeated_call_is_recognised_after_a_reshard() {
         site.client.reshard(&site.kind(), shards).await.unwrap();
         for (id, first) in ids.iter().zip(&first) {
             assert_eq!(site.placed(id, &call).await, *first, "{id} of {shards}");
-            // A call of this number of shards, and those of all before.
+            // A call under this number of shards, and then the calls under all numbers before.
             let number = format!("n{shards}");
             site.placed(id, &["x", "EX", "3600"]).await;
             for _ in 0..2 {

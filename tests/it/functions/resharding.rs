@@ -1,5 +1,5 @@
-//! While a kind is given another number of shards, functions refuse calls on jobs that are yet to be
-//! moved, and carry out all others.
+//! While a kind is resharded, functions refuse calls on jobs that are yet to be moved, and carry
+//! out all other calls.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -21,7 +21,8 @@ impl Site {
         Some(redis::from_redis_value(told.remove("state")?).unwrap())
     }
 
-    /// Whether functions refuse a job because it is yet to be moved: each of them, and in which words.
+    /// Whether functions refuse a job because it is yet to be moved; checks each function and its
+    /// error.
     async fn is_held_back(&self, id: &str) -> bool {
         let key = self.key(id);
         if self.try_fcall("get", &key, &[]).await.is_ok() {
@@ -38,7 +39,8 @@ impl Site {
         true
     }
 
-    /// How many of these are held back, until a client has asked for each of them.
+    /// The number of these jobs that are held back. A client then gets each of them, which moves
+    /// it.
     async fn held_back(&self, ids: &[String]) -> usize {
         let mut held_back = 0;
         for id in ids {
@@ -51,7 +53,7 @@ impl Site {
         held_back
     }
 
-    /// What cancelling says, once and again.
+    /// The answers to a cancel, and to its repeat.
     async fn cancelled_twice(&self, id: &str) -> [String; 2] {
         [
             self.fcall("cancel", id, &[]).await,
@@ -59,7 +61,7 @@ impl Site {
         ]
     }
 
-    /// Schedules so many jobs an hour ahead.
+    /// Schedules this number of jobs an hour ahead.
     pub(super) async fn has_many(&self, count: usize) -> Vec<String> {
         let ids: Vec<String> = (0..count).map(|number| format!("{number:05}")).collect();
         let jobs = ids
@@ -71,7 +73,7 @@ impl Site {
         ids
     }
 
-    /// The ids of all that is pending, in whatever ledger; one that is there twice comes twice.
+    /// The ids of all pending jobs in all ledgers; a job that is stored twice comes twice.
     async fn pending_ids(&self) -> Vec<String> {
         let mut ids = Vec::new();
         for (_, due) in self.ledgers("due").await {
@@ -82,7 +84,7 @@ impl Site {
         ids
     }
 
-    /// Ends what was begun: what is pending then is what is expected, and each job once.
+    /// Ends the reshard; then exactly the expected jobs are pending, each once.
     pub(super) async fn arrives(&self, shards: u16, expected: &BTreeSet<String>) {
         self.client.reshard(&self.kind(), shards).await.unwrap();
         let pending = self.pending_ids().await;
@@ -93,8 +95,8 @@ impl Site {
     }
 }
 
-/// Looks all jobs up, and replaces, cancels and creates some, a third each: the new ones are called
-/// so.
+/// Looks up all jobs, and replaces, cancels and creates a third each; `new` is in the ids of the
+/// new ones.
 async fn goes_on(site: &Site, ids: &[String], new: &str) -> BTreeSet<String> {
     let mut there: BTreeSet<String> = ids.iter().cloned().collect();
     for id in ids {
@@ -129,7 +131,7 @@ async fn half_way_jobs_that_are_yet_to_be_moved_are_refused_and_no_other() {
     let mut ids = site.has_many(600).await;
     for (shards, new) in [(4, "new"), (2, "newer")] {
         site.begin_to_reshard(shards).await;
-        // Some were moved, and some stay where they are.
+        // Some jobs were moved, and some stay.
         let held_back = site.held_back(&ids).await;
         assert!((1..ids.len()).contains(&held_back), "{held_back}");
         let there = goes_on(&site, &ids, new).await;
@@ -144,7 +146,7 @@ async fn functions_go_by_the_first_ledger_and_not_by_the_list() {
         return;
     };
     let ids = site.has_many(60).await;
-    // As whoever reshards leaves it who dies at once.
+    // The state after the resharding client died at once.
     let listed = async |layout: &str| {
         let list = ["HSET", "keyfall:kinds", &site.kind(), layout];
         let _: u64 = site.command(&list).await;
@@ -157,7 +159,7 @@ async fn functions_go_by_the_first_ledger_and_not_by_the_list() {
     let rest: Vec<String> = there.into_iter().collect();
     let there = goes_on(&site, &rest, "newer").await;
     site.arrives(4, &there).await;
-    // As whoever drops a kind leaves it who dies before it is off the list.
+    // The state after a dropping client died before the kind was off the list.
     site.client.reshard(&site.kind(), 1).await.unwrap();
     site.client.prefix(&site.kind()).cancel().await.unwrap();
     site.client.drop_kind(&site.kind()).await.unwrap();
@@ -168,7 +170,7 @@ async fn functions_go_by_the_first_ledger_and_not_by_the_list() {
 
 #[tokio::test]
 async fn nothing_is_stored_by_a_new_layout_before_all_ledgers_concerned_were_told() {
-    // Of four ledgers that become two the first ones, or the others, were told.
+    // Four ledgers become two; the first two ledgers, or the other two, were told.
     for told in [0..2, 2..4] {
         let Some((_server, site)) = site().await else {
             return;
@@ -183,8 +185,8 @@ async fn nothing_is_stored_by_a_new_layout_before_all_ledgers_concerned_were_tol
         for (_, calls) in ledgers.iter().filter(|it| told.contains(&it.0)) {
             let _: u64 = site.command(&["HSET", calls, "layout", &begun]).await;
         }
-        // A client that knows nothing of it can still put the job into its third ledger, or one that
-        // does into its first.
+        // A client that does not know of the reshard can still put the job into its third ledger,
+        // and a client that does into its first.
         let mut ids = (0..).map(|id: u32| id.to_string());
         let id = ids.find(|id| shard_of(id, 4) == 2).unwrap();
         assert!(site.is_held_back(&id).await);
@@ -218,19 +220,19 @@ async fn what_is_on_its_way_is_refused_until_it_has_arrived() {
     ] {
         let _: u64 = site.command(&["HSET", key, field, "2 1 1"]).await;
     }
-    // A client finds that out, and tells the other ledger.
+    // A client notices this, and tells the other ledger.
     assert!(site.client.get(site.key(&stays)).await.unwrap().is_some());
     assert!(site.is_held_back(&job).await);
     site.is_taken_along(&job, FAR).await;
     assert!(site.is_held_back(&job).await);
-    // A letter is yet to be moved. It holds up nobody who does not look for it.
+    // A letter is yet to be moved. It holds up only calls that look for it.
     let is_refused = async |id: &str| {
         let answer = site.try_fcall("get", &site.key(id), &[]).await;
         answer.is_err_and(|error| error.code() == Some("RESHARDING"))
     };
     assert!(is_refused(&letter).await);
     assert_eq!(site.cancelled_twice(&letter).await, ["absent", "absent"]);
-    // Of a job that is nowhere else, letters may be on their way.
+    // Letters of a job that is in no ledger may be on their way.
     assert!(is_refused(&new).await);
     assert_eq!(site.placed(&new, &["x", "EX", "3600"]).await.0, "created");
     assert!(!is_refused(&new).await && !is_refused(&stays).await);
@@ -241,7 +243,7 @@ async fn what_is_on_its_way_is_refused_until_it_has_arrived() {
     assert!(is_refused(&letter).await);
     site.client.get(site.key(&letter)).await.unwrap();
     assert_eq!(site.is_seen(&letter).await, before);
-    // It has died again, where it ran.
+    // The job has died again, in the ledger where it ran.
     let grave = ["HSET", &first("grave"), &letter, "2"];
     let _: u64 = site.command(&grave).await;
     assert!(is_refused(&letter).await);

@@ -7,7 +7,7 @@ use super::site;
 use crate::runs::{ids, recorder};
 use crate::site::{HOUR, Site};
 
-/// Ids of every sort that there is: with hints, of many alphabets, as long as can be.
+/// Ids of every sort: with hints, in many alphabets, as long as possible.
 fn all_sorts() -> Vec<String> {
     let plain = (0..400).map(|number| format!("1615{number}"));
     let hints = ["user", "ü", "東京", "a-", "😀"].into_iter().cycle();
@@ -33,7 +33,7 @@ async fn functions_put_each_job_into_the_published_ledger() {
     let many = all.len() as u64;
     for shards in [1, 2, 4, 7, 256, 3] {
         if shards > 1 {
-            // Before that nobody has ever seen the kind.
+            // Before that, the kind is unknown.
             site.client.reshard(&site.kind(), shards).await.unwrap();
         }
         let mut calls = redis::pipe();
@@ -52,7 +52,7 @@ async fn functions_put_each_job_into_the_published_ledger() {
             }
         }
         assert_eq!(found, all.len());
-        // The client looks where it says itself.
+        // The client computes the ledger itself.
         for id in all.iter().step_by(41) {
             assert!(
                 site.client.get(site.key(id)).await.unwrap().is_some(),
@@ -164,7 +164,7 @@ async fn a_layout_of_a_newer_version_and_a_ledger_of_another_mind_are_refused() 
     }
     let _: u64 = site.command(&["DEL", &first]).await;
     site.divide(8).await;
-    // A ledger goes by another layout, which is newer.
+    // One ledger has another, newer layout.
     let mut ids = (0..).map(|id: u32| id.to_string());
     let id = ids.find(|id| shard_of(id, 8) == 3).unwrap();
     let ledgers = site.ledgers("calls").await;
@@ -180,7 +180,8 @@ async fn a_layout_of_a_newer_version_and_a_ledger_of_another_mind_are_refused() 
         assert!(told.contains("run `keyfall get`"), "{told}");
     }
     assert!(site.ledgers("due").await.is_empty(), "nothing was written");
-    // As it is told: by then all go by the newest.
+    // The remedy of the error: a client looks at the kind, and then all ledgers have the newest
+    // layout.
     assert!(site.client.get(&key).await.unwrap().is_none());
     assert_eq!(site.placed(&id, &["x", "EX", "3600"]).await.0, "created");
     assert_eq!(site.client.shards(&kind).await.unwrap(), (4, None));

@@ -16,7 +16,7 @@ impl Site {
         call.await.unwrap();
     }
 
-    /// Makes a pending job one that somebody claimed.
+    /// Turns a pending job into a claimed one.
     async fn lease(&self, id: &str, ends: &str) {
         self.by_hand(id, "ZREM", "due", &[id]).await;
         self.by_hand(id, "ZADD", "leased", &[ends, id]).await;
@@ -62,7 +62,7 @@ const STATES: [&str; 8] = [
     "absent", "pending", "retrying", "running", "stopping", "lapsed", "followed", "dead",
 ];
 
-/// What became of a job that was there, or not.
+/// The state of a job, or `absent`.
 async fn seen(site: &Site, id: &str) -> Option<(JobState, Vec<u8>, bool, bool)> {
     let view = site.client.get(site.key(id)).await.unwrap()?;
     let followed = view.successor_due().is_some();
@@ -169,14 +169,14 @@ async fn get_sees(site: &Site) {
         let told: HashMap<String, String> = redis::from_redis_value(answer).unwrap();
         assert_eq!(told, fields(&view), "{state}");
     }
-    // With headers, of which there is a map in the map.
+    // A job with headers has a map of them within the map.
     let call = site.client.schedule(site.key("headers"), "");
     call.header("a", "1").after(HOUR).await.unwrap();
     let told: HashMap<String, Value> = site.fcall("get", "headers", &[]).await;
     let headers: HashMap<String, String> =
         redis::from_redis_value(told["headers"].clone()).unwrap();
     assert_eq!(headers, HashMap::from([("a".into(), "1".into())]));
-    // What a newer version wrote, and what nobody did.
+    // A record of a newer version, and records that no version wrote.
     site.bring("odd", "pending").await;
     for (record, code) in [
         ("{\"v\":2}\n1\nx", "INCOMPATIBLE"),

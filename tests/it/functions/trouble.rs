@@ -40,7 +40,7 @@ async fn a_taken_trigger_name_is_left_alone_and_reported() {
     assert_eq!(answer[2], Value::BulkString(b"unarmed".to_vec()));
     let value: String = site.command(&["GET", &site.key("1")]).await;
     assert_eq!(value, "foreign");
-    // A ledger with something of somebody else in it is not written to by half.
+    // A call on a ledger with a foreign key writes all or nothing.
     let stats = "keyfall:{fcall:it:job/0}:stats";
     let () = site.command(&["RENAME", stats, "kept"]).await;
     let () = site.command(&["SET", stats, "x"]).await;

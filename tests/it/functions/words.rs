@@ -56,7 +56,7 @@ async fn functions_take_the_time_words_of_set() {
         let trigger: u64 = site.command(&["PEXPIRETIME", &site.key(word)]).await;
         assert_eq!(trigger, due);
     }
-    // The past is now, as everywhere.
+    // A past time means now, as in all calls.
     for when in [["EXAT", "1"], ["PX", "0"]] {
         let (_, due) = site.placed(when[0], &["", when[0], when[1]]).await;
         assert_about(SystemTime::UNIX_EPOCH + ms(due.unwrap()), Duration::ZERO);
@@ -117,7 +117,7 @@ async fn a_wrong_call_is_refused_with_the_remedy_and_writes_nothing() {
             assert!(error.contains("takes one key: FCALL"), "{error}");
         }
     }
-    // A text of any bytes cannot spoil the line that tells of it.
+    // A text of any bytes cannot break the line of the error.
     let told = site.refused("schedule", "a:\r\nb", &["x", "EX", "1"]).await;
     assert!(told.contains("\"a:??b\" is not a job key"), "{told}");
     let kinds: u64 = site.command(&["HLEN", "keyfall:kinds"]).await;
@@ -139,7 +139,7 @@ async fn functions_and_clients_accept_the_same_keys() {
         keys.push(format!("a:b:{name}:d").into());
         keys.push(format!("a:b:c:{name}").into());
     }
-    // Every character of the first pages, and those beside which rules begin and end.
+    // Every character of the first pages, and the characters at the borders of the rules.
     let odd = [
         0x1680, 0x2000, 0x200A, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xD7FF, 0xE000,
     ];
@@ -152,7 +152,7 @@ async fn functions_and_clients_accept_the_same_keys() {
             keys.push(format!("a:b{c}:c:d").into());
         }
     }
-    // What is no UTF-8: cut short, overlong, surrogates, too large, a tail alone.
+    // Invalid UTF-8: cut short, overlong, surrogates, too large, a lone continuation byte.
     for bytes in [
         &b"\xc3"[..],
         b"\xe2\x82",

@@ -1,4 +1,4 @@
-//! Each call on one job, and each problem that it can be answered with.
+//! Each call on one job, and each of its errors.
 
 use keyfall::{JobState, Outcome, Router};
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ async fn a_job_is_scheduled_viewed_changed_and_cancelled() {
     assert_eq!(fired["key"], key);
     let (status, cancelled) = daemon.call("DELETE", &path).await;
     assert_eq!((status, &cancelled["running"]), (200, &json!(false)));
-    // Calls may be repeated: the second says that there is nothing left to do.
+    // Calls may be repeated: the answer to the second says that nothing is left to do.
     assert_problem(&daemon.call("DELETE", &path).await, 404, "job_absent", NONE);
     site.assert_balanced().await;
 }
@@ -293,7 +293,7 @@ async fn all_attempts_share_an_idempotency_key_and_the_next_job_has_another() {
             keys.push(job["idempotency_key"].as_str().unwrap().to_owned());
             let again = json!({"error": "closed", "after": "0s"});
             match attempt {
-                // Nobody says how it ended, and its lease lapses.
+                // The consumer does not end the job, and its lease lapses.
                 1 => {}
                 2 => assert_eq!(daemon.settle("fail", job, again).await, "pending"),
                 _ => assert_eq!(daemon.settle("finish", job, json!({})).await, "done"),
@@ -340,7 +340,7 @@ async fn dead_letters_are_shown_requeued_and_deleted() {
         "letter_absent",
         NONE,
     );
-    // Without its number, a call that is repeated would take another letter.
+    // Without the number of the letter, a repeated call would take another letter.
     let unnumbered = daemon.send("POST", &path, json!({})).await;
     assert_eq!(unnumbered.0, 400, "{unnumbered:?}");
 

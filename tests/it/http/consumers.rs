@@ -1,5 +1,5 @@
-//! Consumers that go away, at every step: no job is lost, and jobs that they have not received
-//! go back at once, without an attempt being counted.
+//! Consumers that go away at every step: no job is lost, and jobs that they have not received go
+//! back at once and count no attempt.
 
 use keyfall::{JobState, NewJob};
 use keyfall_testing::proxies::FreezingProxy;
@@ -16,7 +16,7 @@ use crate::site::{Site, ms};
 /// lapsed.
 const LONG: [&str; 2] = ["--worker-lease", "1h"];
 
-/// A consumer whose connection a test has in its own hands.
+/// A consumer whose connection the test controls.
 struct Raw(TcpStream);
 
 impl Raw {
@@ -39,17 +39,17 @@ impl Raw {
         Raw(stream)
     }
 
-    /// Dies as a process does whose host is switched off: whatever comes is answered with a reset.
+    /// Dies like a process whose host is switched off: all further data is answered with a reset.
     fn cut(self) {
         self.0.set_zero_linger().unwrap();
     }
 
-    /// Says that it will ask nothing more, and reads what comes still: the jobs, if it was the
-    /// whole answer.
+    /// Closes its side for writing, and reads the rest: returns the jobs if the whole answer
+    /// arrived.
     async fn stopped(mut self) -> Option<Vec<Value>> {
         self.0.shutdown().await.unwrap();
         let mut all = Vec::new();
-        // Cut off is closed, too.
+        // A reset also ends the connection.
         let _ = timeout(PATIENCE, self.0.read_to_end(&mut all))
             .await
             .expect("it is closed");
@@ -75,7 +75,7 @@ impl Raw {
     }
 }
 
-/// All jobs of this site are pulled, so many, each in its first attempt; and they are finished.
+/// Pulls and finishes all jobs of this site: this number, each in its first attempt.
 async fn all_come_again(site: &Site, daemon: &Daemon, count: usize) {
     let mut come = 0;
     while come < count {
@@ -115,7 +115,7 @@ async fn consumers_cut_off_while_waiting_get_no_job() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumers_cut_off_between_claim_and_answer_cost_only_a_hand_back() {
-    /// By this the proxy knows the reply to the claim.
+    /// The proxy recognizes the reply to the claim by this text.
     const MARK: &str = "the job as it was claimed";
     let (redis, site) = own_redis("http-cut-claim").await;
     let proxy = FreezingProxy::to(&redis).await;
@@ -129,7 +129,7 @@ async fn consumers_cut_off_between_claim_and_answer_cost_only_a_hand_back() {
             (site.stats().await.leased == 1).then_some(())
         })
         .await;
-        // The daemon does not know that, and learns of it when the consumer is gone.
+        // The daemon learns of the claim only when the consumer is gone.
         raw.cut();
         proxy.thaw();
         eventually("it is handed back", async || {
@@ -165,8 +165,8 @@ async fn consumers_cut_off_within_an_answer_have_none_of_its_jobs() {
     site.assert_balanced().await;
 }
 
-/// Wherever an answer gets stuck, be it a byte before its end: it is handed out, or its jobs go
-/// back. The size of the buffers of a connection is found by trying.
+/// An answer can get stuck anywhere, even a byte before its end: it is handed out, or its jobs go
+/// back. The test finds the size of the buffers of a connection by trying.
 #[tokio::test]
 async fn an_answer_is_handed_out_exactly_with_its_last_byte() {
     let site = Site::new("http-cut-end").await;
@@ -181,7 +181,7 @@ async fn an_answer_is_handed_out_exactly_with_its_last_byte() {
         }
         let raw = Raw::pulling(&daemon, 3).await;
         raw.answered().await;
-        // Until nothing more moves.
+        // Until no more data moves.
         sleep(ms(30)).await;
         let rest = match raw.stopped().await {
             Some(jobs) => {
@@ -202,8 +202,8 @@ async fn an_answer_is_handed_out_exactly_with_its_last_byte() {
     site.assert_balanced().await;
 }
 
-/// A consumer that stops as the Python example does never leaves a job to its lease: either it
-/// has the whole answer, or its jobs go back.
+/// A consumer that stops like the Python example never leaves a job to its lease: either it has the
+/// whole answer, or its jobs go back.
 #[tokio::test]
 async fn a_consumer_that_stops_well_has_its_jobs_or_returns_them() {
     let site = Site::new("http-cut-race").await;
@@ -238,7 +238,8 @@ async fn the_leases_of_gone_consumers_lapse_and_others_get_the_jobs() {
         let [job] = &daemon.pull(1, "30s").await[..] else {
             panic!("no job");
         };
-        // One dies at once; one after it has extended; one after it has failed.
+        // One consumer dies at once, one after it has extended its lease, and one after it has
+        // failed its job.
         match id {
             "extended" => {
                 let extended = daemon.settle("extend", job, json!({"by": "3s"}));
@@ -250,13 +251,13 @@ async fn the_leases_of_gone_consumers_lapse_and_others_get_the_jobs() {
             }
             _ => {}
         }
-        // The job comes to somebody else, and counts another attempt.
+        // The job goes to another consumer, and counts another attempt.
         let [job] = &daemon.pull(1, "30s").await[..] else {
             panic!("{id} does not come again: {:?}", site.stats().await);
         };
         assert_eq!(job["attempt"], 2, "{job}");
         if id == "cut" {
-            // Cut off before it knows whether its finish has come.
+            // The consumer is cut off before the answer to its finish.
             let body = json!({"leases": [job["lease"]]}).to_string();
             Raw::sending(&daemon, "/v1/leases/finish", &body)
                 .await

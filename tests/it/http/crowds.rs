@@ -1,4 +1,4 @@
-//! Very many connections, very many jobs, and more daemons than one.
+//! Very many connections, very many jobs, and several daemons.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -16,8 +16,9 @@ use super::Daemon;
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{Site, ms};
 
-/// Returns when the daemon has used next to no CPU for a while, some ticks of a hundredth of a
-/// second for its beats and for what others have expire: then all who wait have been heard.
+/// Returns when the daemon has used next to no CPU for a while, apart from a few ticks for its
+/// heartbeats and for expired keys of other tests: then it has read the requests of all waiting
+/// consumers.
 async fn is_idle(daemon: &Daemon) {
     let stat = format!("/proc/{}/stat", daemon.process.child.id());
     let used = || {
@@ -46,14 +47,14 @@ async fn due_now(site: &Site, count: usize) {
     }
 }
 
-/// What a consumer has finished, and whether it was told that there is no more. If not, it asked
-/// in the moment of a stop.
+/// The jobs that a consumer has finished, and whether it was told that there are no more. If not,
+/// its request met a stop.
 struct Consumed {
     keys: Vec<String>,
     was_told: bool,
 }
 
-/// Pulls and finishes until nothing arrives any more, or the daemon stops.
+/// Pulls and finishes jobs until no job comes, or the daemon stops.
 async fn consumes(http: Client, url: String, most: usize, wait: &str) -> Consumed {
     let mut keys = Vec::new();
     loop {
@@ -78,7 +79,7 @@ async fn consumes(http: Client, url: String, most: usize, wait: &str) -> Consume
     }
 }
 
-/// Says of each lease that its job is done, as often as it takes.
+/// Finishes the job of each lease, and repeats the call as often as necessary.
 async fn finish(http: &Client, url: &str, mut leases: Vec<&Value>) {
     let mut said = "done";
     while !leases.is_empty() {
@@ -95,12 +96,12 @@ async fn finish(http: &Client, url: &str, mut leases: Vec<&Value>) {
             }
         }
         leases = again;
-        // It may have come through.
+        // The call may have got through.
         said = "gone";
     }
 }
 
-/// So many of them, at these daemons in turn.
+/// Starts this number of consumers, at these daemons in turn.
 fn consumers(
     daemons: &[&Daemon],
     count: usize,
@@ -116,14 +117,14 @@ fn consumers(
     set
 }
 
-/// The keys of all, all of whom are told.
+/// The keys that all consumers finished. Each consumer was told the end.
 async fn finished(consumers: JoinSet<Consumed>) -> Vec<String> {
     let all = consumers.join_all().await;
     assert!(all.iter().all(|one| one.was_told));
     all.into_iter().flat_map(|one| one.keys).collect()
 }
 
-/// Each of so many jobs is among them, and none twice.
+/// Each of this number of jobs is among the keys, and none twice.
 fn assert_each_once(seen: &[String], count: usize) {
     let different: HashSet<&String> = seen.iter().collect();
     assert_eq!((seen.len(), different.len()), (count, count));
@@ -135,7 +136,7 @@ async fn a_thousand_waiting_consumers_get_each_job_once() {
     const WAITING: usize = 1000;
     const JOBS: usize = 3000;
     let site = Site::new("http-thousand").await;
-    // The limits that services are usually started with.
+    // The usual limits of services.
     let mut command = Command::new("sh");
     let inner = Daemon::command(&site, &["--http-access-log=false"]);
     command.args(["-c", "ulimit -S -n 256; exec \"$@\"", "sh"]);
@@ -265,7 +266,7 @@ async fn consumers_that_come_and_go_lose_nothing() {
     const JOBS: usize = 2000;
     let site = Site::new("http-churn").await;
     let daemon = Daemon::with(&site, &["--http-access-log=false", "--worker-lease", "1s"]);
-    // However often their consumers die, or are too slow for their leases.
+    // The jobs must bear any number of consumers that die or are too slow for their leases.
     let jobs = site
         .keys(JOBS)
         .map(|key| NewJob::new(key, &"x".repeat(200)).attempts(1_000_000));
@@ -281,7 +282,7 @@ async fn consumers_that_come_and_go_lose_nothing() {
             while (client.stats(&kind).await.unwrap().done as usize) < JOBS {
                 let call = http.post(format!("{url}/v1/pull"));
                 let call = call.json(&json!({"max": 20, "wait": "2s"})).send();
-                // Dropped on its way, as often as not.
+                // The pull is often dropped on its way.
                 let patience = match rand::random() {
                     true => ms(rand::random_range(0..300)),
                     false => PATIENCE,
@@ -295,7 +296,7 @@ async fn consumers_that_come_and_go_lose_nothing() {
                 };
                 let jobs = answer["jobs"].as_array().unwrap();
                 if jobs.is_empty() || number % 5 == 0 && rand::random() {
-                    // It dies with them.
+                    // The consumer dies with its jobs.
                     continue;
                 }
                 let leases: Vec<&Value> = jobs.iter().map(|job| &job["lease"]).collect();

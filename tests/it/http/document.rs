@@ -1,4 +1,4 @@
-//! Document, router and manual agree.
+//! The OpenAPI document, the router and the manual agree.
 
 use std::collections::BTreeSet;
 

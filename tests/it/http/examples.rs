@@ -1,4 +1,4 @@
-//! The examples in other languages, run as their readers would run them.
+//! The examples in other languages, run in the way of their readers.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::examples::assert_in_order;
 use crate::runs::eventually;
 use crate::site::Site;
 
-/// An example, with the daemon and the app that it is for.
+/// Runs an example with this daemon and app.
 fn example(interpreter: &str, name: &str, daemon: &Daemon, site: &Site) -> TalkingProcess {
     let found = Command::new(interpreter).arg("--version").output();
     assert!(
@@ -32,7 +32,7 @@ fn example(interpreter: &str, name: &str, daemon: &Daemon, site: &Site) -> Talki
     TalkingProcess::spawn(command)
 }
 
-/// The lines until all of these have come.
+/// The printed lines, until all of these have come.
 fn until(process: &TalkingProcess, all: &[&str]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     while !all.iter().all(|one| lines.iter().any(|line| line == one)) {
@@ -41,7 +41,7 @@ fn until(process: &TalkingProcess, all: &[&str]) -> Vec<String> {
     lines
 }
 
-/// Four orders are delivered, each as its shop would have it, and none is left.
+/// Four orders are delivered, each as its shop answers, and no order is left.
 async fn delivers(interpreter: &str, name: &str, app: &str) {
     let site = Site::new(app).await;
     let daemon = Daemon::start(&site);
@@ -64,7 +64,7 @@ async fn delivers(interpreter: &str, name: &str, app: &str) {
     assert_eq!((stats.done, stats.requeued), (4, 1), "{stats:?}");
     assert_eq!(stats.pending + stats.leased + stats.dead, 0, "{stats:?}");
 
-    // It stops while it waits, and takes nothing with it.
+    // The example stops while it waits, and holds no job.
     assert_eq!(process.stop(), ["stopped"]);
     let key = format!("{kind}:45");
     site.client.schedule(&key, "").await.unwrap();

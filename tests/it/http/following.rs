@@ -12,7 +12,7 @@ use super::{Daemon, assert_problem, read};
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site};
 
-/// By when it must hold: within a second, and as much as a busy machine may need.
+/// The time limit for a change to take effect: a second, and as much as a busy machine may need.
 const SOON: Duration = Duration::from_secs(6);
 
 /// The lines of a tail.
@@ -27,7 +27,7 @@ impl Lines {
         Lines::of(daemon.request("GET", &path).send().await.unwrap())
     }
 
-    /// The first line is there at once.
+    /// The first line comes at once.
     fn of(answer: Response) -> Self {
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["content-type"], "application/x-ndjson");
@@ -37,7 +37,7 @@ impl Lines {
         }
     }
 
-    /// The next line; none at the end.
+    /// The next line; `None` at the end.
     async fn any(&mut self) -> Option<Value> {
         loop {
             if let Some((line, rest)) = self.got.split_once('\n') {
@@ -51,7 +51,7 @@ impl Lines {
         }
     }
 
-    /// What happened next: the word, and the key.
+    /// The next change: its word, and the key.
     async fn happened(&mut self) -> (String, String) {
         loop {
             let line = self.any().await.expect("it goes on");
@@ -63,7 +63,7 @@ impl Lines {
         }
     }
 
-    /// Why it ended.
+    /// The reason why the tail ended.
     async fn ended(&mut self) -> Value {
         while let Some(line) = self.any().await {
             if let Some(problem) = line.get("ended") {
@@ -179,7 +179,7 @@ async fn what_a_tail_or_an_overview_cannot_be_asked_names_the_parameter() {
             "limit",
             "from 1 to 256",
         ),
-        // Such a page would have no next one, however many kinds there are.
+        // After an empty page there could be no next page, however many kinds there are.
         (
             "overview?limit=0",
             "invalid_request",
@@ -208,7 +208,7 @@ async fn a_tail_ends_with_the_token_and_with_the_daemon() {
     let other = token.another("read");
     let daemon = token.daemon_with(&site, &[]);
     let get = |bearer: &str, path: &str| daemon.request("GET", path).bearer_auth(bearer).send();
-    // Of others it tells nothing.
+    // The tail does not report other jobs.
     for path in ["/v1/tail", "/v1/tail?prefix=http-tail-e", "/v1/overview"] {
         let answer = read(get(&token.bearer, path).await.unwrap()).await;
         assert_problem(&answer, 403, "forbidden", Value::Null);
@@ -318,7 +318,7 @@ async fn an_overview_has_a_page_of_kinds_and_the_named_kinds() {
     assert_eq!(names(&seen), kinds[1..]);
     assert!(seen.get("next").is_none(), "{seen}");
 
-    // Due jobs have been due for a while.
+    // Overdue jobs have been due for a measurable time.
     site.client
         .fire_now(format!("{}:1", kinds[0]))
         .await
@@ -349,8 +349,8 @@ async fn a_job_without_a_route_is_scheduled_with_a_warning() {
         let detail = warning["detail"].as_str();
         warning["code"] == "unrouted" && detail.is_some_and(|detail| detail.starts_with(&said))
     };
-    // On a machine that is busy, the routes are not read in time, or the daemon's heartbeat is late:
-    // then there is no warning, or another.
+    // On a busy machine the routes are not read in time, or the daemon's heartbeat is late: then
+    // there is no warning, or another one.
     eventually("its own route is known", async || {
         let answer = put(&site.key(1)).await;
         answer.get("warnings").is_none().then_some(())
@@ -378,7 +378,7 @@ async fn a_job_without_a_route_is_scheduled_with_a_warning() {
 #[tokio::test]
 async fn a_tail_that_is_read_slowly_takes_little_memory_however_much_happens() {
     const TAILS: u64 = 4;
-    // One read of entries is a mebibyte; what they tell of, job by job, is a hundred.
+    // One read of entries is a mebibyte; its lines, job by job, are a hundred.
     const MOST: u64 = TAILS * 8 * 1024 * 1024;
     let site = Site::new("http-tail-crowds").await;
     let daemon = Daemon::start(&site);
@@ -402,7 +402,7 @@ async fn a_tail_that_is_read_slowly_takes_little_memory_however_much_happens() {
     }
     let grown = daemon.process.memory("VmHWM:") - before;
     assert!(grown < MOST, "{grown} bytes");
-    // Job by job, in order, to those who go on reading.
+    // Clients that go on reading get the changes job by job, in order.
     for number in 1..1000 {
         let key = site.key(100 + number % 250);
         assert_eq!(tails[0].happened().await.1, key);

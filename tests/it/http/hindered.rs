@@ -1,4 +1,4 @@
-//! A Redis that answers and refuses work, as the HTTP API reports it.
+//! A Redis that answers but refuses work, and the errors of the HTTP API for it.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::site::Site;
 
 const NONE: Value = Value::Null;
 
-/// A daemon whose worker is at work: one that starts now would refuse this Redis, and end.
+/// A daemon with a running worker: a daemon that starts now would refuse this Redis, and end.
 async fn at_work(site: &Site) -> Daemon {
     let daemon = Daemon::start(site);
     eventually("the worker hears", async || {

@@ -1,4 +1,4 @@
-//! Kinds that are dropped, and how many may begin.
+//! Dropped kinds, and the limit of new kinds.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ async fn only_an_empty_kind_is_dropped() {
     assert_eq!(dropped, (200, json!({"kind": site.kind()})));
     let absent = daemon.call("GET", &path).await;
     assert_problem(&absent, 404, "kind_absent", Value::Null);
-    // And it comes again.
+    // A schedule creates the kind again.
     let job = format!("/v1/jobs/{key}");
     let put = daemon.send("PUT", &job, json!({"after": "1h"})).await;
     assert_eq!(put.0, 201);
@@ -55,7 +55,8 @@ async fn the_number_of_new_kinds_is_limited() {
         "{refused:?}"
     );
     assert_eq!(refused.1["retryable"], true);
-    // Existing kinds continue, also by a batch, and a kind that others have begun is not new.
+    // Existing kinds continue, also in a batch, and a kind that another client has begun is not
+    // new.
     let begun = format!("{}:it:kind4:1", site.app);
     site.client.schedule(&begun, &1).after(HOUR).await.unwrap();
     assert_eq!(put(4, 2).await.0, 201);

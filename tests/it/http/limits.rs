@@ -27,7 +27,7 @@ const NONE: Value = Value::Null;
 async fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let read = timeout(PATIENCE, stream.read_to_end(&mut all)).await;
-    // Cut off is closed, too.
+    // A reset also ends the connection.
     let _ = read.expect("it is closed");
     all
 }
@@ -41,10 +41,10 @@ async fn a_large_body_is_refused_wherever_its_size_shows() {
     assert_eq!(daemon.send("PUT", &path, payload(9_900)).await.0, 201);
     let too_large = daemon.send("PUT", &path, payload(10_000)).await;
     assert_problem(&too_large, 413, "payload_too_large", NONE);
-    // Larger than any buffer between: the client sends for a while, and reads the answer then.
+    // Larger than all buffers on the way: the client sends for a while, and then reads the answer.
     let too_large = daemon.send("PUT", &path, payload(8_000_000)).await;
     assert_problem(&too_large, 413, "payload_too_large", NONE);
-    // Without its length being said before.
+    // The length is not announced.
     let parts = stream::repeat_with(|| Ok::<_, std::io::Error>("x".repeat(1_000))).take(20);
     let request = daemon.request("PUT", &path).body(Body::wrap_stream(parts));
     let too_large = read(request.send().await.unwrap()).await;
@@ -77,7 +77,7 @@ async fn a_client_that_sends_no_request_is_cut_off() {
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     assert!(answer.contains("\"body_timeout\""), "{answer}");
 
-    // A batch that stalls is answered as far as it came.
+    // A batch that stalls is answered up to its last complete line.
     let line = format!("{}\n", json!({"call": "cancel", "key": site.key("a")}));
     let lines = stream::iter([Ok::<_, std::io::Error>(line)]).chain(stream::pending());
     let request = daemon
@@ -125,7 +125,7 @@ async fn a_client_that_does_not_read_is_cut_off() {
         .write_all(request.repeat(10).as_bytes())
         .await
         .unwrap();
-    // Its place is free again.
+    // The place of the connection is free again.
     eventually("there is room", async || {
         let answer = daemon.request("GET", "/livez").send().await.ok()?;
         (answer.status() == 204).then_some(())
@@ -192,7 +192,7 @@ async fn a_client_beyond_its_rate_is_told_when_to_retry() {
     let refused = read(refused).await;
     assert_problem(&refused, 429, "rate_limited", NONE);
     assert_eq!(refused.1["retryable"], true);
-    // Whether it lives may be asked at any time.
+    // The health calls are open at any time.
     for _ in 0..10 {
         assert_eq!(daemon.call("GET", "/livez").await.0, 204);
     }
@@ -215,7 +215,7 @@ async fn a_request_keeps_its_id_and_is_logged() {
     };
     let answer = ask("trace-17").await.unwrap();
     assert_eq!(answer.headers()["x-request-id"], "trace-17");
-    // One that could be mistaken for something else in a log is replaced.
+    // An id that a log could misread is replaced.
     let answer = ask("two words").await.unwrap();
     assert_eq!(answer.headers()["x-request-id"].len(), 32);
     daemon.process.stop();
@@ -232,7 +232,7 @@ async fn a_request_keeps_its_id_and_is_logged() {
     site.assert_balanced().await;
 }
 
-/// Whether who trusts this certificate, and no other, is served.
+/// Whether a client that trusts only this certificate is served.
 async fn trusts(daemon: &Daemon, cert: &str) -> bool {
     let mut roots = RootCertStore::empty();
     roots
@@ -283,7 +283,7 @@ async fn the_daemon_serves_https() {
     );
     assert!(daemon.url.starts_with("https://"));
 
-    // Their names are the same, and only the certificate tells them apart.
+    // The two have the same name, and differ only in the certificate.
     assert!(trusts(&daemon, cert).await);
     let other = std::fs::read(cert).unwrap();
     let renewed = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -322,7 +322,8 @@ async fn calls_from_web_pages_are_refused_without_tokens() {
     for (name, value) in [
         ("origin", "http://evil.example"),
         ("origin", "null"),
-        // A name that leads here since a moment: to its page, this is its own site.
+        // A name that was pointed at this machine a moment ago: to its page, this daemon is its own
+        // site.
         ("host", "evil.example:9276"),
     ] {
         let refused = read(put().header(name, value).send().await.unwrap()).await;
@@ -420,8 +421,8 @@ async fn an_answer_whose_jobs_were_returned_is_broken_off() {
         if length > MORE_THAN_BUFFERS_HOLD {
             break stream;
         }
-        // The first jobs were claimed one by one, and went alone. They are this consumer's, since
-        // the system took all of the answer: to drop the connection would not give them back.
+        // The first jobs were claimed and sent one by one. They belong to this consumer, since the
+        // system took the whole answer: dropping the connection would not give them back.
         let mut answer = vec![0; length];
         stream.read_exact(&mut answer).await.unwrap();
         let answer: Value = serde_json::from_slice(&answer).unwrap();
@@ -444,7 +445,7 @@ async fn an_answer_whose_jobs_were_returned_is_broken_off() {
     site.assert_balanced().await;
 }
 
-/// A batch comes as fast as its jobs may, and a pull hands out as many.
+/// The rate limits the lines of a batch, and the jobs of a pull.
 #[tokio::test]
 async fn jobs_count_as_requests() {
     let site = Site::new("http-rate-jobs").await;
@@ -459,7 +460,7 @@ async fn jobs_count_as_requests() {
     let answer = request.send().await.unwrap();
     assert_eq!(answer.status(), 200);
     let text = answer.text().await.unwrap();
-    // Five at once, the others one by one.
+    // Five lines come at once, the others one by one.
     assert!(began.elapsed() >= std::time::Duration::from_millis(2900));
     let statuses = text.lines().map(|line| {
         let answer: Value = serde_json::from_str(line).unwrap();

@@ -366,7 +366,7 @@ async fn instances_and_unrouted_kinds_are_listed() {
     })
     .await;
     assert_eq!(instance["pid"], daemon.process.child.id());
-    // On a machine that is busy, one that lives may be missing for a while.
+    // On a busy machine, a live instance may be missing for a while.
     let route = eventually("its route is there", async || {
         let routes = daemon.get("/v1/routes").await;
         let mut routes = routes["routes"].as_array().unwrap().clone();

@@ -6,7 +6,7 @@ use super::Daemon;
 use crate::runs::eventually;
 use crate::site::Site;
 
-/// The value of a line that begins so.
+/// The value of the line with this beginning.
 fn value(text: &str, line: &str) -> Option<f64> {
     let mut lines = text.lines();
     let found = lines.find_map(|it| it.strip_prefix(line))?;
@@ -54,7 +54,7 @@ async fn the_ends_of_jobs_are_counted() {
     let text = eventually("all is counted", async || {
         let text = scraped(&daemon).await;
         let overdue = value(&text, &of_kind("overdue", ""))?;
-        // On a machine that is busy, the daemon itself may be missing for a while.
+        // On a busy machine, the daemon itself may be missing for a while.
         let unrouted = value(&text, &of_kind("unrouted", ""))?;
         (overdue + unrouted == 0.0).then_some(text)
     })

@@ -6,7 +6,7 @@
 //! | [`hindered`] | errors where Redis is full, read-only, of a newer version or denies a right |
 //! | [`kinds`] | dropped kinds, and the limit of new kinds |
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
-//! | [`document`] | document, router and manual agree |
+//! | [`document`] | the OpenAPI document, the router and the manual agree |
 //! | [`following`] | tails, overviews, and warnings about a job |
 //! | [`metrics`] | the metrics, as Prometheus reads them |
 //! | [`traces`] | the trace of a producer continues through every attempt, as a collector sees it |
@@ -59,7 +59,7 @@ impl Daemon {
         Daemon::with(site, &[])
     }
 
-    /// With these flags.
+    /// Starts a daemon with these further flags.
     fn with(site: &Site, flags: &[&str]) -> Self {
         Daemon::spawned(Daemon::command(site, flags))
     }
@@ -78,7 +78,7 @@ impl Daemon {
         let process = TalkingProcess::spawn(command);
         let line = process.line();
         let url = line.strip_prefix("listening on ").unwrap().to_owned();
-        // As `keyfall` does, whose client it is, too. Fails if another test was first.
+        // `keyfall` does the same. It fails if another test was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = Client::builder().timeout(PATIENCE).build().unwrap();
         Daemon { process, url, http }
@@ -112,7 +112,7 @@ impl Daemon {
         answer
     }
 
-    /// Jobs, as many as are due in this time.
+    /// Pulls the jobs that fall due in this time, `most` of them at the most.
     async fn pull(&self, most: usize, wait: &str) -> Vec<Value> {
         let wanted = json!({"max": most, "wait": wait});
         let mut answer = self.post("/v1/pull", wanted).await;
@@ -128,7 +128,7 @@ impl Daemon {
         result.unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
 
-    /// Waits until it holds a pull: only then has it room for a job.
+    /// Waits until the daemon holds a pull: only then does it have room for a job.
     async fn holds_a_pull(&self, site: &Site) {
         eventually("a pull is held", async || {
             let live = site.client.instances().await.unwrap();
@@ -165,7 +165,7 @@ async fn read(response: Response) -> HttpAnswer {
     (status.as_u16(), body)
 }
 
-/// It was refused, with this code and because of this field.
+/// Asserts that the call was refused with this code and field.
 #[track_caller]
 fn assert_problem(answer: &HttpAnswer, status: u16, code: &str, field: impl Into<Value>) {
     let (got, body) = answer;
@@ -174,15 +174,14 @@ fn assert_problem(answer: &HttpAnswer, status: u16, code: &str, field: impl Into
     assert_eq!(body["field"], field.into(), "{body}");
 }
 
-/// A Redis of one's own that is stopped in the middle.
+/// A separate Redis that is stopped in the middle of a call.
 async fn own_redis(app: &str) -> (Embedded, Site) {
     let redis = Embedded::start().await.unwrap();
     let site = Site::at(&redis.url(), app).await;
     (redis, site)
 }
 
-/// A time that is ahead, and not too far: the same one in all of a test run, but for one at the
-/// end of a year.
+/// A time in the near future, the same throughout a test run, except at the end of a year.
 fn next_year() -> String {
     let this = jiff::Timestamp::now().strftime("%Y").to_string();
     format!("{}-06-01T00:00:00.000Z", this.parse::<u32>().unwrap() + 1)

@@ -38,7 +38,7 @@ impl Configured {
         }
     }
 
-    /// Another file, and the signal. Returns when the log has this to say of it.
+    /// Writes another file and sends the signal. Returns when the log has this text.
     async fn reload(&self, routes: &str, said: &str) -> String {
         let before = self.log().len();
         fs::write(&self.file, routes).unwrap();
@@ -60,7 +60,7 @@ impl Configured {
         serde_json::from_value(answer["jobs"].take()).unwrap()
     }
 
-    /// The job that comes.
+    /// The next job.
     async fn one(&self) -> Value {
         let mut jobs = self.pull(1, "40s").await;
         assert_eq!(jobs.len(), 1);
@@ -110,7 +110,7 @@ async fn routes_come_go_and_change_and_a_held_pull_survives() {
 
     let waiting = async { daemon.one().await };
     let reload = async {
-        // It waits by then, or comes when the routes are new.
+        // The pull waits by then, or arrives when the routes are new.
         tokio::time::sleep(super::SECOND / 5).await;
         let new = of("new", "lease = \"90s\"") + &of("same", "concurrency = 1");
         let log = daemon.reload(&new, REPLACED).await;
@@ -126,7 +126,7 @@ async fn routes_come_go_and_change_and_a_held_pull_survives() {
         (&came["key"], &came["lease_ms"]),
         (&json!(key("new")), &json!(90_000))
     );
-    // The route is gone, and the limit of the remaining one counts the jobs that are out.
+    // The old route is gone, and the limit of the remaining one counts the delivered jobs.
     daemon.schedule(&format!("{}:it:same:2", site.app)).await;
     assert!(daemon.pull(10, "300ms").await.is_empty());
     let ended = daemon.end("finish", &held, json!({})).await;
@@ -136,7 +136,7 @@ async fn routes_come_go_and_change_and_a_held_pull_survives() {
     daemon.end("finish", &next, json!({})).await;
     daemon.end("finish", &came, json!({})).await;
 
-    // It comes back, and changes another.
+    // The route comes back, and another one changes.
     let changed = of("new", "lease = \"70s\"") + &of("old", "");
     daemon.reload(&changed, REPLACED).await;
     let came = daemon.one().await;
@@ -246,7 +246,7 @@ async fn a_failure_follows_the_policy_of_the_route() {
     let failed = daemon.end("fail", &second, error.clone()).await;
     assert_eq!(failed["result"], "buried");
 
-    // Its own wins.
+    // The policy of the job wins.
     let own = json!({"retry": "2h 3h"});
     let path = format!("/v1/jobs/{}", site.key("b"));
     assert_eq!(daemon.daemon.send("PUT", &path, own).await.0, 201);
@@ -280,7 +280,7 @@ async fn a_payload_is_as_large_as_its_route_allows() {
     };
     let daemon = Configured::start(&site, &routes("payload_limit = \"1000B\""));
     let of = |kind: &str| format!("{}:it:{kind}:1", site.app);
-    // With its quotes.
+    // The quotes count, too.
     let sized = |bytes: usize| json!("x".repeat(bytes - 2));
     for (kind, fits) in [("small", 1000), ("job", 1 << 20), ("large", 2 << 20)] {
         let path = format!("/v1/jobs/{}", of(kind));
@@ -319,7 +319,7 @@ async fn a_payload_is_as_large_as_its_route_allows() {
         assert_eq!(statuses, [413, 200]);
         site.client.cancel(of(kind)).await.unwrap();
     }
-    // In bytes, and not in letters of Base64.
+    // The limit counts bytes, and not letters of Base64.
     let bytes = json!({"payload_base64": "AAAA".repeat(333)});
     let path = format!("/v1/jobs/{}", of("small"));
     assert_eq!(daemon.daemon.send("PUT", &path, bytes.clone()).await.0, 201);
@@ -344,7 +344,7 @@ async fn the_daemon_logs_its_settings_and_their_sources_without_secrets() {
     .unwrap();
     let log = file.with_extension("log");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
-    // A user without a password takes any.
+    // A user without a password accepts any password.
     let url = format!("{}?user=default&pass=hidden-word", site.url);
     command
         .args(["serve", "--http-listen", "127.0.0.1:0", "--config"])

@@ -18,15 +18,14 @@ use super::{Daemon, own_redis, read};
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{HOUR, Site, assert_about};
 
-/// By when it must hold: within a second, and as much as a busy machine may need.
+/// The time limit for a change to take effect: a second, and as much as a busy machine may need.
 const SOON: Duration = Duration::from_secs(6);
 
 /// With this lease, a job that comes again during a test was given back: its lease cannot have
 /// lapsed.
 const LONG: [&str; 2] = ["--worker-lease", "1h"];
 
-/// How many pulls are held at a time: some have jobs claimed for them before they look whether they
-/// still may.
+/// The number of pulls that are held at a time: some get jobs before they check their rights again.
 const PULLS: usize = 20;
 
 /// The file of tokens, and the first token of it.
@@ -39,12 +38,12 @@ impl Token {
     pub(super) fn make(name: &str, scopes: &str, more: &[&str]) -> Self {
         let folder = Folder::new(name);
         let bearer = Token::bearer(&folder, scopes, more);
-        // Another one, so that the file has one when this is gone.
+        // A second token, so that the file has one when the first is gone.
         Token::bearer(&folder, "read", &[]);
         Token { folder, bearer }
     }
 
-    /// A further one, in the same file.
+    /// A further token in the same file.
     pub(super) fn another(&self, scopes: &str) -> String {
         Token::bearer(&self.folder, scopes, &[])
     }
@@ -80,12 +79,12 @@ impl Token {
         Token::command(&self.folder, &["revoke", id], &[]);
     }
 
-    /// From now on it is good for looking only, and for nothing of this scope.
+    /// Replaces this scope of the token by `read`.
     fn narrow(&self, scope: &str) {
         self.change(scope, "read");
     }
 
-    /// Has the file say something else in one place, which is the first such text.
+    /// Replaces the first such text in the file.
     fn change(&self, from: &str, to: &str) {
         let text = self.folder.read("tokens.toml");
         let changed = text.replacen(&format!("\"{from}\""), &format!("\"{to}\""), 1);
@@ -93,7 +92,7 @@ impl Token {
         self.replace(&changed);
     }
 
-    /// It was good until some time that is far, and is now for so long.
+    /// Moves the distant end of the token to this time from now.
     fn expires_in(&self, time: Duration) {
         let text = self.folder.read("tokens.toml");
         let (before, rest) = text.split_once("expires = \"").expect("it expires");
@@ -102,7 +101,7 @@ impl Token {
         self.replace(&format!("{before}expires = \"{expires}\"{after}"));
     }
 
-    /// In one step: half a file would have no token at all.
+    /// Replaces the file in one step: half a file would have no token at all.
     fn replace(&self, text: &str) {
         self.folder.write("changed.toml", text);
         let paths = ["changed.toml", "tokens.toml"].map(|name| self.folder.path(name));
@@ -142,7 +141,7 @@ impl Batch {
         }
     }
 
-    /// Schedules one more job: how that is answered.
+    /// Schedules one more job; returns the status.
     async fn schedule(&mut self, site: &Site) -> u64 {
         self.sent += 1;
         let line = json!({"call": "schedule", "key": site.key(self.sent), "after": "1h"});
@@ -153,7 +152,7 @@ impl Batch {
         answer["status"].as_u64().unwrap()
     }
 
-    /// Until it is refused with this: how many were accepted.
+    /// Schedules jobs until one is refused with this status; returns the number of accepted jobs.
     async fn until_refused(&mut self, site: &Site, status: u64) -> usize {
         let began = Instant::now();
         loop {
@@ -172,7 +171,7 @@ impl Batch {
     }
 }
 
-/// It had begun when its token was revoked.
+/// Asserts that a request in progress was broken off because its token was revoked.
 #[track_caller]
 fn assert_broken_off(status: u16, problem: &Value) {
     assert_eq!((status, &problem["code"]), (401, &json!("unauthorized")));
@@ -189,7 +188,7 @@ async fn an_open_batch_is_refused_line_by_line_when_its_token_is_revoked() {
     assert_eq!(batch.schedule(&site).await, 201);
     token.revoke();
     let accepted = batch.until_refused(&site, 401).await;
-    // The rest as well, and nothing of it was done.
+    // The rest of the batch is refused as well, and none of it was done.
     assert_eq!(batch.schedule(&site).await, 401);
     assert_eq!(site.stats().await.pending, accepted as u64);
     site.assert_balanced().await;
@@ -229,7 +228,7 @@ async fn a_held_pull_ends_without_a_job_when_its_token_is_revoked() {
     let (status, problem) = read(held.await.unwrap().unwrap()).await;
     assert_broken_off(status, &problem);
     assert!(revoked.elapsed() < SOON, "{:?}", revoked.elapsed());
-    // And a job that falls due in between goes to nobody.
+    // A job that falls due in between goes to no consumer.
     let key = site.key("late");
     site.client.schedule(&key, "").await.unwrap();
     let again = token.shown(daemon.request("POST", "/v1/pull"));
@@ -241,8 +240,8 @@ async fn a_held_pull_ends_without_a_job_when_its_token_is_revoked() {
     site.assert_balanced().await;
 }
 
-/// Pulls are held, their token loses what allows them, and jobs fall due as soon as the daemon
-/// knows: each pull is refused, and the jobs go back.
+/// Pulls are held, their token loses its rights, and jobs fall due as soon as the daemon knows:
+/// each pull is refused, and the jobs go back.
 async fn held_in_vain(
     name: &str,
     more: &[&str],
@@ -260,9 +259,9 @@ async fn held_in_vain(
     let held: Vec<_> = (0..PULLS).map(|_| tokio::spawn(pull("60s"))).collect();
     daemon.holds_a_pull(&site).await;
     lose(&token);
-    // From then on nothing is handed out.
+    // From then on no job is handed out.
     eventually("the daemon knows", async || {
-        // The daemon closes connections that nobody uses, be it while one is taken again.
+        // The daemon closes idle connections, perhaps at the moment in which the client reuses one.
         let answer = pull("0s").await.ok()?;
         (answer.status() == status).then_some(())
     })
@@ -279,8 +278,8 @@ async fn held_in_vain(
     (site, token, daemon)
 }
 
-/// So many jobs wait, and none has lost an attempt. A claim may still be under way that nobody
-/// waits for any more.
+/// This number of jobs wait, and none has lost an attempt. An abandoned claim may still be under
+/// way.
 async fn all_wait(site: &Site, count: usize) {
     eventually("all wait as before", async || {
         let stats = site.stats().await;
@@ -303,7 +302,7 @@ async fn cancel_all(site: &Site) {
     site.assert_balanced().await;
 }
 
-/// Each of so many jobs comes to the bearer of this token in its first attempt, and is finished.
+/// The bearer of this token gets each of this number of jobs in its first attempt, and finishes it.
 async fn all_come_to(bearer: &str, daemon: &Daemon, count: usize) {
     let post = async |path: &str, body: Value| {
         let call = daemon.request("POST", path).bearer_auth(bearer);
@@ -350,7 +349,7 @@ async fn held_pulls_end_without_a_job_when_their_token_is_narrowed_or_expires() 
 async fn jobs_for_held_pulls_of_a_revoked_token_go_to_another_token() {
     let name = "http-held-late";
     let (site, token, daemon) = held_in_vain(name, &[], 401, Token::revoke).await;
-    // One that the daemon learns of as it has learnt of the other.
+    // The daemon learns of this token in the same way.
     let other = token.another("consume");
     eventually("the daemon knows it", async || {
         let call = daemon.request("POST", "/v1/leases/finish");
@@ -365,7 +364,7 @@ async fn jobs_for_held_pulls_of_a_revoked_token_go_to_another_token() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_claimed_for_a_revoked_token_goes_back() {
-    /// By this the proxy knows the reply to the claim.
+    /// The proxy recognizes the reply to the claim by this text.
     const MARK: &str = "the job as it was claimed";
     let (redis, site) = own_redis("http-held-claim").await;
     let proxy = FreezingProxy::to(&redis).await;
@@ -432,12 +431,12 @@ async fn an_answer_with_jobs_is_broken_off_when_its_token_is_revoked() {
     token.revoke();
     eventually("the daemon knows", async || {
         let call = token.shown(daemon.request("GET", "/v1/jobs/count"));
-        // Before, it was the wrong one for that.
+        // Before that, the token lacked the scope for this call.
         (call.send().await.unwrap().status() == 401).then_some(())
     })
     .await;
     let mut rest = Vec::new();
-    // Cut off is closed, too.
+    // A reset also ends the connection.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut rest))
         .await
         .expect("it is closed");
@@ -446,19 +445,19 @@ async fn an_answer_with_jobs_is_broken_off_when_its_token_is_revoked() {
     cancel_all(&site).await;
 }
 
-/// Where a call is when its token is revoked is up to the proxy: it has changed the first of two
-/// kinds, and does not know yet what the second one holds.
+/// The proxy decides at which step the token is revoked: the call has changed the first of two
+/// kinds, and has not read the second yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bulk_call_stops_when_its_token_is_revoked_and_keeps_its_changes() {
-    /// By this the proxy knows the reply that names the job of the second kind.
+    /// The proxy recognizes the reply that names the job of the second kind by this text.
     const MARK: &str = "it-does-not-come-to-this";
     let (redis, site) = own_redis("http-broken-off").await;
     let proxy = FreezingProxy::to(&redis).await;
-    // The daemon has no route for the jobs, so that nothing but the call asks for them.
+    // The daemon has no route for the jobs, so only the call touches them.
     let behind = Site::at(&proxy.url, "http-elsewhere").await;
     let token = Token::make("http-broken-off", "operate", &[]);
     let other = token.another("read");
-    // However long a busy machine takes until the call is broken off: it is not to end before.
+    // The call must not end before it is broken off, however long a busy machine takes.
     let daemon = token.daemon_with(&behind, &["--redis-call-timeout", "60s"]);
     let first = format!("{}:it:first:1", site.app);
     let second = format!("{}:it:second:{MARK}", site.app);
@@ -477,7 +476,7 @@ async fn a_bulk_call_stops_when_its_token_is_revoked_and_keeps_its_changes() {
     let (status, problem) = read(call.await.unwrap().unwrap()).await;
     assert_broken_off(status, &problem);
     proxy.thaw();
-    // The daemon goes on, and that call does not.
+    // The daemon goes on, but not with that call.
     let shown = daemon.request("GET", &format!("/v1/jobs/{second}"));
     let (status, shown) = read(shown.bearer_auth(&other).send().await.unwrap()).await;
     assert_eq!(status, 200, "{shown}");

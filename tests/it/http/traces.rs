@@ -1,4 +1,4 @@
-//! The traces of the daemon, as a collector gets them over OTLP.
+//! The traces of the daemon, as a collector receives them over OTLP.
 
 use std::sync::{Arc, Mutex};
 
@@ -61,7 +61,7 @@ impl Collector {
         self.spans.lock().unwrap().clone()
     }
 
-    /// The spans of this name, in the order of their begin, as soon as there are so many.
+    /// Waits for this number of spans with this name; returns them in the order of their starts.
     async fn named(&self, name: &str, count: usize) -> Vec<Span> {
         eventually(&format!("{count} spans {name}"), async || {
             let mut spans: Vec<Span> = self.all().into_iter().map(|(_, span)| span).collect();
@@ -72,7 +72,7 @@ impl Collector {
         .await
     }
 
-    /// Flags of a daemon that sends its spans here, soon.
+    /// The flags of a daemon that sends its spans here, without a long delay.
     fn flags(&self) -> [String; 2] {
         ["--traces-endpoint".to_owned(), self.url.clone()]
     }
@@ -231,7 +231,7 @@ async fn a_trace_continues_in_another_process() {
         assert_eq!(hex(&run.trace_id), TRACE, "{id}");
         assert_eq!(run.parent_span_id, creation.span_id, "{id}");
     }
-    // Only what others have begun to record is recorded there.
+    // The daemon records only traces that other programs have begun to record.
     for (_, span) in collector.all() {
         assert_eq!(hex(&span.trace_id), TRACE, "{span:?}");
     }
@@ -249,7 +249,7 @@ async fn without_a_collector_jobs_carry_the_trace_of_their_caller() {
     assert_eq!(good.get("tracestate"), Some("shop=1"));
     schedule(&daemon, &site.key("none"), "1h", "00-nonsense").await;
     assert!(headers("none").await.is_empty());
-    // The headers of the job itself are right.
+    // The job keeps its own headers.
     let path = format!("/v1/jobs/{}", site.key("own"));
     let body = json!({"after": "1h", "headers": {"traceparent": "mine"}});
     let request = daemon.request("PUT", &path).header("traceparent", parent());
@@ -261,14 +261,14 @@ async fn without_a_collector_jobs_carry_the_trace_of_their_caller() {
 #[tokio::test]
 async fn a_missing_collector_delays_nothing() {
     let site = Site::new("traces-away").await;
-    // It takes connections and says nothing.
+    // The collector accepts connections and does not answer.
     let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let collector = Collector {
         url: format!("http://{}", hangs.local_addr().unwrap()),
         ..Collector::default()
     };
     let daemon = serve(&site, &collector, &[]);
-    // More than is kept for it.
+    // More spans than the daemon keeps.
     let line = |id| {
         format!(
             "{{\"call\": \"schedule\", \"key\": \"{}\"}}\n",
@@ -287,7 +287,7 @@ async fn a_missing_collector_delays_nothing() {
             .await;
         settled += jobs.len();
     }
-    // It ends all the same, and well.
+    // The daemon ends all the same, with success.
     daemon.process.stop();
     site.assert_balanced().await;
 }
@@ -325,7 +325,7 @@ async fn the_trace_of_a_producer_continues_in_a_worker() {
         assert_eq!(run.parent_span_id, checkout.span_id);
     }
     assert_eq!(links(&runs[1])[1], hex(&runs[0].span_id));
-    // What handlers do is a part of it, jobs that they schedule as well.
+    // The work of handlers is part of the trace, including jobs that they schedule.
     let closing = &collector.named("close", 1).await[0];
     assert_eq!(closing.parent_span_id, runs[1].span_id);
     let follow = collector
