@@ -15,7 +15,8 @@
 --       changed, or found; gone: it was taken away; over: it expired; missed: nobody heard why it
 --       was missing; begun: its job is leased and about to run; heard: the same, and it expired;
 --       asked: the same, and it is to be said if it is missing and is not noted as expired; lost:
---       the same, and that is to cancel its job, unless that was moved)
+--       the same, and that is to cancel its job, unless that was moved), how long ago it was heard
+--       to expire (ms, for over)
 -- Reply {'ok', now µs, answers}, with `unlisted` behind it as that of schedule; or {'stale',
 --       now µs, layout} if this ledger goes by another layout; answers, separated by blanks:
 --       created:due replaced:due succeeds:due   as those of schedule
@@ -32,7 +33,7 @@
 --       changes again. Refused before anything is written while Redis is full, if it would
 --       store anything; the rest works then, too.
 
-local FIXED, HEAD, WIDTH = 8, 5, 4
+local FIXED, HEAD, WIDTH = 8, 5, 5
 local due_key, shadow_key, lease_key = KEYS[1], KEYS[2], KEYS[3]
 local next_key, stats_key, calls_key = KEYS[4], KEYS[5], KEYS[6]
 local adopted_key, history_key = KEYS[7], KEYS[8]
@@ -93,11 +94,11 @@ if refused then
   return refused
 end
 
-local ids, olds, mosts, whys = {}, {}, {}, {}
+local ids, olds, mosts, whys, ages = {}, {}, {}, {}, {}
 for i = 1, (#ARGV - HEAD) / WIDTH do
   local at = HEAD + WIDTH * (i - 1)
-  ids[i], olds[i], mosts[i], whys[i] =
-    ARGV[at + 1], ARGV[at + 2] == '1', tonumber(ARGV[at + 3]), ARGV[at + 4]
+  ids[i], olds[i], mosts[i], whys[i], ages[i] =
+    ARGV[at + 1], ARGV[at + 2] == '1', tonumber(ARGV[at + 3]), ARGV[at + 4], tonumber(ARGV[at + 5])
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
@@ -236,6 +237,19 @@ local function drop(i, id, why)
   end
 end
 
+-- Whether the key was heard to expire before its present job was adopted: then an earlier key of
+-- this name expired. An instance may look late, for another one that is gone.
+local function is_outdated(i)
+  local successor = leases[i] and successors[i]
+  local current = successor and select(2, split_successor(successor)) or records[i]
+  if not current then
+    return false
+  end
+  local _, steps = split_record(current)
+  local adopted_at = tonumber(string.match(steps, '^%d+'))
+  return adopted_at and adopted_at > now_ms - ages[i] and adopted_at <= now_ms
+end
+
 -- The key is missing. Only some of the reasons to look tell what that means.
 local function miss(i, id, why)
   local known, due = tonumber(expiries[i] or nil), tonumber(dues[i] or nil)
@@ -282,7 +296,11 @@ for i, id in ipairs(ids) do
       drop(i, id, 'key lasting')
     else
       local had_time = type(all) == 'number' and redis.call('DBSIZE') < all
-      miss(i, id, had_time and 'over' or whys[i])
+      if whys[i] == 'over' and is_outdated(i) then
+        answers[i] = 'absent'
+      else
+        miss(i, id, had_time and 'over' or whys[i])
+      end
     end
   end
 end

@@ -1,6 +1,6 @@
 -- A record is three parts: `header JSON \n accepted-ms step@ms step@ms … \n payload`. Scripts
 -- hand the header on, or replace it by one that a caller composed; all they put in is when a job was
--- accepted, and all they read is whether it was adopted.
+-- accepted, and all they read is that, and whether it was adopted.
 
 -- The number of last steps that a record keeps.
 local STEPS = 8

@@ -18,8 +18,8 @@ pub(crate) enum Why {
     Seen,
     /// It was deleted.
     Gone,
-    /// It expired.
-    Over,
+    /// It expired, by an event that was heard then.
+    Over(Instant),
     /// The search found it missing, and no event has said why.
     Missed,
     /// Its job is leased and about to run.
@@ -38,12 +38,20 @@ impl Why {
         match self {
             Why::Seen => "seen",
             Why::Gone => "gone",
-            Why::Over => "over",
+            Why::Over(_) => "over",
             Why::Missed => "missed",
             Why::Begun => "begun",
             Why::Asked => "asked",
             Why::Heard => "heard",
             Why::Lost => "lost",
+        }
+    }
+
+    /// How long ago its expiry was heard, in ms.
+    fn age(self) -> u128 {
+        match self {
+            Why::Over(heard) => heard.elapsed().as_millis(),
+            _ => 0,
         }
     }
 }
@@ -120,6 +128,7 @@ impl Ledger {
             let is_old = layout.place_of(key.id()) != place;
             cmd.arg(key.id()).arg(u8::from(is_old));
             cmd.arg(most(key)).arg(why.to_arg());
+            cmd.arg(why.age().to_string());
         }
         let answers = self.eval_items(&ADOPT, &cmd, items.len(), until).await?;
         self.meter().adopted(counted::adopted(&answers));

@@ -1,6 +1,6 @@
 //! `adopt.lua`: plain commands on keys create and change jobs.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::support::{
     Bench, HOUR, LATER, PENDING, State, after, bury, due_of, later, soon, word, words,
@@ -14,6 +14,11 @@ use State::*;
 use Why::{Asked, Begun, Gone, Heard, Lost, Missed, Over, Seen};
 
 const MOST: usize = 1024;
+
+/// Its expiry was heard just now.
+fn over() -> Why {
+    Over(Instant::now())
+}
 
 impl Bench {
     async fn adopt_all(&self, ids: &[(&str, Why)]) -> Vec<&'static str> {
@@ -139,16 +144,15 @@ async fn a_key_that_is_persisted_or_deleted_cancels_its_job() {
     }
     assert_eq!(bench.counted("cancelled").await, 6);
     // No reason to look says that these keys were taken away.
-    for why in [Seen, Over, Begun] {
-        let id = format!("{why:?}");
-        bench.adopted(&id).await;
-        bench.theirs("DEL", &id, &[]).await;
-        let answer = bench.adopt(&id, why).await;
-        match why {
-            Over => assert_eq!(word(answer), "moved"),
-            _ => assert_eq!(answer, Word::Absent, "{id}"),
-        }
-        assert!(matches!(bench.state(&id).await, Pending | Due), "{id}");
+    for (id, why) in [("seen", Seen), ("over", over()), ("begun", Begun)] {
+        bench.adopted(id).await;
+        bench.theirs("DEL", id, &[]).await;
+        let (why, answer) = match why {
+            Over(_) => (over(), "moved"),
+            _ => (why, "absent"),
+        };
+        assert_eq!(word(bench.adopt(id, why).await), answer, "{id}");
+        assert!(matches!(bench.state(id).await, Pending | Due), "{id}");
     }
     bench.balanced().await;
 }
@@ -173,13 +177,13 @@ async fn a_job_whose_key_is_missing_after_its_time_runs() {
 async fn keys_do_not_cancel_jobs_that_were_scheduled_by_other_means() {
     let bench = Bench::new().await;
     bench.schedule("ours", after(HOUR)).await;
-    for why in [Seen, Over, Begun] {
+    for why in [Seen, over(), Begun] {
         assert_eq!(bench.adopt("ours", why).await, Word::Same, "{why:?}");
     }
     let trigger: String = bench.ask(&["GET", &bench.key("ours").to_string()]).await;
     assert_eq!(trigger, MARKER);
     bench.theirs("DEL", "ours", &[]).await;
-    for why in [Seen, Gone, Over, Begun, Asked, Heard, Lost] {
+    for why in [Seen, Gone, over(), Begun, Asked, Heard, Lost] {
         assert_eq!(bench.adopt("ours", why).await, Word::Absent, "{why:?}");
     }
     bench.theirs("SET", "ours", &["lasting"]).await;
@@ -194,14 +198,14 @@ async fn a_key_that_expires_sooner_than_known_makes_its_job_due_now() {
     let due = bench.adopted("a").await;
     bench.theirs("PEXPIRE", "a", &["1"]).await;
     bench.past(bench.now().await + 2).await;
-    let moved = bench.adopt("a", Over).await;
+    let moved = bench.adopt("a", over()).await;
     assert_eq!(word(moved), "moved");
     assert!(due_of(moved) < due && due_of(moved) <= bench.now().await);
     // A job that another call postponed is not due because the time of its key is over.
     bench.adopted("b").await;
     bench.reschedule("b", after(LATER)).await;
     bench.theirs("DEL", "b", &[]).await;
-    assert_eq!(bench.adopt("b", Over).await, Word::Absent);
+    assert_eq!(bench.adopt("b", over()).await, Word::Absent);
     bench.balanced().await;
 }
 
@@ -328,6 +332,27 @@ async fn a_claimed_job_is_taken_back_if_its_key_changed() {
 }
 
 #[tokio::test]
+async fn an_expiry_heard_before_the_key_was_set_again_does_not_count() {
+    let bench = Bench::new().await;
+    let earlier = over();
+    bench.past(bench.now().await + 2).await;
+    for id in ["deleted", "expired"] {
+        bench.theirs("SET", id, &["v", "PX", "50"]).await;
+        let due = due_of(bench.adopt(id, Seen).await);
+        if id == "deleted" {
+            bench.theirs("DEL", id, &[]).await;
+        }
+        bench.past(due).await;
+        let heard = if id == "expired" { over() } else { earlier };
+        assert_eq!(bench.adopt(id, heard).await, Word::Absent);
+    }
+    bench.claim(&["deleted", "expired"], 0).await;
+    let looks = [("deleted", Asked), ("expired", Asked)];
+    assert_eq!(bench.adopt_all(&looks).await, ["missing", "absent"]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn a_missing_key_is_lost_only_if_its_expiry_is_not_known() {
     let bench = Bench::new().await;
     let ids = ["nobody", "heard", "begun", "moved", "retried"];
@@ -338,7 +363,7 @@ async fn a_missing_key_is_lost_only_if_its_expiry_is_not_known() {
     }
     bench.theirs("DEL", "nobody", &[]).await;
     bench.past(last + 10).await;
-    assert_eq!(bench.adopt("heard", Over).await, Word::Absent);
+    assert_eq!(bench.adopt("heard", over()).await, Word::Absent);
     bench
         .reschedule("moved", after(Duration::from_millis(1)))
         .await;

@@ -151,14 +151,14 @@ impl Adopter {
     /// Otherwise the key is looked at only if its job is not claimed soon: if the key was brought
     /// forward and expired before anybody looked, the ledger does not know that the job is due.
     fn hear_expired(&self, served: &Arc<ServedLedger>, key: &JobKey, missing: MissingKey) {
+        let now = Instant::now();
         if missing == MissingKey::Cancel {
             self.expired.hear(key);
-            self.look_in_turn(served, key.id(), Why::Over);
+            self.look_in_turn(served, key.id(), Why::Over(now));
         } else if self.instances.rank_to_look(served, key.id()).claims() {
-            let soon = Instant::now() + STAND_IN;
-            self.look_at(served, key.id(), Why::Over, soon);
+            self.look_at(served, key.id(), Why::Over(now), now + STAND_IN);
         } else {
-            self.peer_events.keep(served, key.id(), Why::Over);
+            self.peer_events.keep(served, key.id(), Why::Over(now));
         }
     }
 
@@ -177,7 +177,8 @@ impl Adopter {
     /// brought forward.
     pub(crate) fn expired(&self, served: &Arc<ServedLedger>, id: &str) {
         if served.adopts {
-            self.look_at(served, id, Why::Over, Instant::now());
+            let now = Instant::now();
+            self.look_at(served, id, Why::Over(now), now);
         }
     }
 }

@@ -141,7 +141,8 @@ impl Adopter {
     ) {
         for ((key, why), answer) in items.iter().zip(answers) {
             if *why == Why::Heard && answer.is_none() {
-                self.look_at(served, key.id(), Why::Over, Instant::now());
+                let now = Instant::now();
+                self.look_at(served, key.id(), Why::Over(now), now);
             }
         }
     }

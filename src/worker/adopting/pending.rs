@@ -44,8 +44,10 @@ impl PendingIds {
                 *known = why;
             }
             // A removal or expiry says more than a change, which a look shows anyway. The first
-            // event concerns the job that the ledger knows.
-            if *known == Why::Seen {
+            // event concerns the job that the ledger knows; or, if that has been replaced meanwhile,
+            // the last one.
+            let is_later = matches!((*known, why), (Why::Over(_), Why::Over(_)));
+            if *known == Why::Seen || is_later {
                 *known = why;
             }
             if *when <= at {
@@ -81,7 +83,7 @@ impl PendingIds {
 
     /// Drops an expired key, because its job is claimed.
     pub(super) fn forget_expired(&mut self, id: &str) {
-        if self.whys.get(id).is_some_and(|(why, _)| *why == Why::Over) {
+        if matches!(self.whys.get(id), Some((Why::Over(_), _))) {
             self.whys.remove(id);
         }
     }
@@ -166,7 +168,7 @@ mod tests {
             names.add(id, why, now);
         }
         names.add("b", Why::Seen, now);
-        names.add("b", Why::Over, now);
+        names.add("b", Why::Over(now), now);
         names.add("c", Why::Seen, soon);
         let own = |id: &str, why| (id.to_owned(), why);
         assert_eq!(names.take(now, 1), [own("a", Why::Gone)]);
@@ -175,11 +177,14 @@ mod tests {
         assert_eq!(names.take(soon, 9), [own("c", Why::Seen)]);
         assert!(names.next().is_none());
 
-        for later in [Why::Seen, Why::Over] {
+        for later in [Why::Seen, Why::Over(now)] {
             names.add("d", later, now);
             names.put_back("d", Why::Gone, now);
             assert_eq!(names.take(now, 9), [own("d", Why::Gone)]);
         }
+        names.add("d", Why::Over(now), now);
+        names.add("d", Why::Over(soon), now);
+        assert_eq!(names.take(now, 9), [own("d", Why::Over(soon))]);
         names.add("e", Why::Gone, now);
         names.doubt();
         assert_eq!(names.take(now, 9), [own("e", Why::Seen)]);
@@ -193,14 +198,14 @@ mod tests {
         let mut names = PendingIds::default();
         let now = Instant::now();
         let soon = now + Duration::from_secs(1);
-        names.add("waits", Why::Over, soon);
-        names.add("sooner", Why::Over, soon);
+        names.add("waits", Why::Over(now), soon);
+        names.add("sooner", Why::Over(now), soon);
         names.add("a", Why::Seen, now);
         names.add("sooner", Why::Seen, now);
         let own = |id: &str, why| (id.to_owned(), why);
-        let taken = [own("a", Why::Seen), own("sooner", Why::Over)];
+        let taken = [own("a", Why::Seen), own("sooner", Why::Over(now))];
         assert_eq!(names.take(now, 9), taken);
-        assert_eq!(names.take(soon, 9), [own("waits", Why::Over)]);
+        assert_eq!(names.take(soon, 9), [own("waits", Why::Over(now))]);
         assert_eq!(names.next(), None);
     }
 
@@ -215,8 +220,8 @@ mod tests {
         assert_eq!(names.take(soon, 9), [own("a", Why::Seen)]);
         names.add("a", Why::Missed, soon);
         assert_eq!(names.take(now, 9), []);
-        names.add("a", Why::Over, now);
-        assert_eq!(names.take(now, 9), [own("a", Why::Over)]);
+        names.add("a", Why::Over(now), now);
+        assert_eq!(names.take(now, 9), [own("a", Why::Over(now))]);
         names.add("a", Why::Missed, soon);
         assert_eq!(names.take(soon, 9), [own("a", Why::Missed)]);
     }
@@ -225,7 +230,7 @@ mod tests {
     fn an_expired_key_is_forgotten_when_its_job_is_claimed() {
         let mut names = PendingIds::default();
         let now = Instant::now();
-        names.add("a", Why::Over, now);
+        names.add("a", Why::Over(now), now);
         names.add("b", Why::Gone, now);
         names.forget_expired("a");
         names.forget_expired("b");
