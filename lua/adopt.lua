@@ -165,6 +165,9 @@ local function take(i, id, expiry, value, unusable)
     if is_begun(i) and waits and was then
       -- Its key was changed, and that was seen when the job had been claimed: it is not to run.
       answers[i] = 'successor:' .. int(expiry)
+    elseif is_begun(i) and was and leases[i] and select(4, split_lease(leases[i])) == expiry then
+      -- Redis has the key until this millisecond is over, and a client may still change it.
+      answers[i] = 'moved:' .. int(expiry)
     end
     return
   end

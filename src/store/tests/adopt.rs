@@ -353,6 +353,27 @@ async fn an_expiry_heard_before_the_key_was_set_again_does_not_count() {
 }
 
 #[tokio::test]
+async fn a_claimed_job_goes_back_while_its_key_is_there() {
+    let bench = Bench::new().await;
+    let due = bench.adopted("a").await.to_string();
+    let names = bench.names();
+    let _: u64 = bench.ask(&["ZADD", &names.due, "XX", "1", "a"]).await;
+    bench.claim(&["a"], 0).await;
+    assert_eq!(bench.adopt("a", Begun).await, Word::Same);
+    // As if the claim had come in the millisecond in which the key falls due.
+    let lease: String = bench.ask(&["HGET", &names.lease, "a"]).await;
+    let mut parts: Vec<&str> = lease.split(' ').collect();
+    parts[3] = &due;
+    let _: u64 = bench
+        .ask(&["HSET", &names.lease, "a", &parts.join(" ")])
+        .await;
+    for why in [Begun, Asked, Heard, Lost] {
+        assert_eq!(word(bench.adopt("a", why).await), "moved", "{why:?}");
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn a_missing_key_is_lost_only_if_its_expiry_is_not_known() {
     let bench = Bench::new().await;
     let ids = ["nobody", "heard", "begun", "moved", "retried"];
