@@ -102,6 +102,31 @@ async fn racing_pushes_of_one_id_leave_one_job() {
     site.assert_balanced().await;
 }
 
+/// While a consumer has the job of one topic, another topic gets the id, and another consumer that
+/// job.
+#[tokio::test]
+async fn a_finish_in_one_topic_leaves_the_job_of_another_topic_out() {
+    let site = Site::new("classic-shared").await;
+    let queues = [Queue::start(&site), Queue::start(&site)];
+    for (round, (popped, finished)) in [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().enumerate() {
+        let id = round.to_string();
+        queues[0].push("a", &id).await;
+        assert_eq!(queues[0].pop("a").await, id);
+        queues[1].push("b", &id).await;
+        assert_eq!(queues[popped].pop("b").await, id);
+        queues[finished].finish(&id).await;
+        assert_eq!(state(&site, "a", &id).await, None, "{id}");
+        assert_eq!(
+            state(&site, "b", &id).await,
+            Some(JobState::Running),
+            "{id}"
+        );
+        queues[finished].finish(&id).await;
+        assert_eq!(state(&site, "b", &id).await, None, "{id}");
+    }
+    site.assert_balanced().await;
+}
+
 #[tokio::test]
 async fn two_daemons_are_one_queue() {
     let site = Site::new("classic-two").await;

@@ -1,7 +1,7 @@
 //! The leases of popped jobs, by id: a finish names no topic and no lease.
 //!
-//! The table saves a search, and nothing depends on it: an id without an entry, or with an old one,
-//! is searched for in all topics.
+//! Nothing depends on the table: an id without an entry, or with an old one, is searched for in all
+//! topics. It keeps a finish from the job of another topic that was popped elsewhere meanwhile.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -35,9 +35,18 @@ impl Handed {
         leases.by_id.insert(id, (lease, now + length));
     }
 
-    /// Takes the lease of a job that is to be finished. `id` is the id of its key.
-    pub(super) fn take(&self, id: &str) -> Option<Lease> {
-        self.lock().by_id.remove(id).map(|(lease, _)| lease)
+    /// The lease of the latest delivery. `id` is the id of its key.
+    pub(super) fn get(&self, id: &str) -> Option<Lease> {
+        self.lock().by_id.get(id).map(|(lease, _)| lease.clone())
+    }
+
+    /// Drops this lease, unless a later one has taken its place.
+    pub(super) fn forget(&self, lease: &Lease) {
+        let mut leases = self.lock();
+        let id = lease.key().id();
+        if leases.by_id.get(id).is_some_and(|(kept, _)| kept == lease) {
+            leases.by_id.remove(id);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Leases> {
@@ -60,13 +69,16 @@ mod tests {
         handed.remember(lease(1), hour);
         let later: Lease = "app1:queue:b:1@cd-1".parse().unwrap();
         handed.remember(later.clone(), hour);
-        assert_eq!(handed.take("1"), Some(later));
-        assert_eq!(handed.take("1"), None);
+        assert_eq!(handed.get("1"), Some(later.clone()));
+        handed.forget(&lease(1));
+        assert_eq!(handed.get("1"), Some(later.clone()));
+        handed.forget(&later);
+        assert_eq!(handed.get("1"), None);
         handed.remember(lease(2), hour);
         for id in 3..10 * FEW {
             handed.remember(lease(id), Duration::ZERO);
         }
         assert!(handed.lock().by_id.len() <= 2 * FEW);
-        assert_eq!(handed.take("2"), Some(lease(2)));
+        assert_eq!(handed.get("2"), Some(lease(2)));
     }
 }

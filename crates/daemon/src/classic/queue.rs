@@ -187,23 +187,41 @@ impl Queue {
         self.handed.remember(lease, ttr);
     }
 
-    /// Ends the present delivery of this id. `id` is the id of its key.
+    /// Ends a delivery of this id: one, since each consumer finishes its own. `id` is the id of its
+    /// key.
+    ///
+    /// Several can be out if topics share the id. First ends a delivery whose job a later push has
+    /// cancelled: if it is the wrong one, the later job is delivered again, and not lost.
     pub(super) async fn finish(&self, id: &str) -> Result<Ended> {
-        if let Some(lease) = self.handed.take(id)
-            && self.ends(&lease).await?
-        {
-            return Ok(Ended::Finished);
+        let handed = self.handed.get(id);
+        let mut topics = self.topics().await?;
+        if let Some(lease) = &handed {
+            topics.retain(|kind| kind.as_str() != lease.key().kind());
         }
-        let found = self.find(id).await?;
-        let mut finished = Ended::Absent;
-        for job in &found {
-            match job.lease() {
-                Some(lease) if self.ends(lease).await? => finished = Ended::Finished,
-                None if finished == Ended::Absent => finished = Ended::Waits,
-                _ => {}
+        let others = self.look_in(topics, id).await?;
+        let is_outdated = |job: &&JobView| job.state() == JobState::Running && !is_alive(job);
+        for job in others.iter().filter(is_outdated) {
+            if let Some(lease) = job.lease()
+                && self.ends(lease).await?
+            {
+                return Ok(Ended::Finished);
             }
         }
-        Ok(finished)
+        if let Some(lease) = handed {
+            self.handed.forget(&lease);
+            if self.ends(&lease).await? {
+                return Ok(Ended::Finished);
+            }
+        }
+        let mut found = self.find(id).await?;
+        found.sort_by_key(JobView::order);
+        for lease in found.iter().filter_map(JobView::lease) {
+            if self.ends(lease).await? {
+                return Ok(Ended::Finished);
+            }
+        }
+        let waits = found.iter().any(|job| job.lease().is_none());
+        Ok(if waits { Ended::Waits } else { Ended::Absent })
     }
 
     /// Ends the lease. Returns whether it was held.
@@ -239,11 +257,18 @@ impl Queue {
     }
 
     async fn find_in(&self, topics: Vec<Kind>, id: &str) -> Result<Vec<JobView>> {
+        let mut found = self.look_in(topics, id).await?;
+        found.retain(is_alive);
+        Ok(found)
+    }
+
+    /// All jobs with this id in these topics, in any state.
+    async fn look_in(&self, topics: Vec<Kind>, id: &str) -> Result<Vec<JobView>> {
         let found = stream::iter(topics)
             .map(async |kind| self.client.get(kind.key(id)?).await)
             .buffered(AT_ONCE);
         found
-            .try_filter_map(async |job| Ok(job.filter(is_alive)))
+            .try_filter_map(async |job| Ok(job))
             .try_collect()
             .await
     }
