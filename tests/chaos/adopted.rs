@@ -3,14 +3,18 @@
 //! Each answer tells the program whether its key was still there. That decides most: a key that was
 //! there had not expired, and so its job cannot have been due.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use keyfall_testing::journals::Micros;
 
+use crate::bounds::IN_TIME;
 use crate::journal::{Answer, Ask, Version, What};
 use crate::kept::{Kept, KeptAs};
 use crate::plain::CANCEL;
+use crate::races::CLOSE;
 use crate::report::Adopted;
+use crate::restored;
 use crate::story::{Call, Rollback, Run, Story, Wrong};
 use crate::witness::Ears;
 
@@ -26,6 +30,9 @@ const EXACT: Micros = 50_000;
 /// How much sooner a time may be over: a time that a program names is a whole millisecond, and is
 /// computed before the call is written down.
 const NAMED: Micros = 2_000;
+
+/// If a key is set so soon after it expired, the two may be confused.
+const CONFUSED: Micros = 100_000;
 
 /// A time to live from here on is longer than any trial.
 const LONG: Micros = 24 * 3600 * 1_000_000;
@@ -100,12 +107,31 @@ enum LifeEnd<'a> {
 
 /// Judges one key, and counts it.
 pub(crate) fn judge(key: &str, story: &Story, sight: &Sight, count: &mut Adopted) -> Vec<Wrong> {
-    let judge = Judge { key, story, sight };
-    let (lives, mut told) = judge.lives();
-    for (place, life) in lives.iter().enumerate() {
-        told.extend(judge.judge(life, lives.get(place + 1), count));
+    let mut told = Vec::new();
+    // The story as it goes on from the last snapshot that Redis went back to.
+    let mut story = Cow::Borrowed(story);
+    for (place, back) in sight.rollbacks.iter().enumerate() {
+        if let Some((before, after)) = restored::split(&story, back) {
+            told.extend(restored::returned(&story, back, sight.kept));
+            let judge = Judge {
+                key,
+                story: &before,
+                sight,
+                kept: &Kept::default(),
+                rollbacks: &sight.rollbacks[..place],
+            };
+            told.extend(judge.started_wrongly());
+            story = Cow::Owned(after);
+        }
     }
-    told.extend(lives.last().and_then(|last| judge.what_is_left(last)));
+    let judge = Judge {
+        key,
+        story: &story,
+        sight,
+        kept: sight.kept,
+        rollbacks: sight.rollbacks,
+    };
+    told.extend(judge.all(count));
     let forgotten = judge.was_forgotten();
     if forgotten {
         count.forgotten += told.len();
@@ -118,11 +144,30 @@ struct Judge<'a> {
     key: &'a str,
     story: &'a Story,
     sight: &'a Sight<'a>,
+    kept: &'a Kept,
+    rollbacks: &'a [Rollback],
 }
 
 impl<'a> Judge<'a> {
+    fn all(&self, count: &mut Adopted) -> Vec<Wrong> {
+        let (lives, mut told) = self.lives(count);
+        for (place, life) in lives.iter().enumerate() {
+            let before = place.checked_sub(1).map(|place| &lives[place]);
+            told.extend(self.judge(life, (before, lives.get(place + 1)), count));
+        }
+        told.extend(lives.last().and_then(|last| self.what_is_left(last)));
+        told
+    }
+
+    /// Violations by runs that started, as far as the story goes.
+    fn started_wrongly(&self) -> Vec<Wrong> {
+        let mut told = self.all(&mut Adopted::default());
+        told.retain(|wrong| matches!(wrong, Wrong::AfterCancel(_)));
+        told
+    }
+
     /// The lives of the key, by the answers to the commands; and the impossible answers.
-    fn lives(&self) -> (Vec<Life<'a>>, Vec<Wrong>) {
+    fn lives(&self, count: &mut Adopted) -> (Vec<Life<'a>>, Vec<Wrong>) {
         let mut lives: Vec<Life> = Vec::new();
         let mut wrong = Vec::new();
         for call in &self.story.calls {
@@ -153,6 +198,10 @@ impl<'a> Judge<'a> {
                 _ => continue,
             };
             if let Some(last) = last {
+                if last.due.is_some_and(|due| is_close(call, due)) {
+                    count.found_in_time += usize::from(was_there);
+                    count.found_too_late += usize::from(!was_there);
+                }
                 match &call.ask {
                     _ if !was_there => {
                         let is_early = last.due.is_none_or(|(soonest, _)| until + EXACT < soonest);
@@ -202,10 +251,16 @@ impl<'a> Judge<'a> {
         (lives, wrong)
     }
 
-    fn judge(&self, life: &Life, next: Option<&Life>, count: &mut Adopted) -> Option<Wrong> {
+    /// Judges a life of the key, with the lives before and after it.
+    fn judge(
+        &self,
+        life: &Life,
+        (before, next): (Option<&Life>, Option<&Life>),
+        count: &mut Adopted,
+    ) -> Option<Wrong> {
         let version = life.version;
         let runs = || self.story.runs.iter().filter(|run| run.version == version);
-        let place = self.sight.kept.versions.get(&version);
+        let place = self.kept.versions.get(&version);
         if !matches!(life.end, LifeEnd::Unsure)
             && matches!(life.set.ask, Ask::Set { ms: Some(_), .. })
         {
@@ -235,6 +290,8 @@ impl<'a> Judge<'a> {
                 let has_run = runs().next().is_some();
                 if !has_run && place.is_none() {
                     count.cancelled += 1;
+                } else if before.is_some_and(|before| self.may_be_confused(before, life)) {
+                    count.deleted_unheard += 1;
                 } else if has_run && self.cancels() || self.must_be_cancelled(call, due) {
                     let what = format!("was deleted, and that counts: {place:?}, {call:?}");
                     return Some(Wrong::AfterCancel(told(&what)));
@@ -255,7 +312,11 @@ impl<'a> Judge<'a> {
                 let is_pending = place == Some(&KeptAs::Pending);
                 if has_ended {
                     count.run += 1;
-                } else if next.is_some() {
+                } else if let Some(next) = next {
+                    if runs().next().is_none() && self.must_have_begun(life, due, next) {
+                        let what = "expired, and had not run when its key was set anew";
+                        return Some(Wrong::Lost(told(what)));
+                    }
                     // The key was set anew before its job had run, or had been tried again.
                     count.cancelled += 1;
                 } else if is_far && is_pending {
@@ -280,7 +341,6 @@ impl<'a> Judge<'a> {
 
     /// Whether the key certainly became a job.
     fn must_be_adopted(&self, life: &Life, (soonest, _): (Micros, Micros)) -> bool {
-        let Sight { ears, .. } = self.sight;
         if self.sight.stored.contains(&life.version) {
             return true;
         }
@@ -288,8 +348,26 @@ impl<'a> Judge<'a> {
             return false;
         }
         let heard = life.set.until + self.enough(life.set);
-        heard <= soonest && ears.listened(life.set.sent, heard)
-            || ears.listened_for(self.found(), life.set.until, soonest)
+        heard <= soonest && self.listened(life.set.sent, heard)
+            || self.was_found(life.set.until, soonest)
+    }
+
+    /// Whether a key was set so soon after it had expired that its expiry may count for the later
+    /// life.
+    fn may_be_confused(&self, before: &Life, life: &Life) -> bool {
+        let expired = matches!(before.end, LifeEnd::Time);
+        let latest = before.due.map_or(0, |(_, latest)| latest);
+        expired && life.set.sent <= latest + CONFUSED + self.sight.allowance
+    }
+
+    /// Whether the job of an expired key certainly had time to begin before the key was set anew.
+    fn must_have_begun(&self, life: &Life, due: (Micros, Micros), next: &Life) -> bool {
+        let begun = due.1 + IN_TIME.as_micros() as Micros + self.sight.allowance;
+        begun < next.set.sent
+            && self.listened(due.0, begun)
+            && self.must_be_adopted(life, due)
+            && self.must_be_due(life, due)
+            && (!self.cancels() || self.was_open(due))
     }
 
     /// Whether the job certainly learned of its last time: an instance heard the change, or the
@@ -299,31 +377,59 @@ impl<'a> Judge<'a> {
             return false;
         }
         let heard = life.changed.until + self.enough(life.changed);
-        heard <= due.0 && self.sight.ears.listened(life.changed.sent, heard) || self.was_open(due)
+        heard <= due.0 && self.listened(life.changed.sent, heard) || self.was_open(due)
     }
 
     /// Whether the job is certainly gone. Where a missing key cancels, nobody can have heard the
     /// expiry.
     fn must_be_cancelled(&self, call: &Call, due: (Micros, Micros)) -> bool {
         let is_far = due.0 > call.until + LONG;
-        let is_found = || {
-            self.sight
-                .ears
-                .listened_for(self.found(), call.until, due.0)
-        };
+        let is_found = || self.was_found(call.until, due.0);
         self.was_heard(call, due) || self.cancels() && (!is_far || is_found())
     }
 
     /// Whether somebody listened to this call for long enough before the job was due.
     fn was_heard(&self, call: &Call, (soonest, _): (Micros, Micros)) -> bool {
         let heard = call.until + self.enough(call);
-        heard <= soonest && self.sight.ears.listened(call.sent, heard)
+        heard <= soonest && self.listened(call.sent, heard)
+    }
+
+    /// Whether somebody listened all the time, and Redis has not forgotten the result.
+    fn listened(&self, from: Micros, to: Micros) -> bool {
+        self.sight.ears.listened(from, to) && !self.may_forget(from, to)
+    }
+
+    /// Whether somebody listened for long enough to find each key, and Redis has not forgotten the
+    /// result.
+    fn was_found(&self, mut from: Micros, to: Micros) -> bool {
+        let ears = &self.sight.ears;
+        let found = FOUND + self.sight.allowance;
+        for back in self.restored() {
+            if back.kept < to && from < back.at {
+                if from < back.kept && ears.listened_for(found, from, back.kept) {
+                    return true;
+                }
+                from = back.at;
+            }
+        }
+        from < to && ears.listened_for(found, from, to)
+    }
+
+    /// Whether Redis may have forgotten the result of a look at that time, for a snapshot.
+    fn may_forget(&self, from: Micros, to: Micros) -> bool {
+        self.restored().any(|back| back.kept < to && from < back.at)
+    }
+
+    /// The returns to a snapshot whose time is known.
+    fn restored(&self) -> impl Iterator<Item = &Rollback> {
+        let rollbacks = self.rollbacks.iter();
+        rollbacks.filter(|back| back.undone.is_some())
     }
 
     /// Whether somebody was subscribed when this time came.
     fn was_open(&self, (soonest, latest): (Micros, Micros)) -> bool {
         let until = latest + HEARD + self.sight.allowance;
-        self.sight.ears.were_open(soonest, until)
+        self.sight.ears.were_open(soonest, until) && !self.may_forget(soonest, until)
     }
 
     fn cancels(&self) -> bool {
@@ -339,10 +445,6 @@ impl<'a> Judge<'a> {
         };
         let longest = hindrances.filter(meets).map(|(_, time)| *time).max();
         enough + longest.unwrap_or(0)
-    }
-
-    fn found(&self) -> Micros {
-        FOUND + self.sight.allowance
     }
 
     /// Whether keys are there for as long as they should be.
@@ -361,7 +463,7 @@ impl<'a> Judge<'a> {
             _ if last.due.is_none() || is_far => Some((Some(last.version), is_far)),
             _ => None,
         };
-        let value = self.sight.kept.keys.get(self.key);
+        let value = self.kept.keys.get(self.key);
         let found = value.map(|value| (value.version, value.expiry.is_some()));
         let is_evicted = self.sight.evicts && is_far && found.is_none();
         (found != wanted && !is_evicted)
@@ -372,10 +474,22 @@ impl<'a> Judge<'a> {
     fn was_forgotten(&self) -> bool {
         let undone = |back: &Rollback| {
             let mut calls = self.story.calls.iter();
-            calls.any(|call| {
-                call.until.saturating_add(self.enough(call)) >= back.kept && call.sent <= back.at
+            calls.any(|call| match back.undone {
+                None => {
+                    let until = call.until.saturating_add(self.enough(call));
+                    until >= back.kept && call.sent <= back.at
+                }
+                // The key and its job go back together, and workers look at all keys afterwards. So
+                // only the command itself counts.
+                Some((_, gone)) => call.until >= back.kept && call.sent <= gone,
             })
         };
-        self.sight.rollbacks.iter().any(undone)
+        self.rollbacks.iter().any(undone)
     }
+}
+
+/// Whether a command was carried out close to this time of its key, as far as its answer tells.
+fn is_close(call: &Call, (soonest, latest): (Micros, Micros)) -> bool {
+    let close = CLOSE.as_micros() as Micros;
+    call.sent <= latest + close && soonest <= call.until + close
 }

@@ -3,6 +3,7 @@
 use keyfall_testing::journals::Micros;
 
 use crate::adopted;
+use crate::common;
 use crate::evidence::Evidence;
 use crate::history::{History, Journals};
 use crate::journal::Ask;
@@ -44,10 +45,9 @@ pub(crate) fn check(
     }
     for (key, story) in &history.stories {
         let evidence = Evidence {
-            key,
+            claims: common::claims(key, leases),
             kept: &kept.versions,
             rollbacks: history.rollbacks(key),
-            leases,
             stops: &history.stops,
             clocks_set: &history.clocks_set,
         };
@@ -68,7 +68,9 @@ pub(crate) fn check(
             }
             faults
         } else {
-            story.faults(&evidence)
+            let mut faults = story.faults(&evidence);
+            faults.extend(story.hidden());
+            faults
         };
         for wrong in faults {
             row.tell(key, story, wrong);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::common::COMMON;
 use crate::daemons::{Daemons, Lost};
 use crate::journal::Answer;
 use crate::load::KINDS;
@@ -20,7 +21,7 @@ impl ClassicClient {
     }
 
     /// The key of the job with this id. Ids are unique over topics here: each begins with its
-    /// topic.
+    /// topic, or with the word for [common](crate::common) ids.
     pub(crate) fn key(id: &str) -> String {
         let (topic, _) = id.split_once('-').expect("as the producers name them");
         format!("{PREFIX}:{topic}:{id}")
@@ -49,9 +50,21 @@ impl ClassicClient {
         })
     }
 
+    /// The present job of this id.
+    pub(crate) async fn get(&self, id: &str) -> Result<Option<Order>, Answer> {
+        let answer = self.call("get", &json!({"id": id})).await?;
+        let body = answer["data"]["body"].as_str();
+        Ok(body.map(|body| serde_json::from_str(body).expect("as it was pushed")))
+    }
+
     /// Waits for a job of any topic: its id and its body.
     pub(crate) async fn pop(&self) -> Option<(String, Order)> {
-        let topics = KINDS.map(topic).join(",");
+        let topics: Vec<&str> = KINDS
+            .iter()
+            .chain(&COMMON)
+            .map(|kind| topic(kind))
+            .collect();
+        let topics = topics.join(",");
         let answer = self.call("pop", &json!({"topic": topics})).await.ok()?;
         let (id, body) = (answer["data"]["id"].as_str()?, &answer["data"]["body"]);
         let body = body.as_str().expect("a text comes back as a text");

@@ -1,12 +1,13 @@
 //! Facts beside the story of a key, which may explain its events.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use keyfall_testing::journals::{Micros, at_unix_ms};
 
 use crate::journal::Version;
 use crate::kept::KeptAs;
-use crate::leases::{Claim, Leases};
+use crate::leases::Claim;
 use crate::story::{Rollback, Run};
 use crate::worker::LEASE;
 
@@ -25,12 +26,12 @@ const UNHEARD: [&str; 3] = ["did not answer", "broke off", "has not acknowledged
 
 /// The facts that may explain the story of one key.
 pub(crate) struct Evidence<'a> {
-    pub(crate) key: &'a str,
+    /// The claims of the job.
+    pub(crate) claims: Cow<'a, [Claim]>,
     /// The stored data at the end.
     pub(crate) kept: &'a HashMap<Version, KeptAs>,
     /// The rollbacks of the job's data.
     pub(crate) rollbacks: Vec<Rollback>,
-    pub(crate) leases: &'a Leases,
     /// The times at which each process was stopped.
     pub(crate) stops: &'a [(String, Micros)],
     /// The times at which a clock of Redis was set.
@@ -38,17 +39,13 @@ pub(crate) struct Evidence<'a> {
 }
 
 impl Evidence<'_> {
-    fn claims(&self) -> &[Claim] {
-        self.leases.claims.get(self.key).map_or(&[], Vec::as_slice)
-    }
-
     /// The fencing value that Redis gave to a run. If its consumer did not get it, the value of the
     /// last claim before the run.
     pub(crate) fn claim(&self, run: &Run) -> Option<u64> {
         if run.fence >= FIRST_FENCE {
             return Some(run.fence);
         }
-        let claims = self.claims().iter();
+        let claims = self.claims.iter();
         let before = claims.filter(|claim| at_unix_ms(claim.at) <= run.began + EXACT);
         before.map(|claim| claim.fence).max()
     }
@@ -85,13 +82,13 @@ impl Evidence<'_> {
 
     /// The claims that took the place of a lapsed lease.
     pub(crate) fn lapses(&self) -> impl Iterator<Item = &Claim> {
-        self.claims().iter().filter(|claim| claim.lapsed.is_some())
+        self.claims.iter().filter(|claim| claim.lapsed.is_some())
     }
 
     /// Whether the sender of a run's job says that it did not hear of the end.
     pub(crate) fn was_unheard(&self, run: &Run) -> bool {
         let claim = self.claim(run);
-        let mut claims = self.claims().iter();
+        let mut claims = self.claims.iter();
         let claim = claims.find(|it| Some(it.fence) == claim);
         let error = claim.and_then(|claim| claim.error.as_ref());
         error.is_some_and(|error| UNHEARD.iter().any(|words| error.contains(words)))

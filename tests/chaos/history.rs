@@ -103,8 +103,17 @@ impl History {
             }
             What::Weather { .. } => self.weather.push(line.at),
             What::Gone { process } => drop(gone.insert(process.clone(), line.at)),
-            What::RolledBack { kept, since, of } => {
-                self.take_in_rollback(*kept, *since, of.as_ref(), line.at);
+            What::RolledBack {
+                kept,
+                since,
+                of,
+                undone,
+            } => {
+                let rollback = self.take_in_rollback(*kept, *since, *undone, line.at);
+                match of {
+                    None => self.rollbacks.push(rollback),
+                    Some(part) => self.parts.push((part.clone(), rollback)),
+                }
             }
             What::Suffered { part, since } => self.blows.add(part, *since, line.at),
             What::Served => self.served.push((self.struck, line.at)),
@@ -118,9 +127,9 @@ impl History {
         &mut self,
         kept: Option<Micros>,
         since: Micros,
-        of: Option<&Part>,
+        undone: Option<(Micros, Micros)>,
         at: Micros,
-    ) {
+    ) -> Rollback {
         match kept {
             None => self.wrong.push("Redis came back without its mark".into()),
             Some(kept) if kept < since => self.wrong.push(format!(
@@ -129,11 +138,7 @@ impl History {
             Some(_) => {}
         }
         let kept = kept.unwrap_or(since).max(since);
-        let rollback = Rollback { kept, at };
-        match of {
-            None => self.rollbacks.push(rollback),
-            Some(part) => self.parts.push((part.clone(), rollback)),
-        }
+        Rollback { kept, at, undone }
     }
 
     fn take_in(&mut self, process: &str, lines: &[Noted], end: Micros) {

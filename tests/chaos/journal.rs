@@ -88,6 +88,9 @@ pub(crate) enum What {
         since: Micros,
         /// The part of the data that went back, if not all.
         of: Option<Part>,
+        /// The time at which the snapshot was there, and the time at which the server was gone, if
+        /// known: a call that was sent after the first and answered before the second is undone.
+        undone: Option<(Micros, Micros)>,
     },
     /// From this time until now, a fault hit the servers of these ledgers.
     Suffered {
@@ -133,6 +136,8 @@ pub(crate) enum Ask {
         version: Version,
     },
     Discard,
+    /// Shows the job.
+    Look,
     // Requests of a program that knows nothing of jobs.
     /// The key gets this value, for so long.
     Set {
@@ -163,6 +168,8 @@ pub(crate) enum Answer {
     Cancelled,
     /// The job is running, or about to.
     Running,
+    /// This job is shown.
+    Found(Version),
     /// There was no job for the call.
     Absent,
     /// The error says that nothing was done.

@@ -7,6 +7,7 @@ use keyfall::{Client, JobState, JobView, Result};
 use redis::aio::MultiplexedConnection;
 
 use crate::agreed::{self, Value};
+use crate::common::COMMON;
 use crate::journal::Version;
 use crate::load::{FAR, KINDS};
 use crate::order::Order;
@@ -35,7 +36,7 @@ pub(crate) enum KeptAs {
 
 /// The kinds whose jobs are accounted for.
 fn kinds() -> impl Iterator<Item = &'static str> {
-    KINDS.into_iter().chain([RUN, CANCEL])
+    KINDS.into_iter().chain([RUN, CANCEL]).chain(COMMON)
 }
 
 /// A job that still runs, or is due soon, if there is one.

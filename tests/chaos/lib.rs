@@ -10,8 +10,8 @@
 //! | [`deployment`] | Redis, in each supported topology |
 //! | [`roles`] | this program, started again as a worker or a producer |
 //! | [`load`], [`service`], [`sundry`], [`order`] | the producer: its calls, their recipients, and the payloads of its jobs |
-//! | [`shared`] | ids that several topics of the classic interface share: the last push wins |
-//! | [`plain`] | the program that knows nothing of jobs, and sets keys that are adopted |
+//! | [`shared`], [`common`] | ids that several topics of the classic interface share: the last push wins; no topic ends or hides the job of another one |
+//! | [`plain`], [`races`] | the program that knows nothing of jobs, and sets keys that are adopted; commands within two milliseconds of the time of a key |
 //! | [`witness`] | the listeners to key events, according to Redis |
 //! | [`worker`], [`settled`] | the worker: it writes down its runs, and the answers of Redis to their ends |
 //! | [`daemons`], [`target`] | `keyfall serve`, and how jobs get from it to consumers |
@@ -26,7 +26,7 @@
 //! | [`punctual`], [`bounds`] | how late jobs were, and how late they may be |
 //! | [`proofs`] | histories that the checker must reject, and some that it must accept |
 //! | [`spared`] | rules for the jobs on healthy servers, while a fault hits one of several |
-//! | [`adopted`] | rules for each adopted key |
+//! | [`adopted`], [`restored`] | rules for each adopted key; what is left of its commands when Redis has gone back to a snapshot |
 //! | [`sentinels`] | two replicas of Redis, and the sentinels that choose the next primary |
 //! | [`cluster`] | three primaries with replicas, and slots that move |
 //! | [`several`] | independent servers that hold the jobs together |
@@ -54,6 +54,7 @@ mod checker;
 mod classic;
 mod clock;
 mod cluster;
+mod common;
 mod consumer;
 mod daemons;
 mod deployment;
@@ -70,8 +71,10 @@ mod outlet;
 mod plain;
 mod proofs;
 mod punctual;
+mod races;
 mod report;
 mod resharding;
+mod restored;
 mod roles;
 mod scenarios;
 mod sentinels;

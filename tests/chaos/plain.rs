@@ -21,9 +21,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::journal::{Answer, Ask, Journal, What};
+use crate::journal::{Answer, Ask, Journal, Version, What};
 use crate::load::FAR;
 use crate::order::{Order, Plan};
+use crate::races::Race;
 
 /// The start of the keys of this program.
 pub(crate) const PLAIN: &str = "chaos:plain";
@@ -53,6 +54,8 @@ pub(crate) struct Terms {
     pub(crate) stories_a_second: f64,
     /// Whether its clock and the clock of Redis are the same, so that a command can name a time.
     pub(crate) names_times: bool,
+    /// Whether its commands [race](crate::races) the times of the keys.
+    pub(crate) races: bool,
 }
 
 /// One key, and its commands.
@@ -83,7 +86,7 @@ enum Then {
 impl Story {
     fn imagine(random: &mut StdRng, terms: &Terms, number: f64) -> Self {
         let ms = |random: &mut StdRng, range| Duration::from_millis(random.random_range(range));
-        let kind = if random.random() { RUN } else { CANCEL };
+        let kind = some_kind(random);
         let then = match random.random_range(0..100) {
             0..46 => Then::Nothing,
             46..56 => Then::Beats(random.random_range(2..8)),
@@ -112,20 +115,29 @@ impl Story {
         };
         Story {
             key: format!("{kind}:{number}"),
-            plan: match random.random_range(0..100) {
-                0..8 => Plan::Retry,
-                8..11 => Plan::Again,
-                11..13 => Plan::Snooze,
-                13..15 => Plan::Bury,
-                15..25 => Plan::Slow(random.random_range(1..400)),
-                _ => Plan::Done,
-            },
+            plan: some_plan(random),
             life,
             then,
             pause,
             second_life,
             names_time: terms.names_times && random.random_bool(0.3),
         }
+    }
+}
+
+/// One of the adopted kinds.
+pub(crate) fn some_kind(random: &mut StdRng) -> &'static str {
+    if random.random() { RUN } else { CANCEL }
+}
+
+pub(crate) fn some_plan(random: &mut StdRng) -> Plan {
+    match random.random_range(0..100) {
+        0..8 => Plan::Retry,
+        8..11 => Plan::Again,
+        11..13 => Plan::Snooze,
+        13..15 => Plan::Bury,
+        15..25 => Plan::Slow(random.random_range(1..400)),
+        _ => Plan::Done,
     }
 }
 
@@ -164,9 +176,14 @@ async fn run(terms: &Terms) {
         let wanted = began.elapsed().as_secs_f64() * terms.stories_a_second;
         while started < wanted {
             started += 1.0;
-            let story = Story::imagine(&mut random, terms, started);
             let program = program.clone();
-            stories.spawn(async move { program.tell(story).await });
+            if terms.races {
+                let race = Race::imagine(&mut random, started);
+                stories.spawn(async move { program.race(race).await });
+            } else {
+                let story = Story::imagine(&mut random, terms, started);
+                stories.spawn(async move { program.tell(story).await });
+            }
         }
     }
     enough.cancel();
@@ -174,7 +191,7 @@ async fn run(terms: &Terms) {
     stories.wait().await;
 }
 
-struct Program {
+pub(crate) struct Program {
     redis: redis::Client,
     open: Mutex<Option<MultiplexedConnection>>,
     journal: Journal,
@@ -187,7 +204,7 @@ struct Program {
 impl Program {
     /// Runs a story. `None` if the program has to stop: a command was not answered, or the stop was
     /// asked for.
-    async fn tell(&self, story: Story) -> Option<()> {
+    async fn tell(&self, story: Story) -> Option<Answer> {
         let key = &story.key;
         self.set(key, story.plan, Some(story.life)).await?;
         if story.then == Then::Nothing {
@@ -214,17 +231,21 @@ impl Program {
         }
     }
 
-    async fn wait(&self, time: Duration) -> Option<()> {
+    pub(crate) async fn wait(&self, time: Duration) -> Option<()> {
         let waited = self.enough.run_until_cancelled(sleep(time)).await;
         waited.filter(|()| !self.enough.is_cancelled())
     }
 
     /// Sets the key. The answer says whether another value was there.
-    async fn set(&self, key: &str, plan: Plan, life: Option<Duration>) -> Option<()> {
-        let version = self.versions.fetch_add(1, Ordering::Relaxed);
-        let order = serde_json::to_string(&Order { version, plan });
+    pub(crate) async fn set(
+        &self,
+        key: &str,
+        plan: Plan,
+        life: Option<Duration>,
+    ) -> Option<Answer> {
+        let (version, order) = self.order(plan);
         let mut command = redis::cmd("SET");
-        command.arg(key).arg(order.expect("an order is plain data"));
+        command.arg(key).arg(order);
         if let Some(life) = life {
             command.arg("PX").arg(ms(life));
         }
@@ -235,7 +256,14 @@ impl Program {
         self.ask(key, ask, command.arg("GET")).await
     }
 
-    async fn expire(&self, story: &Story, life: Duration) -> Option<()> {
+    /// A new value.
+    pub(crate) fn order(&self, plan: Plan) -> (Version, String) {
+        let version = self.versions.fetch_add(1, Ordering::Relaxed);
+        let order = serde_json::to_string(&Order { version, plan });
+        (version, order.expect("an order is plain data"))
+    }
+
+    async fn expire(&self, story: &Story, life: Duration) -> Option<Answer> {
         let ask = Ask::Expire {
             ms: ms(life),
             named: story.names_time,
@@ -253,8 +281,9 @@ impl Program {
         self.ask(&story.key, ask, &command).await
     }
 
-    /// Sends a command. `None` if its outcome is not known.
-    async fn ask(&self, key: &str, ask: Ask, command: &Cmd) -> Option<()> {
+    /// Sends a command, whose reply is 0 or nil if the key was not there. `None` if its outcome is
+    /// not known.
+    pub(crate) async fn ask(&self, key: &str, ask: Ask, command: &Cmd) -> Option<Answer> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let is_set = matches!(ask, Ask::Set { .. });
         self.journal.note(What::Sent {
@@ -265,10 +294,11 @@ impl Program {
         let answer = match (self.connection().await, is_set) {
             (Err(error), _) => Answer::Refused(error.to_string()),
             (Ok(mut redis), _) => match (command.query_async(&mut redis).await, is_set) {
-                (Ok(Value::Nil), true) => Answer::Done,
+                (Ok(Value::Nil | Value::Int(0)), true) => Answer::Done,
                 (Ok(_), true) => Answer::Replaced,
-                (Ok(Value::Int(0)), false) => Answer::Absent,
+                (Ok(Value::Nil | Value::Int(0)), false) => Answer::Absent,
                 (Ok(_), false) => Answer::Done,
+                (Err(error), _) if error.to_string().contains("no such key") => Answer::Absent,
                 (Err(error), _) if error.code().is_some() => Answer::Refused(error.to_string()),
                 (Err(error), _) => {
                     self.open.lock().await.take();
@@ -276,9 +306,11 @@ impl Program {
                 }
             },
         };
-        let is_known = !matches!(answer, Answer::Unknown(_));
-        self.journal.note(What::Answered { call, answer });
-        is_known.then_some(())
+        self.journal.note(What::Answered {
+            call,
+            answer: answer.clone(),
+        });
+        (!matches!(answer, Answer::Unknown(_))).then_some(answer)
     }
 
     async fn connection(&self) -> RedisResult<MultiplexedConnection> {

@@ -15,7 +15,8 @@ pub(crate) enum Phase {
     After,
 }
 
-/// The fates of values that plain commands set with a time. The last five counts are excuses.
+/// The fates of values that plain commands set with a time. The counts from `gone_unheard` to
+/// `forgotten` are excuses.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Adopted {
     /// All values with a known end.
@@ -35,6 +36,10 @@ pub(crate) struct Adopted {
     pub(crate) unanswered: usize,
     /// Redis had gone back to a time before a command on them.
     pub(crate) forgotten: usize,
+    /// The commands close to the time of their key that found the key, and the others: they are no
+    /// values.
+    pub(crate) found_in_time: usize,
+    pub(crate) found_too_late: usize,
 }
 
 impl Adopted {
@@ -48,6 +53,8 @@ impl Adopted {
         self.missing += other.missing;
         self.unanswered += other.unanswered;
         self.forgotten += other.forgotten;
+        self.found_in_time += other.found_in_time;
+        self.found_too_late += other.found_too_late;
     }
 
     /// The percentage of judged keys: keys for which only one fate was acceptable. `None` if there

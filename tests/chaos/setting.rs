@@ -29,6 +29,12 @@ pub(crate) struct Setting {
     pub(crate) clock: Option<Whose>,
     /// Whether daemons work, and how jobs reach the consumers that take the place of workers then.
     pub(crate) target: Option<Transport>,
+    /// How many stories all producers begin in a second, if not as many as the transport allows.
+    pub(crate) stories: Option<f64>,
+    /// How many keys plain commands set for each job, if not a tenth of a key.
+    pub(crate) keys_to_jobs: Option<f64>,
+    /// Whether plain commands [race](crate::races) the times of their keys.
+    pub(crate) races: bool,
     /// Whether the Redis of lists and streams can go back to an earlier state, and has a replica.
     pub(crate) outlet_forgets: bool,
     /// The lease of consumers; by default the lease of workers.

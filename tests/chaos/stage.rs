@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::clock::FakeClock;
+use crate::common::Common;
 use crate::daemons::DAEMONS;
 use crate::deployment::Deployment;
 use crate::journal::{Journal, Part, What};
@@ -73,6 +74,9 @@ pub(crate) struct Stage {
     dir: PathBuf,
     seed: u64,
     special: Vec<(Plan, u32)>,
+    stories: Option<f64>,
+    keys_to_jobs: f64,
+    races: bool,
 }
 
 /// A place for a worker, which is there now or has ended.
@@ -129,6 +133,9 @@ impl Stage {
             dir,
             seed,
             special: setting.special,
+            stories: setting.stories,
+            keys_to_jobs: setting.keys_to_jobs.unwrap_or(KEYS_TO_JOBS),
+            races: setting.races,
         };
         if setting.shards.is_some() {
             let client = stage.client().await?;
@@ -183,6 +190,7 @@ impl Stage {
             Some(_) => STORIES_OF_DAEMONS,
             None => STORIES_A_SECOND,
         };
+        let stories_a_second = self.stories.unwrap_or(stories_a_second);
         for number in 0..PRODUCERS {
             let terms = load::Terms {
                 name: format!("producer-{number}"),
@@ -206,8 +214,9 @@ impl Stage {
             url: self.deployment.url(),
             journals: self.dir.clone(),
             seed: self.seed,
-            stories_a_second: stories_a_second * KEYS_TO_JOBS,
+            stories_a_second: stories_a_second * self.keys_to_jobs,
             names_times: !matches!(self.clock, Some((Whose::Redis, _))),
+            races: self.races,
         };
         let program = roles::start("plain", &terms.name, &terms, &self.dir, &[]);
         self.producers.push(program);
@@ -249,6 +258,20 @@ impl Stage {
         let made = faults(self).await;
         shared.end();
         pushing.await.map_err(|error| error.to_string())??;
+        Ok(made)
+    }
+
+    /// Uses ids that topics have in common while `faults` run.
+    pub(crate) async fn using_common_ids<F>(
+        &mut self,
+        faults: impl AsyncFnOnce(&mut Self) -> F,
+    ) -> Result<F, String> {
+        let (ways, _) = self.daemons.as_ref().ok_or("there are no daemons")?;
+        let common = Arc::new(Common::new(ways, &self.dir));
+        let using = tokio::spawn(common.clone().run(self.seed));
+        let made = faults(self).await;
+        common.end();
+        using.await.map_err(|error| error.to_string())?;
         Ok(made)
     }
 
@@ -447,14 +470,32 @@ impl Stage {
     /// Notes that Redis has gone back to its state at `kept`, by its mark; effects of calls that
     /// were answered before `since` had to be there, by the kind of the fault.
     pub(crate) fn rolled_back(&self, kept: Option<Micros>, since: Micros) {
-        let of = None;
-        self.journal.note(What::RolledBack { kept, since, of });
+        self.journal.note(What::RolledBack {
+            kept,
+            since,
+            of: None,
+            undone: None,
+        });
+    }
+
+    /// The same for a snapshot that was there, and a server that was gone, at these times.
+    pub(crate) fn restored(&self, kept: Option<Micros>, since: Micros, undone: (Micros, Micros)) {
+        self.journal.note(What::RolledBack {
+            kept,
+            since,
+            of: None,
+            undone: Some(undone),
+        });
     }
 
     /// The same for these ledgers.
     pub(crate) fn ledgers_rolled_back(&self, kept: Option<Micros>, since: Micros, part: Part) {
-        let of = Some(part);
-        self.journal.note(What::RolledBack { kept, since, of });
+        self.journal.note(What::RolledBack {
+            kept,
+            since,
+            of: Some(part),
+            undone: None,
+        });
     }
 
     /// Notes that a fault hit the servers of these ledgers from then on until now.

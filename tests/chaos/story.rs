@@ -7,7 +7,7 @@ use crate::evidence::Evidence;
 use crate::journal::{Answer, Ask, Version};
 
 /// A call of a producer. If it took effect, then at some instant from `sent` to `until`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) sent: Micros,
     /// The time of the answer; the end of time without one, or if the answer leaves the outcome
@@ -19,7 +19,7 @@ pub(crate) struct Call {
 }
 
 /// A run of a handler.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Run {
     pub(crate) process: String,
     pub(crate) version: Version,
@@ -40,7 +40,7 @@ pub(crate) struct Run {
 }
 
 /// All events of one key.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Story {
     pub(crate) calls: Vec<Call>,
     pub(crate) runs: Vec<Run>,
@@ -66,6 +66,9 @@ pub(crate) enum Wrong {
 pub(crate) struct Rollback {
     pub(crate) kept: Micros,
     pub(crate) at: Micros,
+    /// A call that was sent after the first of these times and answered before the second is
+    /// undone, if the times are known.
+    pub(crate) undone: Option<(Micros, Micros)>,
 }
 
 impl Rollback {
@@ -103,6 +106,7 @@ impl Call {
             Ask::Move
             | Ask::Cancel
             | Ask::Discard
+            | Ask::Look
             | Ask::Expire { .. }
             | Ask::Persist
             | Ask::Delete => None,

@@ -9,8 +9,10 @@
 //! | [`rollbacks`] | data that Redis may forget |
 //! | [`times`] | lateness, and bounds that were not judged |
 //! | [`keys`] | adopted keys |
+//! | [`ids`] | ids that topics share |
 //! | [`logs`] | findings in logs |
 
+mod ids;
 mod keys;
 mod logs;
 mod rollbacks;
@@ -20,7 +22,7 @@ mod versions;
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 
-use keyfall_testing::journals::Micros;
+use keyfall_testing::journals::{Micros, at_unix_ms, now};
 
 use crate::checker;
 use crate::journal::{Answer, Ask, Noted, Version, What};
@@ -39,6 +41,7 @@ pub(crate) fn all() -> Vec<Proof> {
         rollbacks::ALL,
         times::ALL,
         keys::ALL,
+        ids::ALL,
         logs::ALL,
     ]
     .concat()
@@ -105,6 +108,16 @@ fn at(seconds: f64) -> Micros {
     (seconds * SECOND as f64) as Micros
 }
 
+/// The fencing value of a claim at this time.
+fn fence_at(seconds: f64) -> u64 {
+    let ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let ms = u64::try_from(ms.expect("it is after 1970").as_millis()).expect("it is not so late");
+    // The journals of a proof begin when the machine started.
+    let began = ms - now() / 1000;
+    assert!(at_unix_ms(began) < 10_000, "the clocks agree");
+    (began + at(seconds) / 1000) * 1000
+}
+
 impl Trial {
     fn note(mut self, process: &'static str, seconds: f64, what: What) -> Self {
         let at = at(seconds);
@@ -137,8 +150,13 @@ impl Trial {
     }
 
     fn run(self, run: Run) -> Self {
+        self.run_of(KEY, run)
+    }
+
+    /// A run of the job of this key.
+    fn run_of(self, key: &str, run: Run) -> Self {
         let Run { process, fence, .. } = run;
-        let key = || KEY.to_owned();
+        let key = || key.to_owned();
         let began = What::Began {
             key: key(),
             version: run.version,

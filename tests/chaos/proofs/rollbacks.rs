@@ -14,8 +14,13 @@ pub(super) const ALL: &[Proof] = &[
 ];
 
 fn rolled_back(trial: Trial, seconds: f64, kept: Option<f64>, since: f64) -> Trial {
-    let (kept, since, of) = (kept.map(at), at(since), None);
-    trial.note("harness", seconds, What::RolledBack { kept, since, of })
+    let what = What::RolledBack {
+        kept: kept.map(at),
+        since: at(since),
+        of: None,
+        undone: None,
+    };
+    trial.note("harness", seconds, what)
 }
 
 fn a_letter_that_vanishes() {

@@ -1,8 +1,6 @@
 //! The fate of each version of a job.
 
-use keyfall_testing::journals::{at_unix_ms, now};
-
-use super::{KEY, Proof, Run, Trial, at, run};
+use super::{KEY, Proof, Run, Trial, at, fence_at, run};
 use crate::journal::{Answer, Ask, CLOCK, STOPPED, What};
 use crate::leases::Claim;
 
@@ -114,9 +112,13 @@ fn two_runs_that_are_explained() {
     let another = two_runs(first(None)).fault(2.05, STOPPED, Some("worker-2.1"));
     another.check().tells(TWICE);
     let back = |kept, to: f64| {
-        let (kept, since) = (Some(at(kept)), at(1.0));
-        let of = None;
-        two_runs(first(Some(true))).note("harness", to, What::RolledBack { kept, since, of })
+        let what = What::RolledBack {
+            kept: Some(at(kept)),
+            since: at(1.0),
+            of: None,
+            undone: None,
+        };
+        two_runs(first(Some(true))).note("harness", to, what)
     };
     back(1.9, 3.0).check().passes();
     back(2.5, 3.0).check().tells(TWICE);
@@ -282,16 +284,6 @@ fn a_retry_where_clocks_were_set() {
     let trial = trial.fault(1.5, CLOCK, None);
     let trial = trial.call(2.0, Ask::Cancel, Answer::Running);
     trial.run(run(7, fence_at(1.9), 6.0)).check().passes();
-}
-
-/// The fencing value of a claim at this time.
-fn fence_at(seconds: f64) -> u64 {
-    let ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let ms = u64::try_from(ms.expect("it is after 1970").as_millis()).expect("it is not so late");
-    // The journals of a proof begin when the machine started.
-    let began = ms - now() / 1000;
-    assert!(at_unix_ms(began) < 10_000, "the clocks agree");
-    (began + at(seconds) / 1000) * 1000
 }
 
 fn claimed_before_a_cancel() {

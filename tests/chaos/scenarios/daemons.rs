@@ -40,16 +40,35 @@ pub(super) fn all() -> Vec<Scenario> {
         "the classic interface", false, Classic, FromOutside;
     };
     all.push(Scenario {
+        name: "topics share their ids",
+        quick: false,
+        setting: || Setting {
+            target: Some(Transport::Classic),
+            // The shared ids are the load.
+            stories: Some(40.0),
+            ..Setting::default()
+        },
+        faults: |stage| Box::pin(share(stage)),
+        punctual: Punctual::FromOutside,
+    });
+    all.push(Scenario {
+        name: "a list that is forgotten",
+        quick: false,
+        setting: || forgetful(Transport::List, None),
+        faults: |stage| Box::pin(forget(stage)),
+        punctual: Punctual::Afterwards,
+    });
+    all.push(Scenario {
         name: "a stream that is forgotten",
         quick: true,
-        setting: || forgetful(None),
+        setting: || forgetful(Transport::Stream, None),
         faults: |stage| Box::pin(forget(stage)),
         punctual: Punctual::Afterwards,
     });
     all.push(Scenario {
         name: "a stream that is forgotten, a minute",
         quick: false,
-        setting: || forgetful(Some(Duration::from_secs(60))),
+        setting: || forgetful(Transport::Stream, Some(Duration::from_secs(60))),
         faults: |stage| Box::pin(forget(stage)),
         // A forgotten job comes again after a minute.
         punctual: Punctual::Untold,
@@ -57,9 +76,9 @@ pub(super) fn all() -> Vec<Scenario> {
     all
 }
 
-fn forgetful(lease: Option<Duration>) -> Setting {
+fn forgetful(target: Transport, lease: Option<Duration>) -> Setting {
     Setting {
-        target: Some(Transport::Stream),
+        target: Some(target),
         outlet_forgets: true,
         lease,
         ..Setting::default()
@@ -78,9 +97,16 @@ async fn faults(stage: &mut Stage, target: Transport) -> Result {
     }
 }
 
-/// While nobody reads, the Redis of the stream is killed and goes back to a snapshot, or comes back
-/// empty, or a replica that lags behind takes its place, again and again. Then consumers read new
-/// entries.
+/// Runs the faults while topics have ids in common.
+async fn share(stage: &mut Stage) -> Result {
+    let target = Transport::Classic;
+    let kill = async |stage: &mut Stage| kill(stage, target).await;
+    stage.using_common_ids(kill).await?
+}
+
+/// While nobody reads, the Redis of the list or the stream is killed and goes back to a snapshot, or
+/// comes back empty, or a replica that lags behind takes its place, again and again. Then consumers
+/// read new entries.
 async fn forget(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     for turn in 0.. {

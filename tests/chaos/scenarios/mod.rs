@@ -6,6 +6,7 @@
 //! | [`handlers`] | handlers that harm their worker |
 //! | [`daemons`] | daemons, their consumers, and the servers between them: killed |
 //! | [`restarts`] | a Redis that is killed or shut down, and keeps a part of its data on disk |
+//! | [`races`] | plain commands that come when their key expires |
 //! | [`failovers`] | a primary that sentinels replace |
 //! | [`clusters`] | nodes of a cluster: replaced, added and removed, and slots that move |
 //! | [`servers`] | one of several independent servers |
@@ -22,6 +23,7 @@ mod failovers;
 mod handlers;
 mod hindrances;
 mod network;
+mod races;
 mod restarts;
 mod sabotage;
 mod servers;
@@ -82,6 +84,10 @@ const JUDGED_LESS: [(&str, usize); 2] = [
     ("kill Redis, RDB only", 10),
 ];
 
+/// The least number of commands that find their key just before its time, and that come just too
+/// late, where they are to.
+const RACED: usize = 20;
+
 /// All of them, in the order of the table.
 pub(crate) fn all() -> Vec<Scenario> {
     let groups = [
@@ -89,6 +95,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         handlers::all(),
         daemons::all(),
         restarts::all(),
+        races::all(),
         failovers::all(),
         clusters::all(),
         servers::all(),
@@ -113,8 +120,21 @@ impl Scenario {
             ));
         }
         self.expect_judgements(row);
+        self.expect_races(row);
         if row.jobs == 0 || row.faults == 0 {
             row.violations.push("nothing happened".into());
+        }
+    }
+
+    /// Adds a violation if the commands that were to race the times of their keys came before all
+    /// of them, or after.
+    fn expect_races(&self, row: &mut Row) {
+        let (found, gone) = (row.adopted.found_in_time, row.adopted.found_too_late);
+        if (self.setting)().races && found.min(gone) < RACED {
+            row.violations.push(format!(
+                "of the commands close to the time of their key {found} found it and {gone} did \
+                 not, and not {RACED} each"
+            ));
         }
     }
 

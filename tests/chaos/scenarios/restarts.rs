@@ -49,6 +49,16 @@ pub(super) fn all() -> Vec<Scenario> {
             punctual: Punctual::Afterwards,
         },
         Scenario {
+            name: "kill Redis, an older snapshot",
+            quick: false,
+            setting: || Setting {
+                keys_to_jobs: Some(0.2),
+                ..with(&["--appendonly", "no", "--save", ""])
+            },
+            faults: |stage| Box::pin(go_back(stage)),
+            punctual: Punctual::Afterwards,
+        },
+        Scenario {
             name: "shut Redis down",
             quick: false,
             setting: Setting::default,
@@ -107,6 +117,29 @@ async fn kill(stage: &mut Stage, disk: Disk) -> Result {
         } else if disk == Disk::LosesTheTail {
             return Err("Redis tells of no short read of its log: is that read right?".into());
         }
+    }
+    Ok(())
+}
+
+/// Kills Redis a while after a snapshot, again and again: plain keys are set, changed and removed in
+/// between, expire, and their jobs run. All of that is undone, and the keys are as they were.
+async fn go_back(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        let since = first_mark(&mut stage.deployment.redis().await?, MARK, 0).await?;
+        let marking = mark(stage).await?;
+        sleep(stage.some_ms(300..1000)).await;
+        let () = stage.deployment.command(&["SAVE"]).await?;
+        let saved = now();
+        sleep(stage.some_ms(500..2500)).await;
+        stage.strike("Redis is killed");
+        stage.deployment.server().kill_server().await?;
+        let gone = now();
+        marking.abort();
+        sleep(stage.some_ms(50..1500)).await;
+        stage.deployment.server().restart().await?;
+        let kept: Option<Micros> = stage.deployment.command(&["GET", MARK]).await?;
+        stage.restored(kept, since, (saved, gone));
     }
     Ok(())
 }
