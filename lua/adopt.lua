@@ -253,6 +253,17 @@ local function is_outdated(i)
   return adopted_at and adopted_at > now_ms - ages[i] and adopted_at <= now_ms
 end
 
+-- Whether the key got another time when its job had been claimed and had not begun, and that time
+-- is over, too: then the job that follows runs, and this one does not.
+local function was_renewed(i, known)
+  if not (is_begun(i) and leases[i] and successors[i] and records[i] and known <= now_ms) then
+    return false
+  end
+  local due, waits = split_successor(successors[i])
+  local digest = adopted_from(waits)
+  return digest and due == known and digest == adopted_from(records[i])
+end
+
 -- The key is missing. Only some of the reasons to look tell what that means.
 local function miss(i, id, why)
   local known, due = tonumber(expiries[i] or nil), tonumber(dues[i] or nil)
@@ -263,6 +274,10 @@ local function miss(i, id, why)
     may_be_lost = select(4, split_lease(leases[i])) == known
   end
   answers[i] = 'absent'
+  if known and was_renewed(i, known) then
+    answers[i] = 'successor:' .. int(known)
+    return
+  end
   if (why == 'gone' or why == 'missed') and is_early or why == 'lost' and may_be_lost then
     drop(i, id, why == 'gone' and 'key gone' or 'key lost')
   elseif why == 'asked' and may_be_lost then

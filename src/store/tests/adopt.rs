@@ -353,6 +353,31 @@ async fn an_expiry_heard_before_the_key_was_set_again_does_not_count() {
 }
 
 #[tokio::test]
+async fn a_job_whose_key_was_renewed_after_its_claim_runs_once() {
+    let bench = Bench::new().await;
+    bench.adopted("a").await;
+    let names = bench.names();
+    let _: u64 = bench.ask(&["ZADD", &names.due, "XX", "1", "a"]).await;
+    let run = bench.claim(&["a"], 0).await.jobs.remove(0);
+    bench.theirs("EXPIRE", "a", &["1800"]).await;
+    let renewed = bench.adopt("a", Seen).await;
+    assert_eq!(word(renewed), "succeeds");
+    // As if that time were over, too.
+    let waits: String = bench.ask(&["HGET", &names.next, "a"]).await;
+    let over = waits.replacen(&due_of(renewed).to_string(), "2", 1);
+    let _: u64 = bench.ask(&["HSET", &names.next, "a", &over]).await;
+    let _: u64 = bench.ask(&["ZADD", &names.adopted, "2", "a"]).await;
+    bench.theirs("DEL", "a", &[]).await;
+    assert_eq!(word(bench.adopt("a", Begun).await), "successor");
+    let back = later(after(Duration::ZERO), "returned");
+    let ended = bench.settle("a", &run.token, back).await;
+    assert_eq!(word(ended), "replaced");
+    bench.claim(&["a"], 0).await;
+    assert_eq!(bench.adopt("a", Begun).await, Word::Absent);
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn a_claimed_job_goes_back_while_its_key_is_there() {
     let bench = Bench::new().await;
     let due = bench.adopted("a").await.to_string();
