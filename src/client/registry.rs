@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout_at;
 
 use super::{Client, ClientInner, ShardClient};
@@ -28,9 +29,8 @@ pub(super) struct KindShards {
     registered: AtomicU64,
     /// The time of that listing.
     made_known: Mutex<Instant>,
-    /// Locked during the listing. For each shard, the ledger whose report led to a listing, and the
-    /// time of it.
-    registering: tokio::sync::Mutex<HashMap<u16, (Unlisted, Instant)>>,
+    /// Locked during the listing.
+    registering: Arc<tokio::sync::Mutex<Reports>>,
     /// When a job of the kind was last seen.
     found: Mutex<Option<Instant>>,
     /// The shards of this layout, by number.
@@ -40,6 +40,12 @@ pub(super) struct KindShards {
     /// When the layout was last confirmed by the servers.
     pub(super) agreed: tokio::sync::Mutex<Option<Instant>>,
 }
+
+/// For each shard, the ledger whose report led to a listing, and the time of it.
+type Reports = HashMap<u16, (Unlisted, Instant)>;
+
+/// The right to list a kind, which one call at a time has.
+type Turn = OwnedMutexGuard<Reports>;
 
 /// The registry of a client, by kind. Entries without use for [`IDLE`] are removed.
 #[derive(Default)]
@@ -63,7 +69,7 @@ impl KindShards {
         Arc::new(KindShards {
             registered: AtomicU64::new(0),
             made_known: Mutex::new(Instant::now()),
-            registering: tokio::sync::Mutex::default(),
+            registering: Arc::default(),
             found: Mutex::default(),
             shard_clients: (0..layout.shards)
                 .map(|it| shard_client(layout.place(it)))
@@ -86,6 +92,20 @@ impl KindShards {
     /// Records that the kind has jobs now.
     pub(super) fn note_jobs(&self) {
         *self.found.lock().expect("no panic while held") = Some(Instant::now());
+    }
+
+    /// Waits for the turn of a call to list the kind.
+    ///
+    /// # Errors
+    /// If the call has no time left by then.
+    async fn turn(&self, until: Instant) -> Result<Turn> {
+        let turn = timeout_at(until.into(), self.registering.clone().lock_owned()).await;
+        turn.map_err(|_| self.is_not_known_in_time())
+    }
+
+    fn is_not_known_in_time(&self) -> Error {
+        let why = format!("{} could not be made known in time: try again", self.kind);
+        Error::new(ErrorKind::Unavailable, why)
     }
 
     /// From now on the kind counts as not listed: the next call that creates a job lists it.
@@ -292,16 +312,45 @@ impl Client {
         }
         // Rare; boxed, so that it does not enlarge the future of every call.
         let registering: BoxFuture<'_, _> = Box::pin(async {
-            let turn = timeout_at(until.into(), kind_shards.registering.lock()).await;
-            // If the lock is not free in time, the listing below reports the reason.
-            let _turn = turn.ok();
+            let turn = kind_shards.turn(until).await?;
             if self.is_registered(kind_shards) {
                 return Ok(());
             }
-            self.admit(&kind_shards.kind, until).await?;
-            self.make_known(kind_shards, until).await.map(drop)
+            let (client, listed) = (self.clone(), kind_shards.clone());
+            let listing = move |until| async move {
+                let _turn = turn;
+                client.admit(&listed.kind, until).await?;
+                client.make_known(&listed, until).await.map(drop)
+            };
+            self.to_its_end(kind_shards, until, listing).await
         });
         registering.await
+    }
+
+    /// Makes a listing, which goes on when the call that waits for it has no time left. A call that
+    /// has waited for its turn has little time: if each gave up its listing then, and the next
+    /// began anew with as little, none would ever end while such calls keep coming.
+    async fn to_its_end<F>(
+        &self,
+        kind_shards: &KindShards,
+        until: Instant,
+        listing: impl FnOnce(Instant) -> F,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let whole = self.deadline();
+        let has_waited = until + self.0.settings.call_timeout / 2 < whole;
+        let listing = tokio::spawn(listing(if has_waited { whole } else { until }));
+        let listed = match has_waited {
+            true => timeout_at(until.into(), listing).await,
+            // It ends in time, and reports the reason if it fails.
+            false => Ok(listing.await),
+        };
+        listed
+            .ok()
+            .and_then(Result::ok)
+            .unwrap_or_else(|| Err(kind_shards.is_not_known_in_time()))
     }
 
     /// Refuses a new kind if the check of [`admitting`](Self::admitting) refuses it.
@@ -371,22 +420,33 @@ impl Client {
     /// of the listing. One call does it for all calls that get the same report.
     async fn list_again(
         &self,
-        kind_shards: &KindShards,
+        kind_shards: &Arc<KindShards>,
         unlisted: Unlisted,
         until: Instant,
     ) -> Result<()> {
-        let turn = timeout_at(until.into(), kind_shards.registering.lock()).await;
-        let mut turn = turn.ok();
-        let done = turn.as_ref().and_then(|done| done.get(&unlisted.shard));
+        let turn = kind_shards.turn(until).await?;
+        let done = turn.get(&unlisted.shard);
         if done.is_some_and(|(ledger, at)| *ledger == unlisted && at.elapsed() < TOLD_AGAIN) {
             return Ok(());
         }
         // Reset first: if this call breaks off, a repeat of it lists the kind.
         kind_shards.unregister();
+        let (client, listed) = (self.clone(), kind_shards.clone());
+        let listing =
+            move |until| async move { client.list_and_tell(&listed, turn, unlisted, until).await };
+        self.to_its_end(kind_shards, until, listing).await
+    }
+
+    /// Lists the kind, and tells the ledger that reported that it is not listed.
+    async fn list_and_tell(
+        &self,
+        kind_shards: &KindShards,
+        mut turn: Turn,
+        unlisted: Unlisted,
+        until: Instant,
+    ) -> Result<()> {
         let is_listed = self.make_known(kind_shards, until).await?;
-        if let Some(done) = turn.as_mut() {
-            done.insert(unlisted.shard, (unlisted, Instant::now()));
-        }
+        turn.insert(unlisted.shard, (unlisted, Instant::now()));
         drop(turn);
         // If this fails, or the server of the list was away, the next call with such a report lists
         // the kind again.

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use keyfall::embedded::Embedded;
-use keyfall::{Job, Router};
-use keyfall_testing::server::process_of;
+use keyfall::{Client, Job, Router};
+use keyfall_testing::proxies::{FaultyProxy, Weather};
+use keyfall_testing::server::{process_of, socket_of};
 use rustix::process::{Signal, kill_process};
 
 use crate::runs::{Gate, PATIENCE, Runs, eventually, ids, recorder};
@@ -354,6 +355,44 @@ async fn constantly_killed_connections_lose_and_repeat_nothing() {
     assert_eq!(different.len(), 600);
     assert_eq!((stats.done, stats.lapsed), (600, 0));
     site.assert_balanced().await;
+}
+
+/// By the time that a call gets its turn to list the kind, it has waited for calls before it, and
+/// has less time left than a listing takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_becomes_known_again_while_calls_keep_coming() {
+    let server = Embedded::start().await.unwrap();
+    let proxy = FaultyProxy::to(socket_of(&server), |_| {}).await.unwrap();
+    let builder = Client::builder(&proxy.url).call_timeout(ms(1000));
+    let client = builder.connect().await.unwrap();
+    let network = |cut| {
+        proxy.set(Weather {
+            delay: ms(40),
+            cut,
+            ..Weather::default()
+        });
+    };
+    network(true);
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let crowd = tokio::spawn(async move {
+        for n in 0_u64.. {
+            let (client, tell) = (client.clone(), tell.clone());
+            tokio::spawn(async move {
+                let call = client.schedule(format!("crash-crowd:it:job:{n}"), "");
+                // The test may be over.
+                let _ = tell.send(call.after(HOUR).await.is_ok());
+            });
+            tokio::time::sleep(ms(2)).await;
+        }
+    });
+    for _ in 0..200 {
+        assert!(!told.recv().await.unwrap(), "nothing passes");
+    }
+    network(false);
+    let succeeds = async { while !told.recv().await.unwrap() {} };
+    let succeeded = tokio::time::timeout(PATIENCE, succeeds).await;
+    assert!(succeeded.is_ok(), "no call succeeds, though Redis is back");
+    crowd.abort();
 }
 
 #[tokio::test]
