@@ -99,6 +99,15 @@ impl Fault {
     /// The same fault, from this node of a cluster.
     pub(in crate::store) fn at_node(mut self, node: Option<&Node>) -> Self {
         self.node = node.cloned();
+        // A link to a cluster follows redirections, as long as there is time.
+        if let (Some(node), Some(to)) = (node, self.redirect()) {
+            let text = format!(
+                "{node} says that slot {} is on {}: it is moving, or has moved, and there was no \
+                 time left to ask there; try again",
+                to.slot, to.node
+            );
+            self.error = Error::new(ErrorKind::Unavailable, text);
+        }
         self
     }
 
@@ -601,6 +610,35 @@ impl From<Fault> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refusal(line: &[u8]) -> RedisError {
+        match redis::parse_redis_value(line).unwrap() {
+            redis::Value::ServerError(error) => error.into(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_redirection_within_a_cluster_is_no_mistake_of_its_user() {
+        let node = Node::new("10.0.0.5:7001");
+        for line in [
+            &b"-ASK 7 10.0.0.6:7001\r\n"[..],
+            b"-MOVED 7 10.0.0.6:7001\r\n",
+        ] {
+            let outside = Fault::from_redis(refusal(line), "10.0.0.5:7001");
+            assert_eq!(outside.error().kind(), ErrorKind::Incompatible);
+            let within = outside.at_node(Some(&node));
+            assert!(within.error().is_retryable() && within.may_be_mended());
+            assert!(
+                within
+                    .error()
+                    .to_string()
+                    .contains("slot 7 is on 10.0.0.6:7001")
+            );
+            let unknown = within.after_sending(true);
+            assert_eq!(unknown.error().kind(), ErrorKind::OutcomeUnknown);
+        }
+    }
 
     #[test]
     fn the_error_of_a_script_is_found_in_the_message_of_each_server() {
