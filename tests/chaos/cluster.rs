@@ -10,6 +10,7 @@ use keyfall_testing::patience::within;
 use keyfall_testing::server::{signal_to, socket_of};
 use redis::{FromRedisValue, RedisResult};
 use rustix::process::Signal;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::deployment::PROBE;
@@ -333,6 +334,31 @@ impl Cluster {
             self.tell(from, &migrate).await?;
         }
         Ok(slot)
+    }
+
+    /// Begins to send all keys of a ledger that are left to another primary.
+    pub(crate) async fn send_rest(
+        &self,
+        tag: &str,
+        from: Number,
+        to: Number,
+    ) -> Result<JoinHandle<()>, String> {
+        let left: Vec<String> = self.ask(from, &format!("KEYS keyfall:{{{tag}}}:*")).await?;
+        let redis = self.connection(from).await;
+        let mut redis = redis.map_err(|error| error.to_string())?;
+        let mut migrate = redis::cmd("MIGRATE");
+        let port = self.nodes[to].port;
+        migrate
+            .arg("127.0.0.1")
+            .arg(port)
+            .arg("")
+            .arg(0)
+            .arg(20_000);
+        migrate.arg("REPLACE").arg("KEYS").arg(left);
+        Ok(tokio::spawn(async move {
+            // Its node is killed meanwhile.
+            let _: RedisResult<redis::Value> = migrate.query_async(&mut redis).await;
+        }))
     }
 
     /// Makes a node that took over forget a slot that is on its way: Redis behaves so by itself.

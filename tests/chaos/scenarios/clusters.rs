@@ -1,9 +1,9 @@
 //! Nodes of a cluster that are replaced, added and removed, and slots that move. Each kind is on all
-//! primaries.
+//! primaries. [`slots`](super::slots) has the slots whose source is killed.
 
 use std::time::Duration;
 
-use keyfall_testing::journals::{Micros, now};
+use keyfall_testing::journals::Micros;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
@@ -15,7 +15,7 @@ use crate::setting::Setting;
 use crate::stage::Stage;
 
 /// Enough that each primary has a shard.
-const SHARDS: u16 = 4;
+pub(super) const SHARDS: u16 = 4;
 
 /// The limit of the other [fail-overs](super::failovers).
 const LEFT: Duration = Duration::from_millis(500);
@@ -58,12 +58,11 @@ pub(super) fn all() -> Vec<Scenario> {
         "cluster, cut off", false, true, |stage| fail_over(stage, What::CutOff);
         "cluster, asked for", false, false, |stage| hand_over(stage);
         "cluster, slots move", false, false, |stage| move_slots(stage);
-        "cluster, torn", false, false, |stage| tear(stage);
         "cluster, a node more", false, false, |stage| come_and_go(stage);
     }
 }
 
-async fn some_primary(stage: &mut Stage) -> Result<Number> {
+pub(super) async fn some_primary(stage: &mut Stage) -> Result<Number> {
     let all: Vec<Number> = stage.deployment.cluster()?.primaries().collect();
     Ok(all[stage.some(all.len())])
 }
@@ -179,58 +178,6 @@ async fn move_some(cluster: &Cluster, from: Number, to: Number, first: usize) ->
         if owner != to {
             cluster.migrate(slot, owner, to).await?;
         }
-    }
-    Ok(())
-}
-
-/// A primary is killed while the slot of one of its ledgers moves away, with a part of its keys
-/// moved. Its replica takes over and knows nothing of the move; the ledger is refused until its
-/// parts are brought together.
-async fn tear(stage: &mut Stage) -> Result {
-    let end = stage.until_the_end();
-    let client = stage.client().await?;
-    while Instant::now() < end {
-        let old = some_primary(stage).await?;
-        let cluster = stage.deployment.cluster()?;
-        let primaries: Vec<Number> = cluster.primaries().filter(|it| *it != old).collect();
-        let tags = cluster.ledgers_on(old, LOAD).await?;
-        let (first, last) = (tags.first(), tags.last());
-        let (first, last) = first.zip(last).ok_or("it has no ledger")?;
-        let mark = format!("{{{first}}}{MARK}");
-        let mut redis = cluster.connection(old).await?;
-        first_mark(&mut redis, &mark, 1).await?;
-        let marking = mark_in(redis, mark.clone());
-        cluster.may_be_replaced(old, true).await?;
-        sleep(stage.some_ms(700..1500)).await;
-        let to = primaries[stage.some(primaries.len())];
-        // Of thirteen keys: neither none nor all.
-        let keys = 1 + stage.some(12);
-        stage.strike("a slot is on its way, and its primary is killed");
-        let cluster = stage.deployment.cluster()?;
-        let slot = cluster.tear(last, old, to, keys).await?;
-        // The replica must have heard of the keys that left: otherwise one half is older than the
-        // other.
-        let copied = now();
-        cluster.is_copied(old, &mark).await?;
-        cluster.server(old).kill_server().await?;
-        let (new, _) = cluster.follow(old).await?;
-        cluster.forget_move(new, slot).await?;
-        marking.abort();
-        let get = format!("GET {mark}");
-        let kept: Option<Micros> = stage.deployment.cluster()?.ask(new, &get).await?;
-        sleep(LEFT).await;
-        stage.ledgers_rolled_back(kept, copied, stage.part(&tags));
-        // Workers find that a part is missing.
-        sleep(stage.some_ms(500..1500)).await;
-        let mend = client.mend_slots().confirmed().dropping();
-        let mended = mend.await.map_err(|error| error.to_string())?;
-        if !mended.is_whole() {
-            return Err(format!("the parts are not together: {mended:?}").into());
-        }
-        stage.is_served(now());
-        let cluster = stage.deployment.cluster()?;
-        cluster.server(old).restart().await?;
-        cluster.is_well().await?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::stage::Stage;
 
 /// How soon all clients must have left an old primary that still answers: its acknowledged writes
 /// are forgotten, and no later write may be.
-const LEFT: Duration = Duration::from_millis(500);
+pub(super) const LEFT: Duration = Duration::from_millis(500);
 
 /// Any replica may take over.
 const REPLICAS: usize = 2;

@@ -9,6 +9,7 @@
 //! | [`races`] | plain commands that come when their key expires |
 //! | [`failovers`] | a primary that sentinels replace |
 //! | [`clusters`] | nodes of a cluster: replaced, added and removed, and slots that move |
+//! | [`slots`] | slots that move while their source is killed |
 //! | [`servers`] | one of several independent servers |
 //! | [`shards`] | kinds that get another number of shards |
 //! | [`network`] | the network between Redis and its clients |
@@ -28,6 +29,7 @@ mod restarts;
 mod sabotage;
 mod servers;
 mod shards;
+mod slots;
 mod workers;
 
 use futures_util::future::LocalBoxFuture;
@@ -98,6 +100,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         races::all(),
         failovers::all(),
         clusters::all(),
+        slots::all(),
         servers::all(),
         shards::all(),
         hindrances::all(),
