@@ -177,6 +177,11 @@ async fn each_common_key_of_all_kinds_can_be_damaged() {
     judge_all(sabotage::COMMON).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_trigger_can_be_damaged() {
+    judge_all(sabotage::TRIGGERS).await;
+}
+
 #[tokio::test]
 async fn a_malformed_instance_is_removed() {
     let server = Embedded::start().await.unwrap();

@@ -148,6 +148,36 @@ pub const COMMON: &[Sabotage] = sabotage! {
     "order": ["HSET|$K|stranger|theirs"] => [], [];
 };
 
+/// Damage to the key of a job that waits. Its job runs all the same, some ms late.
+pub const TRIGGERS: &[Sabotage] = sabotage! {
+    "trigger": ["DEL|$K"] => [], [];
+    "trigger": ["SET|$K|theirs"] => [], [];
+    "trigger": ["DEL|$K", "RPUSH|$K|theirs"] => [], [];
+    "trigger": ["PERSIST|$K"] => [], [];
+    // Redis announces that it expires, and its job is not due.
+    "trigger": ["PEXPIRE|$K|1"] => [], [];
+};
+
+/// All damage.
+pub fn all() -> impl Iterator<Item = &'static Sabotage> {
+    [JOBS, LETTERS, BOOKS, COMMON, TRIGGERS]
+        .into_iter()
+        .flatten()
+}
+
+/// The keys of Keyfall among these that no damage is done to.
+pub fn spared(keys: &[String]) -> Vec<&String> {
+    let is_spared = |key: &&String| {
+        let Some(rest) = key.strip_prefix("keyfall:") else {
+            return false;
+        };
+        let part = rest.rsplit_once("}:").map_or(rest, |(_, part)| part);
+        // Keys that a repair has moved out of the way have a colon in this part.
+        !part.contains(':') && all().all(|row| row.key != part)
+    };
+    keys.iter().filter(is_spared).collect()
+}
+
 impl Sabotage {
     /// The words of its commands, for a kind and another one beside it.
     pub fn commands(&self, kind: &str, other: &str) -> Vec<Vec<String>> {
@@ -160,6 +190,7 @@ impl Sabotage {
                 let (set, _) = kind.rsplit_once(':').unwrap_or((kind, ""));
                 format!("keyfall:{{{set}/3}}:order")
             }
+            "trigger" => format!("{kind}:waits-1"),
             of_ledger => part(of_ledger),
         };
         let word = |word: &str| {

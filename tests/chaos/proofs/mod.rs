@@ -11,7 +11,9 @@
 //! | [`keys`] | adopted keys |
 //! | [`ids`] | ids that topics share |
 //! | [`logs`] | findings in logs |
+//! | [`gaps`] | keys that are left out |
 
+mod gaps;
 mod ids;
 mod keys;
 mod logs;
@@ -43,6 +45,7 @@ pub(crate) fn all() -> Vec<Proof> {
         keys::ALL,
         ids::ALL,
         logs::ALL,
+        gaps::ALL,
     ]
     .concat()
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use keyfall::{AuditAllReport, Client, KeptJob};
 use keyfall_testing::sabotage::{self, Sabotage};
+use rand::seq::SliceRandom;
 use tokio::time::{Instant, sleep};
 
 use super::{Punctual, Result, Scenario};
@@ -30,19 +31,19 @@ pub(super) fn all() -> Vec<Scenario> {
     }]
 }
 
-/// One damage after the other, from any place of the table: each to a kind of its own, or to the
-/// keys that this kind shares with the busy ones.
+/// One damage after the other, in any order, all before any of them comes again: each to a kind of
+/// its own, or to the keys that this kind shares with the busy ones. The table must name each key
+/// that the workers, the producers and the program with plain keys have written.
 async fn sabotage(stage: &mut Stage) -> Result {
-    let tables = [
-        sabotage::JOBS,
-        sabotage::LETTERS,
-        sabotage::BOOKS,
-        sabotage::COMMON,
-    ];
-    let rows: Vec<&Sabotage> = tables.into_iter().flatten().collect();
+    let mut rows: Vec<&Sabotage> = sabotage::all().collect();
+    rows.shuffle(&mut stage.random);
+    let keys: Vec<String> = stage.deployment.command(&["KEYS", "keyfall:*"]).await?;
+    let spared = sabotage::spared(&keys);
+    if !spared.is_empty() {
+        return Err(format!("no sabotage is done to {spared:?}").into());
+    }
     let (client, end) = (stage.client().await?, stage.until_the_end());
-    for number in 0.. {
-        let row = rows[stage.some(rows.len())];
+    for (number, row) in rows.iter().cycle().enumerate() {
         let victim = Victim {
             kind: format!("{KINDS_THAT_SUFFER}job{number}"),
             other: format!("{KINDS_THAT_SUFFER}other{number}"),
