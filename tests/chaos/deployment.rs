@@ -1,6 +1,7 @@
 //! The servers of the jobs: one Redis, or several in one of the supported topologies.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use keyfall::embedded::Embedded;
 use keyfall_testing::journals::Micros;
@@ -64,7 +65,8 @@ impl Deployment {
         let servers = if setting.cluster {
             Servers::Cluster(Cluster::start(options(), options_of(1), wires).await?)
         } else if setting.sentinels {
-            let started = Sentinels::start(options, setting.network, wires, dir).await?;
+            let hosts = setting.hosts;
+            let started = Sentinels::start(options_of, setting.network, wires, hosts, dir).await?;
             Servers::Watched(started.0, started.1)
         } else if let Some(count) = setting.servers {
             let options = (0..count).map(options_of);
@@ -88,6 +90,22 @@ impl Deployment {
             (None, Servers::Watched(_, sentinels)) => sentinels.url(),
             (None, Servers::Cluster(cluster)) => cluster.url(),
             (None, Servers::Several(several)) => several.url(),
+        }
+    }
+
+    /// The URL for the harness, which is on none of the hosts.
+    pub(crate) fn url_here(&self) -> String {
+        match &self.servers {
+            Servers::Watched(server, sentinels) if sentinels.have_hosts() => server.url(),
+            _ => self.url(),
+        }
+    }
+
+    /// The same command on the host of a client, if clients are on hosts of their own.
+    pub(crate) fn on_the_host_of(&self, client: usize, command: Command) -> Command {
+        match &self.servers {
+            Servers::Watched(_, sentinels) => sentinels.on_the_host_of(client, command),
+            _ => command,
         }
     }
 

@@ -32,6 +32,7 @@
 //! | [`several`] | independent servers that hold the jobs together |
 //! | [`waiting`], [`resharding`] | jobs that wait meanwhile, and the command that spreads them over other shards |
 //! | [`wires`] | the network between servers |
+//! | [`hosts`] | network namespaces, which can drop all packets to each other |
 //! | [`clock`] | a wall clock that can be set |
 //! | [`aof`], [`leases`] | the log of Redis, and the leases in it |
 //! | [`strain`] | the lateness that the machine causes by itself |
@@ -61,6 +62,7 @@ mod deployment;
 mod ends;
 mod evidence;
 mod history;
+mod hosts;
 mod journal;
 mod kept;
 mod lanes;

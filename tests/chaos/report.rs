@@ -159,6 +159,8 @@ pub(crate) struct Row {
     pub(crate) bounds: usize,
     /// The bounds that were not judged: the bound, the reason, and the scenario.
     pub(crate) unjudged: Vec<(&'static str, &'static str, String)>,
+    /// Why the scenario was not played, if it was not.
+    skipped: Option<&'static str>,
     /// All violations.
     pub(crate) violations: Vec<String>,
 }
@@ -168,6 +170,15 @@ impl Row {
         Row {
             scenario: scenario.to_owned(),
             ..Row::default()
+        }
+    }
+
+    /// The row of a scenario that cannot be played here, for this reason: nothing of it is judged.
+    pub(crate) fn skipped(scenario: &str, why: &'static str) -> Self {
+        Row {
+            skipped: Some(why),
+            unjudged: vec![("all of it", why, scenario.to_owned())],
+            ..Row::new(scenario)
         }
     }
 
@@ -291,6 +302,13 @@ pub(crate) const HEAD: &str = "\
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(why) = self.skipped {
+            return write!(
+                f,
+                "| {:25} | not played, and not judged: {why} |",
+                self.scenario
+            );
+        }
         write!(
             f,
             "| {:25} | {:6} | {:6} | {:7} | {:4} | {:12} | {:6} | {:10} | {:7} | {:9} | {:>8} | {:>8} | {:>8} | {:>10} |",

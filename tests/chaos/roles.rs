@@ -27,9 +27,14 @@ pub(crate) fn start(
     dir: &Path,
     environment: &[(String, String)],
 ) -> LoggedProcess {
-    let mut command = in_role(role);
-    command
-        .arg(serde_json::to_string(terms).expect("terms are plain data"))
-        .envs(environment.iter().map(|(name, value)| (name, value)));
+    let mut command = command(role, terms);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     LoggedProcess::spawn(command, name, dir)
+}
+
+/// The command that starts this program in a role.
+pub(crate) fn command(role: &str, terms: &impl Serialize) -> Command {
+    let mut command = in_role(role);
+    command.arg(serde_json::to_string(terms).expect("terms are plain data"));
+    command
 }

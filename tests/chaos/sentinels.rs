@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use keyfall::embedded::{Embedded, Options};
@@ -17,10 +18,11 @@ use rustix::process::Signal;
 use tokio::time::timeout;
 
 use crate::deployment::{PROBE, network_around};
+use crate::hosts::{Hosts, Place};
 use crate::wires::{Peer, Wires};
 
 /// The sentinels' name for the primary.
-const NAME: &str = "chaos";
+pub(crate) const NAME: &str = "chaos";
 
 /// How long a silent primary still counts as alive, while a scenario waits for a fail-over. On a
 /// busy machine, a healthy primary may be silent for a second or two.
@@ -42,35 +44,66 @@ pub(crate) struct Sentinels {
     /// The network between all of them, if there is one, and the port of each peer in it.
     wires: Option<Wires>,
     places: HashMap<u16, Peer>,
+    /// The hosts of the servers, each with a sentinel, and of their clients, if they have any.
+    hosts: Option<Hosts>,
     sentinels: Vec<Sentinel>,
 }
 
 struct Sentinel {
-    port: u16,
+    /// Host and port for programs.
+    address: String,
+    /// The URL for the harness.
+    url: String,
     process: SentinelProcess,
 }
+
+/// The places of the servers.
+const SERVERS: std::ops::RangeInclusive<Peer> = 1..=3;
 
 /// The first sentinel comes after the servers.
 const FIRST: Peer = 4;
 
+/// How many replicas may take the place of the primary.
+pub(crate) const REPLICAS: usize = 2;
+
+/// The hosts of the clients that are cut off together with the primary, and of the others.
+const NEAR: Place = 4;
+const FAR: Place = 5;
+
+/// The packets that are dropped between the primary, with its host and some clients, and all others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lost {
+    All,
+    /// Those that leave it.
+    Out,
+    /// Those that come to it.
+    In,
+}
+
 impl Sentinels {
     /// Starts the servers and the sentinels. Returns the primary.
     pub(crate) async fn start(
-        options: impl Fn() -> Options,
+        options: impl Fn(u16) -> Options,
         has_networks: bool,
         wires: Option<Wires>,
+        has_hosts: bool,
         dir: &Path,
     ) -> Result<(Embedded, Self), String> {
+        let hosts = has_hosts.then(|| Hosts::start(FAR)).transpose()?;
         let mut networks = HashMap::new();
         let mut servers = Vec::new();
         let mut places = HashMap::new();
-        for place in 1..FIRST {
+        for place in SERVERS {
             let mut port = free_port();
-            let mut options = options();
+            let mut options = options(u16::from(place) - 1);
             if wires.is_some() {
                 options = options.args(Wires::source(place));
             }
-            let server = node(options, port).await?;
+            if let Some(hosts) = &hosts {
+                let server = hosts.redis_server(place, dir)?;
+                options = options.binary(server).args(["--protected-mode", "no"]);
+            }
+            let server = node(options, port, bound(&hosts)).await?;
             if let Some(wires) = &wires {
                 port = wires.to(place, port).await?;
             }
@@ -83,14 +116,21 @@ impl Sentinels {
             servers.push((port, server));
         }
         let (primary, server) = servers.remove(0);
+        let ip = |port: u16| ip_of(&hosts, places[&port]);
         for (port, other) in &servers {
-            follow_from_now_on(other, *port, primary)
+            let primary = (ip(primary), primary);
+            follow_from_now_on(other, (ip(*port), *port), primary)
                 .await
                 .map_err(|error| error.to_string())?;
         }
         let mut sentinels = Vec::new();
         for place in FIRST..FIRST + 3 {
-            sentinels.push(Sentinel::start(dir, primary, place, wires.as_ref()).await?);
+            let primary = (ip(primary), primary);
+            let sentinel = match &hosts {
+                Some(hosts) => Sentinel::start_on(hosts, place - FIRST + 1, dir, primary)?,
+                None => Sentinel::start(dir, primary, place, wires.as_ref()).await?,
+            };
+            sentinels.push(sentinel);
         }
         let it = Sentinels {
             primary,
@@ -98,6 +138,7 @@ impl Sentinels {
             networks,
             wires,
             places,
+            hosts,
             sentinels,
         };
         it.until("the sentinels know each other", async || {
@@ -115,9 +156,32 @@ impl Sentinels {
     }
 
     pub(crate) fn url(&self) -> String {
-        let places = self.sentinels.iter();
-        let places: Vec<String> = places.map(|it| format!("127.0.0.1:{}", it.port)).collect();
-        format!("redis+sentinel://{}/{NAME}", places.join(","))
+        format!("redis+sentinel://{}/{NAME}", self.addresses().join(","))
+    }
+
+    /// The addresses of the sentinels for programs.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let sentinels = self.sentinels.iter();
+        sentinels.map(|it| it.address.clone()).collect()
+    }
+
+    /// The same command on the host of a client: of the first one, which is cut off together with
+    /// the primary, or of another one.
+    pub(crate) fn on_the_host_of(&self, client: usize, command: Command) -> Command {
+        let place = if client == 0 { NEAR } else { FAR };
+        match &self.hosts {
+            Some(hosts) => hosts.on(place, &command),
+            None => command,
+        }
+    }
+
+    pub(crate) fn have_hosts(&self) -> bool {
+        self.hosts.is_some()
+    }
+
+    /// The place of the primary, from 1.
+    fn place(&self) -> Peer {
+        self.places[&self.primary]
     }
 
     /// Sets whether the sentinels replace a silent primary.
@@ -166,6 +230,36 @@ impl Sentinels {
         let wires = self.wires.as_ref().ok_or("there is nothing to cut")?;
         wires.cut(FIRST, (1..FIRST).chain([FIRST + 1, FIRST + 2]));
         Ok(())
+    }
+
+    /// Drops packets between the host of the primary, with the clients there, and all others.
+    pub(crate) fn part(&self, lost: Lost) -> Result<(), String> {
+        let hosts = self.hosts.as_ref().ok_or("there are no hosts")?;
+        let near = [self.place(), NEAR];
+        let others: Vec<Place> = hosts.all().filter(|it| !near.contains(it)).collect();
+        if lost != Lost::In {
+            hosts.cut(&near, others.clone())?;
+        }
+        if lost != Lost::Out {
+            hosts.cut(&others, near)?;
+        }
+        Ok(())
+    }
+
+    /// No packet is dropped any more.
+    pub(crate) fn unite(&self) -> Result<(), String> {
+        self.hosts.as_ref().map_or(Ok(()), Hosts::join)
+    }
+
+    /// Waits until a server that was the primary refuses writes.
+    pub(crate) async fn refuses(&mut self, port: u16) -> Result<(), String> {
+        let url = self.other(port).url();
+        self.until("the old primary refuses writes", async || {
+            let set = ask::<()>(&url, &["SET", PROBE, ""]).await;
+            let code = set.err()?.code()?.to_owned();
+            ["NOREPLICAS", "READONLY"].contains(&&*code).then_some(())
+        })
+        .await
     }
 
     /// Ends all cuts.
@@ -217,10 +311,11 @@ impl Sentinels {
 
     /// Makes a server a replica, as an operator would, and waits until both are.
     pub(crate) async fn rejoin(&self, port: u16, server: &Embedded) -> Result<(), String> {
-        let primary = self.primary.to_string();
+        let (ip, primary) = (ip_of(&self.hosts, self.place()), self.primary.to_string());
+        let old = self.others.iter().find(|(known, _)| *known == port);
+        let url = old.ok_or("it was never the primary")?.1.url();
         self.until("it is told whom to follow", async || {
-            let follow = ["REPLICAOF", "127.0.0.1", &primary];
-            ask::<()>(port, &follow).await.ok()
+            ask::<()>(&url, &["REPLICAOF", &ip, &primary]).await.ok()
         })
         .await?;
         self.are_followed(server).await?;
@@ -273,19 +368,13 @@ impl Sentinels {
 impl Sentinel {
     async fn start(
         dir: &Path,
-        primary: u16,
+        primary: (String, u16),
         place: Peer,
         wires: Option<&Wires>,
     ) -> Result<Self, String> {
         let port = free_port();
         let path = dir.join(format!("sentinel-{port}.conf"));
-        let down = NEVER.as_millis();
-        let mut config = format!(
-            "port {port}\nbind 127.0.0.1\n\
-             sentinel monitor {NAME} 127.0.0.1 {primary} 2\n\
-             sentinel down-after-milliseconds {NAME} {down}\n\
-             sentinel failover-timeout {NAME} 3000\n"
-        );
+        let mut config = config(port, "127.0.0.1", &primary);
         if let Some(wires) = wires {
             let [name, source] = Wires::source(place);
             let seat = wires.to(place, port).await?;
@@ -296,16 +385,74 @@ impl Sentinel {
         }
         let process = SentinelProcess::start(&path, &config);
         let process = process.map_err(|error| format!("a sentinel: {error}"))?;
-        Ok(Sentinel { port, process })
+        let address = format!("127.0.0.1:{port}");
+        Ok(Sentinel {
+            url: format!("redis://{address}"),
+            address,
+            process,
+        })
+    }
+
+    /// Starts a sentinel on a host.
+    fn start_on(
+        hosts: &Hosts,
+        place: Place,
+        dir: &Path,
+        primary: (String, u16),
+    ) -> Result<Self, String> {
+        let port = free_port();
+        let path = dir.join(format!("sentinel-{port}.conf"));
+        let (ip, socket) = (Hosts::address(place), dir.join(format!("sentinel-{port}")));
+        let socket = socket.display();
+        let mut config = config(port, EVERYWHERE, &primary);
+        config += &format!(
+            "protected-mode no\nunixsocket {socket}\n\
+             sentinel announce-ip {ip}\nsentinel announce-port {port}\n"
+        );
+        let program = hosts.redis_server(place, dir)?;
+        let process = SentinelProcess::start_as(program, &path, &config);
+        Ok(Sentinel {
+            address: format!("{ip}:{port}"),
+            url: format!("redis+unix://{socket}"),
+            process: process.map_err(|error| format!("a sentinel: {error}"))?,
+        })
     }
 
     async fn ask<T: FromRedisValue>(&self, args: &[impl ToRedisArgs]) -> redis::RedisResult<T> {
-        ask(self.port, args).await
+        ask(&self.url, args).await
     }
 }
 
-async fn ask<T: FromRedisValue>(port: u16, args: &[impl ToRedisArgs]) -> redis::RedisResult<T> {
-    let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
+/// The address at which servers on hosts listen.
+const EVERYWHERE: &str = "0.0.0.0";
+
+fn bound(hosts: &Option<Hosts>) -> &'static str {
+    match hosts {
+        Some(_) => EVERYWHERE,
+        None => "127.0.0.1",
+    }
+}
+
+fn ip_of(hosts: &Option<Hosts>, place: Peer) -> String {
+    match hosts {
+        Some(_) => Hosts::address(place),
+        None => "127.0.0.1".into(),
+    }
+}
+
+/// The configuration of a sentinel that watches this primary.
+fn config(port: u16, bound: &str, (ip, primary): &(String, u16)) -> String {
+    let down = NEVER.as_millis();
+    format!(
+        "port {port}\nbind {bound}\n\
+         sentinel monitor {NAME} {ip} {primary} 2\n\
+         sentinel down-after-milliseconds {NAME} {down}\n\
+         sentinel failover-timeout {NAME} 3000\n"
+    )
+}
+
+async fn ask<T: FromRedisValue>(url: &str, args: &[impl ToRedisArgs]) -> redis::RedisResult<T> {
+    let client = redis::Client::open(url)?;
     let connect = client.get_multiplexed_async_connection();
     // A stopped sentinel does not answer.
     let connected = timeout(Duration::from_millis(500), connect).await;
@@ -314,9 +461,9 @@ async fn ask<T: FromRedisValue>(port: u16, args: &[impl ToRedisArgs]) -> redis::
     redis::Cmd::new().arg(args).query_async(&mut redis).await
 }
 
-async fn node(options: Options, port: u16) -> Result<Embedded, String> {
+async fn node(options: Options, port: u16, bound: &str) -> Result<Embedded, String> {
     let options = options
-        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+        .args(["--bind", bound, "--port", &port.to_string()])
         .args(["--repl-diskless-sync-delay", "0"]);
     options.start().await.map_err(|error| error.to_string())
 }
@@ -332,10 +479,14 @@ async fn takes_writes(server: &Embedded) -> bool {
     write.await.is_ok()
 }
 
-/// Makes a server, which others know by this port, a replica.
-async fn follow_from_now_on(server: &Embedded, port: u16, primary: u16) -> redis::RedisResult<()> {
+/// Makes a server, which others know by this address, a replica.
+async fn follow_from_now_on(
+    server: &Embedded,
+    (ip, port): (String, u16),
+    primary: (String, u16),
+) -> redis::RedisResult<()> {
     let mut redis = connect(&server.url()).await?;
-    for (name, value) in [("ip", "127.0.0.1".to_owned()), ("port", port.to_string())] {
+    for (name, value) in [("ip", ip), ("port", port.to_string())] {
         let mut set = redis::cmd("CONFIG");
         set.arg("SET")
             .arg(format!("replica-announce-{name}"))
@@ -343,6 +494,6 @@ async fn follow_from_now_on(server: &Embedded, port: u16, primary: u16) -> redis
         let () = set.query_async(&mut redis).await?;
     }
     let mut follow = redis::cmd("REPLICAOF");
-    follow.arg("127.0.0.1").arg(primary);
+    follow.arg(primary.0).arg(primary.1);
     follow.query_async(&mut redis).await
 }

@@ -21,6 +21,9 @@ pub(crate) struct Setting {
     /// How many independent servers hold the jobs together; one by default. With more, no program
     /// sets plain keys.
     pub(crate) servers: Option<u16>,
+    /// Whether the servers that sentinels watch, and their clients, are on hosts of their own, whose
+    /// packets to each other can be dropped.
+    pub(crate) hosts: bool,
     /// Whether servers can be cut off from each other, where there are several.
     pub(crate) wires: bool,
     /// How many shards each kind has; one by default.

@@ -156,7 +156,7 @@ impl Stage {
     }
 
     pub(crate) async fn client(&self) -> Result<Client, String> {
-        let client = Client::connect(&self.deployment.url()).await;
+        let client = Client::connect(&self.deployment.url_here()).await;
         client.map_err(|error| error.to_string())
     }
 
@@ -203,7 +203,9 @@ impl Stage {
                 special: self.special.clone(),
                 sundry: self.deployment.network().is_ok(),
             };
-            let producer = roles::start("producer", &terms.name, &terms, &self.dir, &[]);
+            let command = roles::command("producer", &terms);
+            let command = self.deployment.on_the_host_of(number as usize, command);
+            let producer = LoggedProcess::spawn(command, &terms.name, &self.dir);
             self.producers.push(producer);
         }
         let Some(server) = self.deployment.lone() else {
@@ -328,8 +330,10 @@ impl Stage {
             Some((Whose::Workers, clock)) => clock.environment(),
             _ => Vec::new(),
         };
-        let process = roles::start("worker", &terms.name, &terms, &self.dir, &environment);
-        slot.process = Some(process);
+        let mut command = roles::command("worker", &terms);
+        command.envs(environment);
+        let command = self.deployment.on_the_host_of(slot.number, command);
+        slot.process = Some(LoggedProcess::spawn(command, &terms.name, &self.dir));
     }
 
     /// Kills the worker in this place.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::bounds::LEAST;
 use crate::checker;
 use crate::history::History;
+use crate::hosts::Hosts;
 use crate::kept::Kept;
 use crate::leases::{self, Leases};
 use crate::report::Row;
@@ -24,8 +25,17 @@ const AFTER: Duration = Duration::from_secs(4);
 /// machine less happens.
 const MORE: Duration = Duration::from_secs(120);
 
+/// Why scenarios with hosts are not played where they cannot be made.
+pub(crate) const NO_HOSTS: &str = "no network namespace may be made here";
+
 /// Plays a scenario whose faults go on for `span`. Its journals stay in `dir`.
 pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Duration) -> Row {
+    if (scenario.setting)().hosts
+        && let Some(told) = Hosts::are_refused()
+    {
+        eprintln!("{}: {told}", scenario.name);
+        return Row::skipped(scenario.name, NO_HOSTS);
+    }
     let gauge = Gauge::start();
     match try_to_play(scenario, &dir, seed, span, &gauge).await {
         Ok(end) => {

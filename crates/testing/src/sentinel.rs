@@ -1,5 +1,6 @@
 //! A sentinel: a real process, which ends with the process that started it, however that ends.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -21,8 +22,13 @@ impl SentinelProcess {
     /// Starts a sentinel. It keeps its configuration in `file`; its output goes to another file
     /// beside it.
     pub fn start(file: &Path, config: &str) -> io::Result<Self> {
+        SentinelProcess::start_as(redis_server(), file, config)
+    }
+
+    /// Starts a sentinel by this program, which runs `redis-server` with its own arguments.
+    pub fn start_as(program: impl AsRef<OsStr>, file: &Path, config: &str) -> io::Result<Self> {
         std::fs::write(file, config)?;
-        let child = Command::new(redis_server())
+        let child = Command::new(program)
             .arg(file)
             .arg("--sentinel")
             .stdin(Stdio::null())

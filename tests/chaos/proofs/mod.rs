@@ -11,7 +11,7 @@
 //! | [`keys`] | adopted keys |
 //! | [`ids`] | ids that topics share |
 //! | [`logs`] | findings in logs |
-//! | [`gaps`] | keys that are left out |
+//! | [`gaps`] | scenarios that are not played, and keys that are left out |
 
 mod gaps;
 mod ids;

@@ -8,15 +8,13 @@ use tokio::time::{Instant, sleep};
 
 use super::restarts::{MARK, first_mark, mark};
 use super::{Punctual, Result, Scenario};
+use crate::sentinels::REPLICAS;
 use crate::setting::Setting;
 use crate::stage::Stage;
 
 /// How soon all clients must have left an old primary that still answers: its acknowledged writes
 /// are forgotten, and no later write may be.
 pub(super) const LEFT: Duration = Duration::from_millis(500);
-
-/// Any replica may take over.
-const REPLICAS: usize = 2;
 
 /// How long a server that comes back takes itself for the primary.
 const BACK: Duration = Duration::from_secs(2);

@@ -8,6 +8,7 @@
 //! | [`restarts`] | a Redis that is killed or shut down, and keeps a part of its data on disk |
 //! | [`races`] | plain commands that come when their key expires |
 //! | [`failovers`] | a primary that sentinels replace |
+//! | [`partitions`] | a primary that loses packets |
 //! | [`clusters`] | nodes of a cluster: replaced, added and removed, and slots that move |
 //! | [`slots`] | slots that move while their source is killed |
 //! | [`servers`] | one of several independent servers |
@@ -24,6 +25,7 @@ mod failovers;
 mod handlers;
 mod hindrances;
 mod network;
+mod partitions;
 mod races;
 mod restarts;
 mod sabotage;
@@ -99,6 +101,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         restarts::all(),
         races::all(),
         failovers::all(),
+        partitions::all(),
         clusters::all(),
         slots::all(),
         servers::all(),
