@@ -30,10 +30,18 @@ impl FakeClock {
         Ok(clock)
     }
 
+    /// The clock of one of several servers.
+    pub(crate) fn of_server(&self, place: u8) -> Self {
+        FakeClock {
+            library: self.library.clone(),
+            file: self.file.with_extension(place.to_string()),
+        }
+    }
+
     /// Sets the offset of the clock, in seconds.
     pub(crate) fn set(&self, seconds: i64) -> Result<(), String> {
         // Renamed, so that nobody reads half of it.
-        let next = self.file.with_extension("next");
+        let next = self.beside("next");
         let written = fs::write(&next, format!("{seconds:+}\n"));
         let there = written.and_then(|()| fs::rename(&next, &self.file));
         there.map_err(|error| format!("the fake clock cannot be set: {error}"))
@@ -55,7 +63,7 @@ impl FakeClock {
 
     /// A program that starts `redis-server` under this clock.
     pub(crate) fn redis_server(&self) -> Result<PathBuf, String> {
-        let program = self.file.with_file_name("redis-server");
+        let program = self.beside("redis-server");
         let settings = self.environment();
         let exports = settings
             .iter()
@@ -68,5 +76,12 @@ impl FakeClock {
             .and_then(|()| fs::set_permissions(&program, fs::Permissions::from_mode(0o755)))
             .map_err(|error| format!("{}: {error}", program.display()))?;
         Ok(program)
+    }
+
+    /// A file of this clock.
+    fn beside(&self, name: &str) -> PathBuf {
+        let clock = self.file.file_name().expect("it is a file");
+        let clock = clock.to_string_lossy();
+        self.file.with_file_name(format!("{clock}-{name}"))
     }
 }

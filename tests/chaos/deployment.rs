@@ -15,7 +15,7 @@ use crate::aof;
 use crate::clock::FakeClock;
 use crate::cluster::Cluster;
 use crate::journal::{Journal, What};
-use crate::sentinels::Sentinels;
+use crate::sentinels::{SERVERS, Sentinels};
 use crate::setting::{Setting, Whose};
 use crate::several::Several;
 use crate::wires::Wires;
@@ -48,14 +48,19 @@ impl Deployment {
             Some((Whose::Redis | Whose::OneServer, clock)) => Some(clock.redis_server()?),
             _ => None,
         };
+        let with_clocks = match clock {
+            Some((Whose::EachServer, clock)) => clocks_of_servers(clock)?,
+            _ => Vec::new(),
+        };
         let options_of = |server: u16| {
             let options = Embedded::options()
                 // A rewrite of the log removes its history, which is evidence.
                 .args(["--auto-aof-rewrite-percentage", "0"])
                 .args(setting.redis.clone());
             let is_right = server > 0 && setting.clock == Some(Whose::OneServer);
-            match &with_clock {
-                Some(binary) if !is_right => options.binary(binary),
+            match (&with_clock, with_clocks.get(usize::from(server))) {
+                (_, Some(binary)) => options.binary(binary),
+                (Some(binary), None) if !is_right => options.binary(binary),
                 _ => options,
             }
         };
@@ -252,6 +257,16 @@ impl Deployment {
         });
         kept.collect()
     }
+}
+
+/// For each server that sentinels watch a program that starts it under a clock of its own.
+fn clocks_of_servers(clock: &FakeClock) -> Result<Vec<PathBuf>, String> {
+    let own = SERVERS.map(|place| {
+        let own = clock.of_server(place);
+        own.set(0)?;
+        own.redis_server()
+    });
+    own.collect()
 }
 
 /// A network around a server, which writes down its faults of scripts.

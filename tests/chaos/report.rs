@@ -195,6 +195,7 @@ impl Row {
     /// Drops the measured lateness: nothing tells when the jobs were due.
     pub(crate) fn forget_lateness(&mut self) {
         self.lateness = Default::default();
+        (self.served, self.back) = (None, None);
     }
 
     /// Drops the lateness by the clock of the harness, which does not tell when the jobs were due.

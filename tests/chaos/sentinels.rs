@@ -58,7 +58,7 @@ struct Sentinel {
 }
 
 /// The places of the servers.
-const SERVERS: std::ops::RangeInclusive<Peer> = 1..=3;
+pub(crate) const SERVERS: std::ops::RangeInclusive<Peer> = 1..=3;
 
 /// The first sentinel comes after the servers.
 const FIRST: Peer = 4;
@@ -179,9 +179,14 @@ impl Sentinels {
         self.hosts.is_some()
     }
 
-    /// The place of the primary, from 1.
-    fn place(&self) -> Peer {
+    /// The places of the primary and of the other servers, from 1.
+    pub(crate) fn place(&self) -> Peer {
         self.places[&self.primary]
+    }
+
+    pub(crate) fn other_places(&self) -> Vec<Peer> {
+        let others = self.others.iter();
+        others.map(|(port, _)| self.places[port]).collect()
     }
 
     /// Sets whether the sentinels replace a silent primary.

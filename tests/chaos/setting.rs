@@ -56,5 +56,7 @@ pub(crate) enum Whose {
     Redis,
     /// The first of several servers, or of the nodes of a cluster.
     OneServer,
+    /// Each server that sentinels watch has a clock of its own.
+    EachServer,
     Workers,
 }

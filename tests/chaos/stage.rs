@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::adopted::JUMP;
 use crate::clock::FakeClock;
 use crate::common::Common;
 use crate::daemons::DAEMONS;
@@ -534,6 +535,12 @@ impl Stage {
             shards,
             ledgers: ledgers.collect(),
         }
+    }
+
+    /// Notes that the jobs are on a server with another clock, since then.
+    pub(crate) fn has_another_clock(&self, since: Micros) {
+        let (name, process) = (JUMP.to_owned(), None);
+        self.journal.note_at(since, What::Fault { name, process });
     }
 
     /// Notes that another primary takes writes, since then, for the data of a primary that was hit.

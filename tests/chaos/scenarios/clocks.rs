@@ -1,19 +1,43 @@
-//! Wall clocks that jump by an hour, while everything runs; and clocks of two servers that differ.
+//! Wall clocks that jump by an hour, while everything runs; and clocks of several servers that
+//! differ, where one takes the place of another, too.
 
 use std::time::Duration;
 
 use keyfall_testing::journals::{Micros, now};
 use tokio::time::{Instant, sleep};
 
+use super::failovers::LEFT;
+use super::restarts::{MARK, first_mark, mark};
 use super::{Punctual, Result, Scenario};
 use crate::adopted::JUMP;
 use crate::journal::{CLOCK, Part};
 use crate::load::LOAD;
+use crate::sentinels::{REPLICAS, SERVERS};
 use crate::setting::{Setting, Whose};
 use crate::stage::Stage;
 use crate::target::Transport;
 
 const HOUR: i64 = 3600;
+
+/// How far the clock of the next primary differs, and to which offset it is set later.
+#[derive(Clone, Copy)]
+struct Steps {
+    before: i64,
+    after: i64,
+}
+
+const AHEAD: Steps = Steps {
+    before: 3 * MINUTE,
+    after: -2 * MINUTE,
+};
+const BEHIND: Steps = Steps {
+    before: -3 * MINUTE,
+    after: 4 * MINUTE,
+};
+const MINUTE: i64 = 60;
+
+/// Ahead of all these clocks: each job that was scheduled by one of them is due by then.
+const PAST_ALL: i64 = 10 * MINUTE;
 
 /// The offsets of one of several clocks in turn, in seconds.
 const OFF: [i64; 4] = [3, -2, 4, -3];
@@ -37,6 +61,20 @@ pub(super) fn all() -> Vec<Scenario> {
             // The clock ends ahead of all its earlier times: a job that was scheduled by a clock
             // ahead is due by then.
             faults: |stage| Box::pin(jump(stage, JUMP, &[-HOUR, 0, HOUR, 0, HOUR])),
+            punctual: Punctual::Untold,
+        },
+        Scenario {
+            name: "fail-over, clock ahead",
+            quick: false,
+            setting: with_sentinels,
+            faults: |stage| Box::pin(fail_over(stage, AHEAD)),
+            punctual: Punctual::Untold,
+        },
+        Scenario {
+            name: "fail-over, clock behind",
+            quick: false,
+            setting: with_sentinels,
+            faults: |stage| Box::pin(fail_over(stage, BEHIND)),
             punctual: Punctual::Untold,
         },
         Scenario {
@@ -81,6 +119,13 @@ fn with_one() -> Setting {
     }
 }
 
+fn with_sentinels() -> Setting {
+    Setting {
+        sentinels: true,
+        ..with(Whose::EachServer)
+    }
+}
+
 fn with(whose: Whose) -> Setting {
     Setting {
         clock: Some(whose),
@@ -99,6 +144,49 @@ async fn jump(stage: &mut Stage, fault: &str, clocks: &[i64]) -> Result {
         }
     }
     Ok(())
+}
+
+/// A primary is killed, a server with another clock takes its place, and that clock is set as well;
+/// a worker dies with the primary.
+async fn fail_over(stage: &mut Stage, steps: Steps) -> Result {
+    let end = stage.until_the_end();
+    while Instant::now() < end {
+        let replicas = stage.deployment.sentinels()?.other_places();
+        for place in replicas {
+            stage.clock()?.of_server(place).set(steps.before)?;
+        }
+        // A replica may take its primary for lost because of that.
+        stage.deployment.are_followed().await?;
+        let mut redis = stage.deployment.redis().await?;
+        let before = first_mark(&mut redis, MARK, REPLICAS).await?;
+        let marking = mark(stage).await?;
+        sleep(stage.some_ms(700..1500)).await;
+        stage.deployment.sentinels()?.are_alert(true).await?;
+        let worker = stage.some_worker();
+        stage.kill(worker);
+        stage.strike("the primary is killed");
+        stage.deployment.server().kill_server().await?;
+        let (old, since) = stage.deployment.follow().await?;
+        stage.has_another_clock(since);
+        marking.abort();
+        let kept: Option<Micros> = stage.deployment.command(&["GET", MARK]).await?;
+        sleep(LEFT).await;
+        stage.rolled_back(kept, before);
+        stage.start(worker);
+        sleep(stage.some_ms(500..1500)).await;
+        let place = stage.deployment.sentinels()?.place();
+        stage.strike(JUMP);
+        stage.clock()?.of_server(place).set(steps.after)?;
+        sleep(stage.some_ms(500..1500)).await;
+        stage.deployment.sentinels()?.other(old).restart().await?;
+        stage.deployment.sentinels()?.are_alert(false).await?;
+        stage.deployment.rejoin(old).await?;
+    }
+    stage.strike(JUMP);
+    for place in SERVERS {
+        stage.clock()?.of_server(place).set(PAST_ALL)?;
+    }
+    Ok(stage.deployment.are_followed().await?)
 }
 
 async fn differ_on_a_cluster(stage: &mut Stage) -> Result {
