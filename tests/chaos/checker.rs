@@ -56,6 +56,10 @@ pub(crate) fn check(
         row.unknown += story.calls.iter().filter(|call| call.is_unknown()).count();
         row.executions += story.overlaps().count();
         row.stale += story.stale(&evidence);
+        let repeats = story.calls.iter();
+        row.repeats += repeats
+            .map(|call| call.repeats_elsewhere(&history.served))
+            .sum::<usize>();
         let refused = |run: &&Run| matches!(run.settled, Some((_, false)));
         row.refused += story.runs.iter().filter(refused).count();
         let faults = if key.starts_with(PLAIN) {

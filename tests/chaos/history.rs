@@ -156,6 +156,7 @@ impl History {
                         until: Micros::MAX,
                         ask: ask.clone(),
                         answer: None,
+                        replies: Vec::new(),
                     });
                 }
                 What::Answered { call, answer } => {
@@ -166,6 +167,14 @@ impl History {
                         call.until = at;
                     }
                     call.answer = Some(answer.clone());
+                }
+                What::Replied { call, reply, kept } => {
+                    let (key, place) = &calls[call];
+                    let story = self.stories.get_mut(key).expect("it was sent");
+                    let replies = &mut story.calls[*place].replies;
+                    if *kept || !replies.is_empty() {
+                        replies.push((at, reply.clone()));
+                    }
                 }
                 What::Began {
                     key,

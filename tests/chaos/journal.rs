@@ -30,6 +30,13 @@ pub(crate) enum What {
         call: u64,
         answer: Answer,
     },
+    /// The answer to a function that was called under an id, or to a repeat of that call; and
+    /// whether all replicas had its effect then.
+    Replied {
+        call: u64,
+        reply: String,
+        kept: bool,
+    },
     // Lines of workers: the key and the fencing value identify a run.
     Began {
         key: String,

@@ -12,6 +12,7 @@
 //! | [`load`], [`service`], [`sundry`], [`order`] | the producer: its calls, their recipients, and the payloads of its jobs |
 //! | [`shared`], [`common`] | ids that several topics of the classic interface share: the last push wins; no topic ends or hides the job of another one |
 //! | [`plain`], [`races`] | the program that knows nothing of jobs, and sets keys that are adopted; commands within two milliseconds of the time of a key |
+//! | [`foreign`] | the program that calls Redis functions, and repeats its calls under their ids |
 //! | [`witness`] | the listeners to key events, according to Redis |
 //! | [`worker`], [`settled`] | the worker: it writes down its runs, and the answers of Redis to their ends |
 //! | [`daemons`], [`target`] | `keyfall serve`, and how jobs get from it to consumers |
@@ -61,6 +62,7 @@ mod daemons;
 mod deployment;
 mod ends;
 mod evidence;
+mod foreign;
 mod history;
 mod hosts;
 mod journal;
@@ -137,6 +139,9 @@ pub fn main() -> ExitCode {
                     .into_iter()
                     .chain(rest.iter().map(String::as_str)),
             );
+        }
+        [role, terms] if role == "foreign" => {
+            foreign::main(serde_json::from_str(terms).expect(parse))
         }
         [role, terms] if role == "plain" => plain::main(&serde_json::from_str(terms).expect(parse)),
         flags if flags.iter().any(|flag| flag == "--list") => {

@@ -138,6 +138,8 @@ pub(crate) struct Row {
     pub(crate) refused: usize,
     /// Lost or run after cancel because Redis went back to before the call.
     pub(crate) forgotten: usize,
+    /// Repeats of a call under its id, each at another primary than the one that had carried it out.
+    pub(crate) repeats: usize,
     lateness: [Vec<Micros>; 3],
     /// The same, by the clock of the harness and by the acknowledgement of the jobs.
     outside: [Vec<Micros>; 3],

@@ -16,6 +16,8 @@ pub(crate) struct Setting {
     pub(crate) network: bool,
     /// Whether Redis has replicas, and sentinels that watch it. Then no program sets plain keys.
     pub(crate) sentinels: bool,
+    /// Whether a program calls Redis functions beside the producers; with sentinels only.
+    pub(crate) functions: bool,
     /// Whether jobs are on a cluster. Then no program sets plain keys.
     pub(crate) cluster: bool,
     /// How many independent servers hold the jobs together; one by default. With more, no program

@@ -27,7 +27,10 @@ use crate::setting::{Setting, Whose};
 use crate::several::Number;
 use crate::shared::Shared;
 use crate::target::{Transport, Ways};
-use crate::{agreed, consumer, daemons, kept, load, plain, scenarios, waiting, witness, worker};
+use crate::{
+    agreed, consumer, daemons, foreign, kept, load, plain, scenarios, sentinels, waiting, witness,
+    worker,
+};
 
 /// How many stories all producers together begin in a second without faults. Some stories schedule
 /// twice, some not at all. Two cores can do no more than two trials at a time.
@@ -37,6 +40,8 @@ const STORIES_A_SECOND: f64 = 280.0;
 /// jobs come one by one.
 const STORIES_OF_DAEMONS: f64 = 180.0;
 const STORIES_ONE_BY_ONE: f64 = 120.0;
+/// The program that calls functions opens a connection for each attempt.
+const STORIES_BESIDE_FUNCTIONS: f64 = 180.0;
 /// Each push looks for its id in all topics, and some topics share their ids.
 const STORIES_OF_TOPICS: f64 = 60.0;
 
@@ -66,6 +71,8 @@ pub(crate) struct Stage {
     pub(crate) random: StdRng,
     /// Whether Redis keeps a log of its writes.
     pub(crate) keeps_a_log: bool,
+    /// Whether a program calls Redis functions.
+    functions: bool,
     /// How long the faults last.
     pub(crate) span: Duration,
     clock: Option<(Whose, FakeClock)>,
@@ -126,6 +133,7 @@ impl Stage {
             random: StdRng::seed_from_u64(seed),
             span,
             keeps_a_log: setting.keeps_a_log(),
+            functions: setting.functions,
             shards: setting.shards.unwrap_or(1),
             clock,
             producers: Vec::new(),
@@ -142,6 +150,11 @@ impl Stage {
             let client = stage.client().await?;
             let wait = waiting::schedule(&client, stage.shards, &stage.journal);
             wait.await.map_err(|error| error.to_string())?;
+        }
+        if stage.functions {
+            let functions = stage.client().await?.functions();
+            let installed = functions.install().await;
+            installed.map_err(|error| error.to_string())?;
         }
         stage.start_all_daemons();
         for number in 0..WORKERS {
@@ -189,6 +202,7 @@ impl Stage {
             Some((ways, _)) if ways.target == Transport::Classic => STORIES_OF_TOPICS,
             Some((ways, _)) if ways.target.is_one_by_one() => STORIES_ONE_BY_ONE,
             Some(_) => STORIES_OF_DAEMONS,
+            None if self.functions => STORIES_BESIDE_FUNCTIONS,
             None => STORIES_A_SECOND,
         };
         let stories_a_second = self.stories.unwrap_or(stories_a_second);
@@ -208,6 +222,20 @@ impl Stage {
             let command = self.deployment.on_the_host_of(number as usize, command);
             let producer = LoggedProcess::spawn(command, &terms.name, &self.dir);
             self.producers.push(producer);
+        }
+        if self.functions
+            && let Ok(sentinels) = self.deployment.sentinels()
+        {
+            let terms = foreign::Terms {
+                name: "foreign".into(),
+                sentinels: sentinels.addresses(),
+                master: sentinels::NAME.into(),
+                replicas: sentinels::REPLICAS as u64,
+                journals: self.dir.clone(),
+                seed: self.seed,
+            };
+            let program = roles::start("foreign", &terms.name, &terms, &self.dir, &[]);
+            self.producers.push(program);
         }
         let Some(server) = self.deployment.lone() else {
             return;

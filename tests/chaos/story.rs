@@ -16,6 +16,9 @@ pub(crate) struct Call {
     pub(crate) ask: Ask,
     /// `None` if its process did not live to see it.
     pub(crate) answer: Option<Answer>,
+    /// The first reply that all replicas had, and every reply to a repeat since then, each with its
+    /// time. Empty for a call that has no id.
+    pub(crate) replies: Vec<(Micros, String)>,
 }
 
 /// A run of a handler.
@@ -113,9 +116,27 @@ impl Call {
         }
     }
 
+    /// Whether every server that can become the primary had the effect.
+    fn is_kept(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// How often the call was repeated under its id at another primary than the one that had
+    /// carried it out; each of them served from one of these times on.
+    pub(crate) fn repeats_elsewhere(&self, served: &[(Micros, Micros)]) -> usize {
+        let Some(((first, _), repeats)) = self.replies.split_first() else {
+            return 0;
+        };
+        let is_elsewhere = |(at, _): &&(Micros, String)| {
+            let mut changes = served.iter();
+            changes.any(|(_, change)| (*first..*at).contains(change))
+        };
+        repeats.iter().filter(is_elsewhere).count()
+    }
+
     pub(crate) fn was_forgotten(&self, rollbacks: &[Rollback]) -> bool {
         let undone = |back: &Rollback| self.until >= back.kept && self.sent <= back.at;
-        rollbacks.iter().any(undone)
+        !self.is_kept() && rollbacks.iter().any(undone)
     }
 }
 
@@ -139,6 +160,7 @@ impl Story {
         wrong.extend(unfenced);
         wrong.extend(self.repeated(evidence));
         wrong.extend(self.failed());
+        wrong.extend(self.answered_anew());
         wrong
     }
 
@@ -173,6 +195,22 @@ impl Story {
             _ => None,
         });
         failed.collect()
+    }
+
+    /// Calls that were repeated under their ids and answered otherwise than before: each repeat was
+    /// a new call.
+    fn answered_anew(&self) -> Vec<Wrong> {
+        let mut wrong = Vec::new();
+        for call in &self.calls {
+            let replies = call.replies.windows(2);
+            wrong.extend(replies.filter(|pair| pair[0].1 != pair[1].1).map(|pair| {
+                let (before, then) = (&pair[0].1, &pair[1].1);
+                Wrong::Other(format!(
+                    "a repeat under the same id was answered {then:?} after {before:?}: {call:?}"
+                ))
+            }));
+        }
+        wrong
     }
 }
 

@@ -11,12 +11,14 @@
 //! | [`keys`] | adopted keys |
 //! | [`ids`] | ids that topics share |
 //! | [`logs`] | findings in logs |
+//! | [`repeats`] | functions that are called again under their ids |
 //! | [`gaps`] | scenarios that are not played, and keys that are left out |
 
 mod gaps;
 mod ids;
 mod keys;
 mod logs;
+mod repeats;
 mod rollbacks;
 mod times;
 mod versions;
@@ -45,6 +47,7 @@ pub(crate) fn all() -> Vec<Proof> {
         keys::ALL,
         ids::ALL,
         logs::ALL,
+        repeats::ALL,
         gaps::ALL,
     ]
     .concat()

@@ -37,12 +37,13 @@ enum What {
 }
 
 macro_rules! scenarios {
-    ($($name:literal, $quick:literal, $what:expr;)*) => {
+    ($($name:literal, $quick:literal, $functions:literal, $what:expr;)*) => {
         vec![$(Scenario {
             name: $name,
             quick: $quick,
             setting: || Setting {
                 sentinels: true,
+                functions: $functions,
                 network: $what == What::CutOff,
                 wires: $what == What::KilledBehind,
                 ..Setting::default()
@@ -55,12 +56,15 @@ macro_rules! scenarios {
 
 pub(super) fn all() -> Vec<Scenario> {
     let mut all = scenarios! {
-        "fail-over, killed", true, What::Killed;
-        "fail-over, asked for", false, What::Relieved;
-        "fail-over, stopped", false, What::Stopped;
-        "fail-over, cut off", false, What::CutOff;
-        "fail-over, unseen by one", false, What::KilledUnseen;
-        "fail-over, one cut off", false, What::KilledBehind;
+        "fail-over, killed", true, false, What::Killed;
+        "fail-over, asked for", false, false, What::Relieved;
+        "fail-over, stopped", false, false, What::Stopped;
+        "fail-over, cut off", false, false, What::CutOff;
+        "fail-over, unseen by one", false, false, What::KilledUnseen;
+        "fail-over, one cut off", false, false, What::KilledBehind;
+        "functions, killed", false, true, What::Killed;
+        "functions, asked for", false, true, What::Relieved;
+        "functions, stopped", false, true, What::Stopped;
     };
     all.push(Scenario {
         name: "replicas out of reach",

@@ -127,6 +127,10 @@ impl Scenario {
         }
         self.expect_judgements(row);
         self.expect_races(row);
+        if (self.setting)().functions && row.repeats == 0 {
+            let told = "no call of a function was repeated under its id at another primary";
+            row.violations.push(told.into());
+        }
         if row.jobs == 0 || row.faults == 0 {
             row.violations.push("nothing happened".into());
         }
