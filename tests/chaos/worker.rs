@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use keyfall::{Client, Handler, Job, Json, MissingKey, Outcome, RetryPolicy, Router, Worker};
 use keyfall_testing::process::told_to_stop;
 use serde::{Deserialize, Serialize};
@@ -41,13 +42,10 @@ pub(crate) fn main(terms: &Terms) {
 async fn work(terms: &Terms) {
     let journal = Arc::new(Journal::open(&terms.journals, &terms.name));
     Settlements::write_to(&journal);
-    // A worker that is started while Redis is away waits for it.
-    let client = loop {
-        match Client::connect(&terms.url).await {
-            Ok(client) => break client,
-            Err(error) if error.is_retryable() => eprintln!("waiting: {error}"),
-            Err(error) => panic!("{error}"),
-        }
+    let told_to_stop = told_to_stop().shared();
+    let client = tokio::select! {
+        client = connected(&terms.url) => client,
+        () = told_to_stop.clone() => return,
     };
     let policy = RetryPolicy::fixed(Duration::from_millis(100)).expect("it is valid");
     // So many attempts that a fault does not use them up.
@@ -63,9 +61,20 @@ async fn work(terms: &Terms) {
         .concurrency(512)
         .grace(Duration::from_secs(1))
         .dead_letters(1_000_000, Duration::from_secs(24 * 3600))
-        .run_until(told_to_stop())
+        .run_until(told_to_stop)
         .await
         .expect("it runs whatever happens");
+}
+
+/// A worker that is started while Redis is away waits for it.
+async fn connected(url: &str) -> Client {
+    loop {
+        match Client::connect(url).await {
+            Ok(client) => return client,
+            Err(error) if error.is_retryable() => eprintln!("waiting: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 /// Writes down the end of a run, however it ends.
