@@ -171,8 +171,11 @@ impl Story {
                 call.was_forgotten(&evidence.rollbacks) || self.was_ended(call, Micros::MAX);
             (!is_dead && !is_excused).then_some(version)
         });
-        let told =
-            |version| Wrong::Other(format!("version {version} is not a dead letter with a reason"));
+        let told = |version| {
+            Wrong::Other(format!(
+                "version {version} is not a dead letter with a reason"
+            ))
+        };
         undead.map(told).collect()
     }
 

@@ -261,8 +261,8 @@ impl FromStr for Place {
             None => (text, None),
         };
         let state = STATES.into_iter().find(|state| state.word() == word);
-        let state =
-            state.ok_or_else(|| format!("{text:?} is not a place: use one that an export printed"))?;
+        let state = state
+            .ok_or_else(|| format!("{text:?} is not a place: use one that an export printed"))?;
         let cursor = cursor.transpose().map_err(|error| error.to_string())?;
         Ok(Place::In(state, cursor))
     }

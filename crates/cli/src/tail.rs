@@ -81,9 +81,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
                 one.server, one.error
             )),
             News::Away(error) => aside(format!("{error}; going on as soon as it answers")),
-            News::Closed(error) => {
-                aside(format!("{error}; asking again until it sends changes"))
-            }
+            News::Closed(error) => aside(format!("{error}; asking again until it sends changes")),
             News::Open => aside("the daemon sends changes again"),
         }
     }

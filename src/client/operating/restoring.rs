@@ -205,8 +205,10 @@ fn story(
         if what.is_empty() || what.len() > 32 || !what.bytes().all(is_word) {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
-                format!("{key}: {what:?} is not a step: a step is a word in lower case, such as \
-                         `failed`"),
+                format!(
+                    "{key}: {what:?} is not a step: a step is a word in lower case, such as \
+                         `failed`"
+                ),
             ));
         }
         line += &format!(" {what}@{}", since(*at)?.as_millis());

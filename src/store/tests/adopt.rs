@@ -166,7 +166,7 @@ async fn a_job_whose_key_is_missing_after_its_time_runs() {
         let _: u64 = bench.ask(&["ZADD", set, &past, "a"]).await;
     }
     bench.theirs("DEL", "a", &[]).await;
-    for why in [Gone, Missed, Lost, Seen, Over] {
+    for why in [Gone, Missed, Lost, Seen, Over(std::time::Instant::now())] {
         assert_eq!(bench.adopt("a", why).await, Word::Absent, "{why:?}");
         assert!(bench.due("a").await.is_some(), "{why:?}");
     }

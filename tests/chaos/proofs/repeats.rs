@@ -19,6 +19,7 @@ fn forgotten(ask: Ask, answer: Answer, kept: bool) -> Trial {
         kept: Some(at(0.5)),
         since: at(0.4),
         of: None,
+        undone: None,
     };
     Trial::default()
         .call(1.0, ask, answer)

@@ -104,7 +104,9 @@ async fn jobs_of_the_original_are_imported() {
         assert_eq!(seen, expected);
     }
     let () = command(&mut redis, &["SET", "later", "no job"]).await;
-    site.run(&import).await.fails(1, "is not a job in MessagePack");
+    site.run(&import)
+        .await
+        .fails(1, "is not a job in MessagePack");
     site.run(&import.replace(":queue", ""))
         .await
         .fails(2, "write two segments, such as app1:queue");

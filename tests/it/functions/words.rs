@@ -93,7 +93,12 @@ async fn a_wrong_call_is_refused_with_the_remedy_and_writes_nothing() {
         ("schedule", "x EX 1 PX 1", "SYNTAX", "four ways"),
         ("schedule", "x EX 1 ex 1", "SYNTAX", "twice"),
         ("schedule", "x EX 1 NX XX", "SYNTAX", "NX and XX"),
-        ("schedule", "x EX 1 GET", "SYNTAX", "\"GET\" is not an option"),
+        (
+            "schedule",
+            "x EX 1 GET",
+            "SYNTAX",
+            "\"GET\" is not an option",
+        ),
         ("schedule", &*long, "SYNTAX", "1 to 64"),
         ("schedule", "x EX 1 CALL a:b", "SYNTAX", "ASCII letters"),
         ("cancel", "now", "SYNTAX", "no option"),

@@ -491,7 +491,11 @@ async fn a_torn_ledger_is_mended_from_the_command_line() {
     let mut torn = Torn::new("torn-shell", 5).await;
     let whole = torn.mend("").await;
     assert_eq!(whole.code, 0, "{whole:?}");
-    assert!(whole.out.contains("every key is on the node that serves its slot"));
+    assert!(
+        whole
+            .out
+            .contains("every key is on the node that serves its slot")
+    );
     torn.tear(&["due", "stats"]).await;
     let (holder, owner) = (torn.address(1), torn.address(3));
     let (ledger, slot) = (format!("{}/0", torn.kind), torn.slot);
@@ -533,7 +537,11 @@ async fn a_torn_ledger_is_mended_from_the_command_line() {
     assert_eq!(torn.keys_on(1).await, 0);
     let again = torn.mend("--yes").await;
     assert_eq!(again.code, 0, "{again:?}");
-    assert!(again.out.contains("every key is on the node that serves its slot"));
+    assert!(
+        again
+            .out
+            .contains("every key is on the node that serves its slot")
+    );
     let (log, mut runs) = recorder();
     let worker = torn.serve(&log);
     runs.take(5).await;

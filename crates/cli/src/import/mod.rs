@@ -208,8 +208,10 @@ pub(crate) async fn run(mut options: Options) -> anyhow::Result<()> {
                 Some(place) => format!(" with `--cursor {place}`"),
                 None => String::new(),
             };
-            format!("it ended early, and can be started again{again}: jobs that exist are left as \
-                     they are")
+            format!(
+                "it ended early, and can be started again{again}: jobs that exist are left as \
+                     they are"
+            )
         })?;
         progress.advance(batch.size);
         bookmark.write(&Mark {

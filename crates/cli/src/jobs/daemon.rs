@@ -53,8 +53,10 @@ impl Daemon {
         if let Some(token) = &address.token {
             let bearer = HeaderValue::from_str(&format!("Bearer {token}"));
             let mut bearer = bearer.map_err(|_| {
-                Stop::wrong("this is not a token: write the one line that `keyfall token make` \
-                             prints")
+                Stop::wrong(
+                    "this is not a token: write the one line that `keyfall token make` \
+                             prints",
+                )
             })?;
             bearer.set_sensitive(true);
             headers.insert(AUTHORIZATION, bearer);

@@ -293,7 +293,10 @@ fn draw_instances(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint
         lines.push(line.into());
     }
     if board.instances.is_empty() {
-        lines.push(Line::styled("no worker is alive: no job starts", paint.bad()));
+        lines.push(Line::styled(
+            "no worker is alive: no job starts",
+            paint.bad(),
+        ));
     }
     frame.render_widget(Paragraph::new(lines), area);
 }

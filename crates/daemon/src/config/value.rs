@@ -119,8 +119,12 @@ impl Value for usize {
     const WHAT: &'static str = u64::WHAT;
 
     fn parse(text: &str) -> Result<Self, Wrong> {
-        usize::try_from(u64::parse(text)?)
-            .map_err(|_| Wrong::new(format_args!("{text} is too large"), "write a smaller number"))
+        usize::try_from(u64::parse(text)?).map_err(|_| {
+            Wrong::new(
+                format_args!("{text} is too large"),
+                "write a smaller number",
+            )
+        })
     }
 }
 
@@ -404,10 +408,16 @@ mod tests {
         assert!(fault::<Duration>("60").contains("has no unit; write"));
         assert!(fault::<Duration>("-1s").contains("negative"));
         for text in ["64", "64KB", "KiB", "-1B", "99999999999999999GiB", ""] {
-            assert!(fault::<Bytes>(text).contains("is not a size; write"), "{text}");
+            assert!(
+                fault::<Bytes>(text).contains("is not a size; write"),
+                "{text}"
+            );
         }
         for text in ["50", "0/s", "50/", "/s", "5/fortnight", "1.5/s"] {
-            assert!(fault::<Rate>(text).contains("is not a rate; write"), "{text}");
+            assert!(
+                fault::<Rate>(text).contains("is not a rate; write"),
+                "{text}"
+            );
         }
         assert!(fault::<bool>("yes").contains("write true or false"));
         assert!(fault::<SocketAddr>("localhost:1").contains("is not an address"));

@@ -83,9 +83,7 @@ impl<S> Accept<TcpStream, S> for Door {
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             if !self.said.swap(true, Ordering::Relaxed) {
-                tracing::warn!(
-                    "`http.max_connections` is reached: further connections are closed"
-                );
+                tracing::warn!("`http.max_connections` is reached: further connections are closed");
             }
             return ready(Err(io::ErrorKind::ConnectionRefused.into()));
         };

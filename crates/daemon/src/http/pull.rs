@@ -166,8 +166,10 @@ pub(super) async fn pull(
         ));
     }
     if wait > LONGEST_WAIT {
-        let detail = format!("wait is {wait:?}, and must be {LONGEST_WAIT:?} at the most: pull \
-                              again after it");
+        let detail = format!(
+            "wait is {wait:?}, and must be {LONGEST_WAIT:?} at the most: pull \
+                              again after it"
+        );
         return Err(Problem::invalid("wait", detail));
     }
     for kind in kinds {

@@ -251,7 +251,8 @@ impl TryFrom<WrittenToken> for Grant {
     type Error = anyhow::Error;
 
     fn try_from(token: WrittenToken) -> Result<Self> {
-        let sha256 = unhex(&token.sha256).context("its sha256 does not have 64 hexadecimal digits")?;
+        let sha256 =
+            unhex(&token.sha256).context("its sha256 does not have 64 hexadecimal digits")?;
         let grant = Grant {
             id: token.id,
             sha256,

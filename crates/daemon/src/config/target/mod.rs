@@ -126,7 +126,10 @@ fn of_table(target: &Entry<'_>, context: &Context<'_>, faults: &mut Faults) -> O
         target.fault(other, Wrong::new("a route has one target", remedy), faults);
     }
     let Some(table) = target.table(name) else {
-        let wrong = Wrong::new("it has to be a table", format_args!("write {name} = {least}"));
+        let wrong = Wrong::new(
+            "it has to be a table",
+            format_args!("write {name} = {least}"),
+        );
         target.fault(name, wrong, faults);
         return None;
     };
