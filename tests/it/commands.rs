@@ -88,7 +88,7 @@ async fn schedule_takes_terms_times_and_payloads(site: Site) {
     ];
     let ran = site.run_args(&args).await;
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert!(ran.out.contains("takes the place"), "{ran:?}");
+    assert!(ran.out.contains("replaces the pending job"), "{ran:?}");
     assert!(ran.out.contains("T00:00:00Z"), "nine in Tokyo: {ran:?}");
     let ran = site
         .run_reading(&format!("schedule {key} --file -"), b"\0\xff")
@@ -284,7 +284,7 @@ async fn list_and_count_show_many(site: Site) {
         .fails(2, "[possible values");
     site.run(&format!("list {prefix} --after x"))
         .await
-        .fails(2, "no cursor");
+        .fails(2, "not a cursor");
     site.run("count a*").await.fails(2, "holds '*'");
     site.assert_balanced().await;
 }
@@ -565,11 +565,11 @@ async fn an_address_without_a_daemon_differs_from_an_unreachable_one() {
         assert!(!ran.err.contains("secret"), "{ran:?}");
     }
     let ran = count(&["--api", &url, "--redis-url", "redis://127.0.0.1"]).await;
-    ran.fails(2, "two places");
+    ran.fails(2, "both name a place");
     let mut command = keyfall(&["count"]);
     command.env("KEYFALL_API", &url);
     command.env("KEYFALL_REDIS_URL", &site.url);
-    Ran::of(command).await.fails(2, "two places");
+    Ran::of(command).await.fails(2, "both name a place");
     // A flag beats the environment.
     let mut command = keyfall(&["count", "--redis-url", &site.url]);
     command.env("KEYFALL_API", &url);
@@ -696,7 +696,7 @@ async fn why_prints_the_story_and_history_its_size(site: Site) {
     let ran = site.run(&format!("history {prefix} --keep 1000001")).await;
     ran.fails(2, "1000000 at the most");
     let ran = site.run("history --off").await;
-    ran.fails(2, "of which kinds?");
+    ran.fails(2, "which kinds? Give");
     site.assert_balanced().await;
 }
 

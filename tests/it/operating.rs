@@ -1,4 +1,4 @@
-//! Calls of operators: kinds, counts, lists, and calls on many jobs at once.
+//! Calls for operators: kinds, counts, lists, and calls on many jobs at once.
 
 use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use crate::runs::{Gate, eventually, recorder};
 use crate::site::{HOUR, Site, fails_slowly, ms};
 
 impl Site {
-    /// Schedules them all, in an hour.
+    /// Schedules all these jobs, due in an hour.
     async fn crowd(&self, keys: impl Iterator<Item = String>) {
         let jobs = keys.map(|key| NewJob::new(key, "").after(HOUR));
         for answer in self.client.schedule_many(jobs).await {
@@ -19,7 +19,7 @@ impl Site {
         }
     }
 
-    /// What begins with this in the app of the site.
+    /// The selection of all keys with this beginning in the app of the site.
     fn begin(&self, rest: &str) -> String {
         format!("{}:{rest}", self.app)
     }
@@ -38,13 +38,13 @@ impl Site {
             let Some(next) = page.next else {
                 return all;
             };
-            // As an HTTP interface would hand it out, and get it back.
+            // The cursor travels as a text, as over HTTP.
             let next: Cursor = next.to_string().parse().unwrap();
             list = self.client.list(prefix, state).limit(limit).after(next);
         }
     }
 
-    /// Brings so many jobs of a kind to death, one after the other.
+    /// Buries this number of jobs of a kind, one after the other.
     async fn bury(&self, keys: &[String]) {
         let (log, mut runs) = recorder();
         let router =
@@ -172,7 +172,7 @@ async fn each_state_is_listed_and_counted() {
         assert_eq!((counts.pending, counts.overdue), (2, 0));
         assert_eq!((counts.running, counts.lapsed, counts.dead), (1, 0, 1));
     }
-    // One id at a time, the same.
+    // The same with one id at a time.
     for (id, expected) in [
         ("waits", [1, 0, 0]),
         ("runs", [0, 1, 0]),
@@ -324,7 +324,7 @@ async fn a_bulk_cancel_takes_only_jobs_with_its_prefix() {
 #[tokio::test]
 async fn jobs_are_postponed_to_a_time_or_by_a_duration_once_each() {
     let site = Site::new("op-postpone").await;
-    // Due over an hour, so that the ones moved land among the others.
+    // The due times are spread over an hour, so the moved jobs land among the others.
     let keys: Vec<String> = site.keys(900).collect();
     let spread = |n: usize| HOUR + Duration::from_secs(4 * n as u64);
     let jobs = keys.iter().enumerate();
@@ -358,7 +358,7 @@ async fn jobs_are_postponed_to_a_time_or_by_a_duration_once_each() {
         assert_eq!(*before + half, *after);
     }
 
-    // Into the middle of them.
+    // All jobs move to the middle of the old due times.
     let middle = moved[450];
     let report = all().at(middle).await.unwrap();
     assert_eq!((report.matched, report.done), (899, 899));
@@ -408,7 +408,7 @@ async fn dead_letters_are_requeued_and_deleted_by_prefix() {
         .dry_run()
         .await
         .unwrap();
-    // Of two letters of one name the later.
+    // The later of two letters of one name is requeued.
     assert_eq!(dry.matched, 4);
 
     let prefix = site.kind() + ":";
@@ -450,7 +450,7 @@ async fn a_bulk_call_ends_though_jobs_keep_coming() {
         loop {
             let jobs = (0..64).map(|n| {
                 count += 1;
-                // Ahead of wherever a walk may be.
+                // These jobs are due later than the position of any walk.
                 NewJob::new(format!("{kind}:late-{count}"), "").after(HOUR + ms(n * 50))
             });
             let jobs: Vec<NewJob> = jobs.collect();
@@ -477,7 +477,7 @@ async fn a_bulk_call_ends_though_jobs_keep_coming() {
     stop.open();
     coming.await.unwrap();
     site.client.prefix("op-endless:").cancel().await.unwrap();
-    // Jobs of the last call, whose answer was not awaited, may have come since.
+    // Jobs of the last call, whose answer was not awaited, may have arrived since.
     site.client.prefix("op-endless:").cancel().await.unwrap();
     site.assert_balanced().await;
 }
@@ -541,7 +541,7 @@ async fn a_bulk_requeue_takes_the_latest_letter_of_each_name() {
     };
     site.client.schedule(&name, &1).await.unwrap();
     dead(1).await;
-    // Several pages in between.
+    // Several pages of letters lie in between.
     let between = site.keys(700).map(|key| NewJob::new(key, &0));
     site.client.schedule_many(between).await;
     dead(701).await;
@@ -582,7 +582,7 @@ async fn a_run_that_fails_during_a_bulk_cancel_is_cancelled_too() {
     let worker = site.serve(Router::new().route(&site.pattern(), handler.retry(fails_slowly())));
     site.client.schedule(site.key("runs"), "").await.unwrap();
     runs.next().await;
-    // Enough to go through for the run to end meanwhile. Its retry is behind them all.
+    // Enough jobs for the run to end during the walk. Its retry is due after all of them.
     let jobs = site
         .keys(10_000)
         .map(|key| NewJob::new(key, "").after(HOUR / 2));

@@ -1,4 +1,4 @@
-//! A Redis that is killed, hangs or cuts connections: nothing is lost, nothing is repeated.
+//! A Redis that is killed, hangs or cuts connections: no job is lost, and no ended job is repeated.
 
 use std::collections::{HashMap, HashSet};
 use std::future::IntoFuture;
@@ -23,10 +23,9 @@ impl Drop for OpenOnDrop {
     }
 }
 
-/// What a server has acknowledged is there when it is killed and started again: it hands each write
-/// to the system before it answers, and never waits for a disk. With `everysec` it answers up to
-/// two seconds before that if its disk is busy, and with `always` a busy disk holds every answer
-/// up.
+/// All acknowledged writes of the server survive a kill and a restart: it hands each write to the
+/// system before it answers, and never waits for a disk. With `everysec`, a server with a busy disk
+/// answers up to two seconds before the write, and with `always` a busy disk holds every answer up.
 pub(crate) const KEEPS_ALL: [&str; 2] = ["--appendfsync", "no"];
 
 /// A Redis that keeps all acknowledged writes.
@@ -35,7 +34,7 @@ pub(crate) async fn durable_redis() -> Embedded {
     options.start().await.unwrap()
 }
 
-/// The runs of so many jobs, each of which may have run again.
+/// The runs of this number of jobs, some of which may have run again.
 pub(crate) async fn take_different(runs: &mut Runs, count: usize) -> HashMap<String, Vec<Job>> {
     let mut jobs: HashMap<String, Vec<Job>> = HashMap::new();
     while jobs.len() < count {
@@ -45,9 +44,8 @@ pub(crate) async fn take_different(runs: &mut Runs, count: usize) -> HashMap<Str
     jobs
 }
 
-/// Schedules jobs one after the other that fall due over some seconds, until `stop`;
-/// returns the keys of those that were acknowledged. Every refusal has to be one that
-/// trying again can mend.
+/// Schedules jobs one after the other, due within some seconds, until `stop`; returns the keys of
+/// the acknowledged jobs. Every refusal must be retryable.
 pub(crate) fn keep_scheduling(
     site: &Site,
     stop: &Gate,
@@ -90,7 +88,7 @@ async fn a_redis_that_is_killed_or_restarted_loses_no_job() {
     tokio::time::sleep(ms(700)).await;
     server.restart().await.unwrap();
     seen.extend(take_different(&mut runs, 40).await);
-    // A clean one.
+    // A clean restart.
     server.restart().await.unwrap();
     seen.extend(take_different(&mut runs, 40).await);
     gate.open();
@@ -127,7 +125,7 @@ async fn jobs_that_fall_due_in_an_outage_run_as_soon_as_redis_is_back() {
     }
     server.kill_server().await.unwrap();
     let left = 300 - runs.rest().len();
-    // Until all are overdue.
+    // Until all jobs are overdue.
     tokio::time::sleep(ms(600)).await;
     server.restart().await.unwrap();
     take_different(&mut runs, left).await;
@@ -147,9 +145,9 @@ async fn a_worker_that_starts_while_redis_is_away_waits_for_it() {
     server.kill_server().await.unwrap();
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
     let impatient = site.serve(Router::new().route(&site.pattern(), log.done()));
-    // They try in vain meanwhile, of which nothing is to be seen.
+    // The workers try in vain meanwhile, which the test cannot see.
     tokio::time::sleep(ms(300)).await;
-    // It can be stopped while it waits.
+    // A worker can be stopped while it waits.
     impatient.stop().await;
     server.restart().await.unwrap();
     assert_eq!(ids(&[runs.next().await]), ["1"]);
@@ -215,7 +213,7 @@ async fn a_run_whose_lease_cannot_be_renewed_ends_and_the_job_runs_again() {
     let first = runs.next().await;
     let pid = process_of(&server);
     kill_process(pid, Signal::STOP).unwrap();
-    // By the worker's own clock: Redis tells nobody anything now.
+    // The worker's own clock decides: Redis does not answer now.
     ended.passed().await;
     assert!(first.cancellation().is_raised(), "it was told before");
     kill_process(pid, Signal::CONT).unwrap();
@@ -275,7 +273,7 @@ async fn a_worker_that_waits_for_redis_can_be_stopped() {
     let worker = Running::start(worker.lease(Duration::from_secs(2)));
     site.client.schedule(&running, "").await.unwrap();
     runs.next().await;
-    // Heard of too early, and claimed when it is due: by then Redis is away.
+    // The worker hears of the job too early, and claims it when it is due: by then Redis is away.
     let claimed = site.key("claimed");
     site.client
         .schedule(&claimed, "")
@@ -285,7 +283,7 @@ async fn a_worker_that_waits_for_redis_can_be_stopped() {
     let () = site
         .command(&["PUBLISH", "__keyevent@0__:expired", &claimed])
         .await;
-    // A ledger remembers the lanes of its callers: of the schedule, and of the claim.
+    // A ledger remembers the lanes of its callers: one lane of the schedule, and one of the claim.
     let calls = format!("keyfall:{{{}/0}}:calls", site.kind());
     eventually("it was told how long to wait", async || {
         let lanes: u32 = site.command(&["HLEN", &calls]).await;
@@ -293,9 +291,9 @@ async fn a_worker_that_waits_for_redis_can_be_stopped() {
     })
     .await;
     server.kill_server().await.unwrap();
-    // It falls due meanwhile. Whether it is claimed in vain by then, nobody can see.
+    // The job falls due meanwhile. The test cannot see whether it is claimed in vain by then.
     tokio::time::sleep(ms(600)).await;
-    // This one ends, and cannot be settled.
+    // This run ends, and cannot be settled.
     gate.open();
     let stopped = tokio::time::timeout(PATIENCE, worker.stop());
     stopped.await.expect("it stops without Redis");
@@ -417,7 +415,8 @@ async fn simultaneous_calls_list_their_kind_once_for_each_connection() {
     let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
     let cut: u32 = site.command(&kill).await;
     assert!(cut > 0);
-    // On another connection: the server may have been restarted, and have forgotten the kind.
+    // The call uses another connection, so the client asks again: the server may have restarted,
+    // and have forgotten the kind.
     site.client.get(&keys[0]).await.unwrap();
     let before = made_known().await;
     let calls = keys
@@ -425,6 +424,6 @@ async fn simultaneous_calls_list_their_kind_once_for_each_connection() {
         .map(|key| site.client.schedule(key, "").after(HOUR).into_future());
     try_join_all(calls).await.unwrap();
     let calls = made_known().await - before;
-    // One, and one more for each connection that is opened because a machine is slow.
+    // One call, and one more for each connection that a slow machine makes the client open.
     assert!((1..20).contains(&calls), "{calls} times");
 }

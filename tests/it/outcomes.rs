@@ -19,7 +19,7 @@ fn attempts(jobs: &[Job]) -> Vec<u32> {
     jobs.iter().map(Job::attempt).collect()
 }
 
-/// What happened to a job, without the times.
+/// The events of a job, without the times.
 fn steps(view: &keyfall::JobView) -> Vec<&str> {
     view.steps().iter().map(|step| step.what.as_str()).collect()
 }
@@ -61,7 +61,8 @@ async fn a_job_that_fails_climbs_its_ladder_and_ends_as_a_dead_letter() {
     );
     assert_eq!(steps(&dead), ["failed", "failed", "buried"]);
     assert_eq!(dead.json::<u32>().unwrap(), 7);
-    // All runs are of the job that was scheduled once, and each is fenced off from the last.
+    // All runs belong to the job that was scheduled once, and each has a larger fencing value than
+    // the last.
     for pair in jobs.windows(2) {
         assert_eq!(pair[0].first_scheduled_at(), pair[1].first_scheduled_at());
         assert!(pair[0].fence() < pair[1].fence());
@@ -221,7 +222,7 @@ async fn the_name_of_a_dead_job_can_be_used_again_and_die_again() {
         runs.next().await;
         assert_eq!(site.all_ended().await.dead, number);
     }
-    // The name stands for the latest letter.
+    // A lookup by the name returns the latest letter.
     let dead = site.view(&key).await;
     assert_eq!(dead.last_error(), Some("\"second\""));
     worker.stop().await;
@@ -338,7 +339,7 @@ async fn a_handler_can_choose_the_time_of_its_retry() {
     let key = site.key(1);
     site.client.schedule(&key, "").await.unwrap();
     assert_eq!(attempts(&runs.take(2).await), [1, 2]);
-    // It does not outlast the policy.
+    // An outcome with a delay does not exceed the attempts of the policy.
     let dead = site.reaches(&key, JobState::Dead).await;
     assert_eq!(dead.last_error(), Some("come back later"));
     worker.stop().await;

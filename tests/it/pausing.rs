@@ -1,4 +1,4 @@
-//! Pausing kinds, and resuming them, while workers are at it.
+//! Kinds are paused and resumed while workers run.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -15,7 +15,7 @@ async fn an_acknowledged_pause_stops_all_claims_of_its_kind_only() {
     let (log, mut runs) = recorder();
     let (other_log, mut other_runs) = recorder();
     let other = |id: usize| format!("{}:it:other:{id}", site.app);
-    // Slow enough that the pause comes before the end.
+    // Slow enough for the pause to come before the end of the jobs.
     let slow = async move |job: Job| {
         log.note(&job);
         tokio::time::sleep(ms(10)).await;
@@ -36,7 +36,8 @@ async fn an_acknowledged_pause_stops_all_claims_of_its_kind_only() {
     let left = site.stats().await;
     assert!(left.paused && left.pending > 0, "{left:?}");
 
-    // What comes later, by whatever path, waits as well; the other kind does not.
+    // Later jobs of the paused kind wait as well, whatever path finds them; the other kind does
+    // not.
     let late = (0..50).map(|id| {
         site.client
             .schedule(site.key(format_args!("late-{id}")), "")
@@ -104,7 +105,7 @@ async fn a_run_in_progress_ends_normally_and_its_retry_waits() {
     })
     .await;
     assert_eq!((stats.pending, stats.leased), (1, 0));
-    // What is not to start at all can be cancelled and moved.
+    // Paused jobs can be cancelled and moved.
     site.client.schedule(site.key(2), "").await.unwrap();
     site.client.cancel(site.key(2)).await.unwrap();
     site.client.schedule(site.key(3), "").await.unwrap();
@@ -134,7 +135,7 @@ async fn a_lapsed_job_is_taken_over_after_the_pause() {
     doomed.die();
     site.reaches(first.key().as_str(), JobState::Lapsed).await;
     let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
-    // It works, and leaves the lapsed one alone.
+    // The worker works, and leaves the lapsed job alone.
     let probe = format!("{}:it:probe:1", site.app);
     let (probe_log, mut probed) = recorder();
     let other =
@@ -169,7 +170,7 @@ async fn a_kind_that_comes_later_is_paused_by_its_prefix() {
     assert!(told.rules.iter().any(|(rule, _)| *rule == prefix));
     assert!(told.kinds.iter().any(|(paused, _)| paused.as_str() == kind));
 
-    // The shorter prefix ends the longer one's pause; the longer would not end the shorter's.
+    // A resume of the shorter prefix ends the pause of the longer one, but not the other way round.
     let dry = site
         .client
         .prefix(&site.app)
@@ -227,7 +228,7 @@ async fn a_kind_that_appears_during_a_pause_or_resume_follows_it() {
         let kind = |n: usize| format!("{}:race{round}:kind{n}", site.app);
         let prefix = format!("{}:race{round}:", site.app);
         let appear = async |n: usize| {
-            // A client of its own, as if started just then.
+            // A separate client, as if it had just started.
             let client = keyfall::Client::connect(&site.url).await.unwrap();
             let key = format!("{}:1", kind(n));
             client.schedule(key, "").after(HOUR).await.unwrap();
@@ -258,7 +259,7 @@ async fn a_worker_that_missed_the_resume_notices_it() {
     runs.next().await;
     site.client.prefix(&site.kind()).pause().await.unwrap();
     site.client.schedule(site.key("second"), "").await.unwrap();
-    // As if the message had been lost.
+    // The state after the message was lost.
     let calls = format!("keyfall:{{{}/0}}:calls", site.kind());
     let _: u64 = site.command(&["HSET", &calls, "paused", "0"]).await;
     assert_eq!(runs.next().await.key().id(), "second");

@@ -1,4 +1,4 @@
-//! Consumers that pull: jobs wait in the ledger until a consumer pulls them, and belong to it then.
+//! Consumers that pull: jobs wait in the ledger until a consumer pulls them, and then belong to it.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn a_job_waits_until_it_is_pulled_and_is_settled_by_its_lease() {
     let key = site.key("a");
     let headers = site.client.schedule(&key, "hello").header("tenant", "7");
     headers.await.unwrap();
-    // Somebody could have taken it by now, had anybody wanted it.
+    // A consumer that waits would have got the job by now.
     site.client
         .schedule(site.key("b"), "")
         .after(HOUR)
@@ -94,7 +94,7 @@ async fn a_waiting_pull_is_served_when_a_job_falls_due() {
         site.client.settle(&lease, Outcome::Done).await.unwrap(),
         Settled::Done
     );
-    // Nobody waits, and nothing comes.
+    // No consumer waits, and no job comes.
     assert!(pull.pull(&[""; 0], 5, ms(50)).await.unwrap().is_empty());
     worker.stop().await;
     site.assert_balanced().await;
@@ -277,7 +277,7 @@ async fn a_job_that_consumers_never_settle_is_buried_after_its_attempts() {
         site.lapse("a").await;
         site.sweep().await;
     }
-    // Only a waiting consumer shows that no job is left to be handed out.
+    // Only a waiting consumer shows that there is no further job.
     let waiting = tokio::spawn({
         let pull = pull.clone();
         async move { next(&pull, 1).await.len() }
@@ -375,7 +375,7 @@ async fn undelivered_jobs_go_back_when_their_worker_stops() {
     let mut undecided = next(&pull, 1).await;
     worker.stop().await;
     assert!(undecided.pop().unwrap().accept().is_none());
-    // An accepted job belongs to its consumer, whether its worker lives or not.
+    // An accepted job belongs to its consumer, even after its worker dies.
     let stats = site.stats().await;
     assert_eq!((stats.pending, stats.leased), (1, 1), "{kept:?}");
     assert_eq!(
@@ -522,7 +522,7 @@ async fn a_route_starts_no_more_jobs_than_its_rate() {
     worker.stop().await;
     assert!(runs.rest().is_empty());
 
-    // With a faster one, all come.
+    // With a faster rate, all jobs come.
     let route = log.done().rate(20, SECOND);
     let worker = site.serve(Router::new().route(&site.pattern(), route));
     assert_eq!(site.all_ended().await.done, 20);
@@ -551,8 +551,8 @@ async fn an_invalid_pull_or_extension_is_refused_with_the_rule() {
     );
 }
 
-/// A lease runs as long as its consumer wants it from the moment of acceptance, whatever its route
-/// says, and is that one's alone from then on.
+/// From its acceptance on, a lease lasts as long as its consumer asks, whatever the lease of the
+/// route, and belongs to that consumer alone.
 #[tokio::test]
 async fn a_consumer_can_accept_a_job_with_its_own_lease() {
     let site = Site::new("pull-own-lease").await;
@@ -575,13 +575,14 @@ async fn a_consumer_can_accept_a_job_with_its_own_lease() {
         .await;
         assert_eq!(site.view(job.key().as_str()).await.lease(), Some(&lease));
     }
-    // Nobody renews it, and its slot is free again.
+    // The worker does not renew the lease, and its slot is free again.
     let again = next(&pull, 1).await.pop().unwrap();
     assert_eq!(
         (again.job().key().id(), again.job().attempt()),
         ("shorter", 2)
     );
-    // It was looked for when it lapsed, and not when it would have: by Redis' clock.
+    // The worker looked for the lease at its real end, and not at the end of the old lease, by
+    // Redis' clock.
     let after = Duration::from_micros(again.job().fence() - claimed);
     assert!(after < 25 * SECOND, "{after:?}");
     let (job, lease) = again.accept_for(Duration::ZERO).unwrap();

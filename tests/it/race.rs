@@ -24,7 +24,7 @@ use crate::site::{Running, Site, ms};
 const WORKERS: usize = 4;
 const PRODUCERS: u64 = 8;
 const CALLS: usize = 900;
-/// Few enough that the producers get in each other's way.
+/// Few enough keys for the producers to meet on the same jobs.
 const BUSY_KEYS: u64 = 300;
 
 fn seed() -> u64 {
@@ -34,7 +34,7 @@ fn seed() -> u64 {
     })
 }
 
-/// One producer: calls at random, each of them written down.
+/// One producer, which makes random calls and records each of them.
 struct RandomProducer {
     client: Client,
     journal: Arc<RunJournal>,
@@ -52,7 +52,7 @@ impl RandomProducer {
     }
 
     fn delay(&mut self) -> Duration {
-        // Half of them at once: these meet the most.
+        // Half of the jobs are due at once: these calls meet most often.
         let at_once = self.random.random_bool(0.5);
         ms(if at_once {
             0
@@ -65,7 +65,7 @@ impl RandomProducer {
         self.calls += 1;
         let version = self.number * 1_000_000 + self.calls;
         let delay = self.delay();
-        // A third is scheduled once and then left alone: it has to run.
+        // A third of the jobs are scheduled once and then left alone: each has to run.
         if self.random.random_bool(0.33) {
             let key = format!("{}:alone-{version}", self.kind);
             return self.schedule(&key, version, delay).await;
@@ -150,7 +150,7 @@ async fn random_simultaneous_calls_survive_reshards() {
     .await;
 }
 
-/// `amid` is carried out while producers and workers are at it.
+/// Runs `amid` while producers and workers run.
 async fn race(app: &str, amid: impl AsyncFnOnce(&Site)) {
     let seed = seed();
     eprintln!("KEYFALL_SEED={seed}");
@@ -182,7 +182,7 @@ async fn race(app: &str, amid: impl AsyncFnOnce(&Site)) {
         };
         producers.push(tokio::spawn(producer.run()));
     }
-    // One worker after the other makes way for a new one, as in a deployment.
+    // A new worker replaces one worker after the other, as in a deployment.
     let deploy = async {
         for _ in 0..WORKERS {
             workers.remove(0).stop().await;

@@ -25,7 +25,7 @@ enum End {
     Answered,
     /// Trying again can help.
     Later(ErrorKind),
-    /// Trying again is of no use.
+    /// Trying again cannot help.
     Never(ErrorKind),
 }
 
@@ -33,7 +33,7 @@ impl End {
     fn of<T>(result: keyfall::Result<T>) -> Self {
         match result {
             Ok(_) => End::Answered,
-            // Which of the two it is depends on how far the call came.
+            // The sort of error depends on the progress of the call.
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
                 assert!(error.is_retryable());
                 End::Later(ErrorKind::Unavailable)
@@ -44,10 +44,10 @@ impl End {
     }
 }
 
-/// How long calls may take to a server that does not answer.
+/// The timeout of calls to a server that does not answer.
 const SOON: Duration = Duration::from_millis(700);
 
-/// How a call of each sort ends: schedule, reschedule, cancel, get, stats, and connect.
+/// The end of a call of each sort: schedule, reschedule, cancel, get, stats, and connect.
 async fn calls(client: &Client, url: &str, key: &str) -> [End; 6] {
     let kind = key.rsplit_once(':').unwrap().0;
     let connect = Client::builder(url).call_timeout(SOON).connect();
@@ -61,12 +61,12 @@ async fn calls(client: &Client, url: &str, key: &str) -> [End; 6] {
             End::of(connect.await),
         ]
     };
-    // Far more than six calls may take, and far less than for ever.
+    // Far more time than six calls may take, and still a limit.
     tokio::time::timeout(PATIENCE, calls).await.unwrap()
 }
 
-/// The same by a client that is patient, of a server that answers: a busy machine may keep it from
-/// that for a while.
+/// The same calls to a server that answers; the connection has more time, since a busy machine may
+/// hold it up.
 async fn answers(client: &Client, url: &str, key: &str) -> [End; 6] {
     let mut ends = calls(client, url, key).await;
     let connected = Client::builder(url).call_timeout(PATIENCE).connect().await;
@@ -98,7 +98,7 @@ async fn a_call_ends_in_time_in_any_outage_and_says_if_a_retry_can_help() {
     let () = crate::site::command(&mut admin, &["CONFIG", "SET", "maxmemory", "1"]).await;
     let mut full = [End::Answered; 6];
     full[..1].fill(End::Later(Full));
-    // Nothing is there to be postponed, so nothing is refused.
+    // There is no job to postpone, so Redis refuses nothing.
     let found = answers(&calm, &url, key).await;
     full[1] = found[1];
     assert_eq!(found, full);
@@ -133,7 +133,7 @@ async fn a_call_ends_in_time_in_any_outage_and_says_if_a_retry_can_help() {
     {
         let starting = server.restart();
         tokio::pin!(starting);
-        // It answers no earlier than the last of these calls.
+        // The server does not answer before the last of these calls.
         tokio::select! {
             started = &mut starting => started.unwrap(),
             found = calls(&direct, &socket, key) => {
@@ -150,7 +150,7 @@ async fn a_call_ends_in_time_in_any_outage_and_says_if_a_retry_can_help() {
     let here = client().await;
     proxy.swallow_everything();
     assert_eq!(calls(&here, &url, key).await, unavailable);
-    // A call of which nobody knows may have come through by now.
+    // A call without an answer may have been carried out by now.
     let stats = patient(&socket)
         .await
         .stats("refused-calls:it:job")
@@ -208,7 +208,7 @@ async fn an_unsuitable_server_is_refused_with_the_remedy() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(remedy), "{error}");
     }
-    // Another schema is another's.
+    // A newer version has written another schema.
     let server = start(&[]).await;
     let site = Site::at(&server.url(), "crash-refused").await;
     let () = site
@@ -255,7 +255,7 @@ async fn a_full_redis_refuses_new_jobs_and_runs_existing_ones() {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.is_retryable());
     site.client.cancel(&cancelled).await.unwrap();
-    // A worker can even start.
+    // Even a new worker can start.
     let late = Site::at(&server.url(), "crash-full").await;
     let worker = late.serve(Router::new().route(&site.pattern(), log.done()));
     runs.take(20).await;
@@ -331,13 +331,13 @@ async fn a_worker_without_any_route_is_refused() {
     let error = refusal(site.worker(Router::new())).await;
     assert_eq!(error.kind(), ErrorKind::InvalidRoute);
     assert!(error.to_string().contains(".route("), "{error}");
-    // One that takes what nobody else does has something to do.
+    // A worker with only a fallback has work to do.
     let (note, _) = recorder();
     let fallback = Running::start(site.worker(Router::new().fallback(note.done())));
     fallback.stop().await;
 }
 
-/// How many commands Redis has refused for want of rights.
+/// The number of commands that Redis has refused because of missing rights.
 async fn refusals(site: &Site) -> u64 {
     let info: String = site.command(&["INFO", "errorstats"]).await;
     let count = info
@@ -392,7 +392,7 @@ async fn a_user_without_rights_to_job_names_is_refused_before_any_claim() {
         assert!(error.to_string().contains(missing), "{error}");
     }
 
-    // With a pattern, nobody knows the names before there are jobs.
+    // With a pattern, the names are unknown until there are jobs.
     allow("~keyfall:*").await;
     let (worker, mut runs) = start("refused-acl:*:job:{id}").await;
     let worker = Running::start(worker);
@@ -402,7 +402,7 @@ async fn a_user_without_rights_to_job_names_is_refused_before_any_claim() {
         (!log.warnings().is_empty()).then_some(())
     })
     .await;
-    // It is refused again and again, and does not say so again.
+    // The commands are refused again and again, and the worker logs it once.
     let told = refusals(&site).await;
     eventually("more refusals", async || {
         (refusals(&site).await >= told + 3).then_some(())

@@ -35,7 +35,7 @@ async fn routes_come_and_go_and_runs_end_under_their_old_route() {
     site.client.schedule(key("old"), "").await.unwrap();
     site.client.schedule(key("new"), "").await.unwrap();
     assert_eq!(runs.next().await.key().as_str(), key("new"));
-    // On a machine that is busy, one that lives may be missing for a while.
+    // On a busy machine, a live instance may be missing for a while.
     let routes = eventually("it says which routes it has", async || {
         let live = site.client.instances().await.unwrap();
         let routes = live.into_iter().flat_map(|one| one.routes);
@@ -46,7 +46,7 @@ async fn routes_come_and_go_and_runs_end_under_their_old_route() {
     .await;
     assert_eq!(routes, [of("new")]);
 
-    // Longer than the grace of a stop: nobody has asked for one.
+    // Longer than the grace of a stop, which does not apply here.
     tokio::time::sleep(ms(300)).await;
     let stats = async |kind: &str| {
         let kind = format!("{}:it:{kind}", site.app);
@@ -76,7 +76,7 @@ async fn pulls_survive_a_change_of_routes_and_limits_hold() {
     let worker = site.worker(router(2));
     let rerouter = worker.rerouter();
     let worker = Running::start(worker);
-    // They wait across the change.
+    // The consumers wait across the change.
     let waiting = tokio::spawn({
         let pull = pull.clone();
         async move { pull.pull(&ANY, 10, HOUR).await.unwrap() }
@@ -104,7 +104,7 @@ async fn pulls_survive_a_change_of_routes_and_limits_hold() {
 
     rerouter.replace(router(2)).await.unwrap();
     assert!(pull.pull(&ANY, 10, ms(300)).await.unwrap().is_empty());
-    // Jobs that are out count in the new limit, too.
+    // Delivered jobs count in the new limit, too.
     rerouter.replace(router(3)).await.unwrap();
     let got = pull.pull(&ANY, 10, PATIENCE).await.unwrap();
     out.extend(got.into_iter().map(|one| one.accept().unwrap().1));
@@ -132,7 +132,7 @@ async fn a_claimed_and_unaccepted_job_goes_to_the_new_routes() {
     site.client.schedule(site.key("a"), "").await.unwrap();
     let undecided = pull.pull(&ANY, 1, HOUR).await.unwrap();
     rerouter.replace(router()).await.unwrap();
-    // It is on its way to somebody: that they may take it does not end with its routes.
+    // A job on its way to a consumer can still be accepted after its routes are replaced.
     drop(undecided);
     let got = pull.pull(&ANY, 1, HOUR).await.unwrap().pop().unwrap();
     assert_eq!(got.job().attempt(), 1);

@@ -29,7 +29,7 @@ impl Site {
         );
     }
 
-    /// How many jobs each ledger of the kind has pending.
+    /// The number of pending jobs in each ledger of the kind.
     async fn pending_by_ledger(&self) -> Vec<u64> {
         let pattern = format!("keyfall:{{{}/*}}:due", self.kind());
         let mut names: Vec<String> = self.command(&["KEYS", &pattern]).await;
@@ -41,7 +41,8 @@ impl Site {
         counts
     }
 
-    /// Somebody takes a job, due then, out of the first ledger, and dies before it is put anywhere.
+    /// Takes a job with this due time out of the first ledger, as a client does that dies before it
+    /// puts the job elsewhere.
     pub(crate) async fn is_taken_along(&self, id: &str, due: u64) {
         let part = |part: &str| format!("keyfall:{{{}/0}}:{part}", self.kind());
         let record: String = self.command(&["HGET", &part("shadow"), id]).await;
@@ -56,7 +57,7 @@ impl Site {
         let _: u64 = self.command(&["HSET", &part("leaving"), id, &kept]).await;
     }
 
-    /// Begins to reshard, and stops as soon as something was moved.
+    /// Begins to reshard, and stops as soon as some jobs were moved.
     pub(crate) async fn begin_to_reshard(&self, shards: u16) {
         let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
         let kind = self.kind();
@@ -85,7 +86,7 @@ async fn jobs_are_spread_and_every_call_finds_them() {
         let counts = site.pending_by_ledger().await;
         assert_eq!(counts.iter().sum::<u64>(), 40, "{counts:?}");
         assert_eq!(counts.len(), usize::from(shards), "{counts:?}");
-        // A client that knows nothing of it yet, and one that does.
+        // A client that does not know of the reshard yet, and one that does.
         let other = Client::connect(&site.url).await.unwrap();
         for client in [&site.client, &other] {
             let listed = client.list(&site.kind(), JobState::Pending).await.unwrap();
@@ -124,7 +125,7 @@ async fn jobs_are_spread_and_every_call_finds_them() {
 async fn a_list_of_several_shards_is_one_list() {
     let site = Site::new("shards-list").await;
     let jobs = site.keys(300).enumerate().map(|(number, key)| {
-        // Some of them at the same time.
+        // Some of the jobs have the same due time.
         let delay = HOUR + Duration::from_secs(number as u64 / 7);
         NewJob::new(key, &number).after(delay)
     });
@@ -253,7 +254,7 @@ async fn an_interrupted_reshard_hides_no_job_and_can_be_continued() {
     for answer in site.client.schedule_many(jobs).await {
         answer.unwrap();
     }
-    // Who uses a kind that leaves its first ledger sees it arrive.
+    // A client that uses a kind with one shard follows it to its new shards.
     site.reshard(2).await;
     site.begin_to_reshard(4).await;
     let other = Client::connect(&site.url).await.unwrap();
@@ -270,7 +271,7 @@ async fn an_interrupted_reshard_hides_no_job_and_can_be_continued() {
         error.to_string().contains("on its way to 4 shards"),
         "{error}"
     );
-    // Whatever a whole kind is asked for meets each of them once.
+    // A call on a whole kind meets each job once.
     let half = format!("{}:000", site.kind());
     let cancelled = other.prefix(&half).cancel().await.unwrap();
     assert_eq!(cancelled.done, 100);
@@ -321,7 +322,7 @@ async fn dead_letters_are_moved_with_their_numbers() {
         assert_eq!(numbers(key).await, *before, "{key}");
     }
     assert_eq!(site.stats().await.dead, 60);
-    // Requeued, moved again, and dead once more: with a number that no letter of its name had.
+    // The job is requeued, moved again, and dies once more: its letter has a new number.
     let requeued = site.client.requeue(&keys[0]).after(HOUR).await.unwrap();
     assert!(matches!(requeued, Requeued::Requeued(_)));
     assert!(site.client.delete_dead_letter(&keys[1]).await.unwrap());
@@ -429,7 +430,7 @@ async fn jobs_on_the_way_in_a_killed_reshard_run() {
     }
     let part = |part: &str| format!("keyfall:{{{}/0}}:{part}", site.kind());
     site.begin_to_reshard(2).await;
-    // One was taken out, fell due, and nobody came to put it where it belongs.
+    // One job was taken out of its ledger, fell due, and no client put it where it belongs.
     let rest: Vec<String> = site.command(&["ZRANGE", &part("due"), "0", "-1"]).await;
     let mut rest = rest.into_iter();
     let id = rest.find(|id| shard_of(id, 2) == 1).expect("not all moved");
@@ -446,7 +447,7 @@ async fn jobs_on_the_way_in_a_killed_reshard_run() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_call_with_a_stale_layout_finds_its_ledger_at_once() {
     let site = Site::new("shards-durable").await;
-    // It is to fail if it goes on asking where the job is not.
+    // The call fails if it keeps asking the wrong ledger.
     let client = Client::connect(&site.url).await.unwrap();
     let (known, other) = (site.key("known"), site.key("other"));
     for (key, shards) in [(&known, 4), (&other, 2)] {
@@ -497,7 +498,7 @@ async fn a_worker_serves_shards_that_it_learns_of_by_a_refusal() {
         .await
         .unwrap();
     site.reshard(2).await;
-    // Nobody can read the list of kinds, so that no ledger is found by that.
+    // No client can read the list of kinds, so it does not help to find ledgers.
     let _: u64 = site.command(&["DEL", "keyfall:kinds"]).await;
     let _: String = site.command(&["SET", "keyfall:kinds", "damaged"]).await;
     let client = patient(&server.url()).await;
@@ -505,7 +506,7 @@ async fn a_worker_serves_shards_that_it_learns_of_by_a_refusal() {
     let router = Router::new().route(&site.pattern(), recorder.done());
     let worker = Running::start(Worker::new(client.clone(), router));
     worker.ready().await;
-    // It is told by the first ledger that there is a second one.
+    // The first ledger tells the client of the second one.
     client.cancel(site.key("none")).await.unwrap_err();
     site.client.fire_now(site.key(&id)).await.unwrap();
     assert_eq!(runs.next().await.key().id(), id);

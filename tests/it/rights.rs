@@ -23,7 +23,7 @@ fn acl_file() -> String {
 
 const KIND: &str = "app1:it:job";
 
-/// What those need more who look after jobs.
+/// The further rules for operators.
 const OPERATORS: [&str; 10] = [
     "+zrevrange",
     "+hstrlen",
@@ -57,7 +57,7 @@ fn key(id: &str) -> String {
     format!("{KIND}:{id}")
 }
 
-/// A server with the users of the file, as a script of somebody's would start it.
+/// A server with the users of the file, set up as by a user's script.
 struct Scene {
     server: Embedded,
     admin: Site,
@@ -75,7 +75,8 @@ impl Scene {
         format!("{}?user={user}&pass={password}", self.server.url())
     }
 
-    /// Everything as at the start, but for a user `limited` that lacks one rule of another.
+    /// The state of the start, with a further user `limited`, which has the rules of another user
+    /// except one.
     async fn without(&self, user: &str, rule: &str) -> String {
         for command in [&["FLUSHALL"][..], &["SCRIPT", "FLUSH"]] {
             let () = self.admin.command(command).await;
@@ -100,7 +101,7 @@ impl Scene {
     }
 }
 
-/// All calls of a producer. A worse answer than expected is an error, too.
+/// Makes all calls of a producer. A worse answer than expected is an error, too.
 async fn produce(url: &str) -> Result<(), String> {
     let told = |error: keyfall::Error| error.to_string();
     let client = Client::builder(url).call_timeout(Duration::from_secs(5));
@@ -134,7 +135,7 @@ async fn produce(url: &str) -> Result<(), String> {
         .ok_or("it is gone")?;
     client.fire_now(key("3")).await.map_err(told)?;
     client.cancel(key("1")).await.map_err(told)?;
-    // One that runs.
+    // A running job.
     client.schedule(key("runs"), "").await.map_err(told)?;
     client
         .update_payload(key("runs"), "b")
@@ -164,7 +165,7 @@ async fn the_rules_of_a_producer_suffice_and_none_can_be_left_out() {
     for rule in grants("keyfall-producer") {
         let url = scene.without("keyfall-producer", &rule).await;
         let runs = scene.running("runs").await;
-        // It forgets the scripts that the worker has made it learn.
+        // The server forgets the scripts of the worker.
         let () = scene.admin.command(&["SCRIPT", "FLUSH"]).await;
         let before = log.warnings().len();
         if produce(&url).await.is_ok() && log.warnings().len() == before {
@@ -184,7 +185,7 @@ async fn the_rules_of_a_producer_suffice_during_a_reshard() {
     for id in &ids {
         client.schedule(key(id), "").after(HOUR).await.unwrap();
     }
-    // Begun, and not gone on with.
+    // A reshard that was begun and then left.
     let calls = format!("keyfall:{{{KIND}/0}}:calls");
     for (hash, field) in [("keyfall:kinds", KIND), (&calls, "layout")] {
         let _: u64 = scene.admin.command(&["HSET", hash, field, "2 1 1"]).await;
@@ -213,12 +214,12 @@ fn refusals(log: &Log) -> Vec<String> {
     warnings
 }
 
-/// Jobs of every sort, and a worker who runs them. Returns when all have ended, or why they
-/// do not; `patience` is for a report that comes late, if at all.
+/// Schedules jobs of every sort for a worker. Returns when all have ended, or the reason why they
+/// do not; `patience` is the time for a late report.
 async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result<(), String> {
     let admin = &scene.admin;
     let warned = refusals(log).len();
-    // A run that nobody ended.
+    // A run without an end.
     admin.client.schedule(key("lapsed"), "").await.unwrap();
     let part = |part: &str| format!("keyfall:{{{KIND}/0}}:{part}");
     let _: u64 = admin.command(&["ZREM", &part("due"), "lapsed"]).await;
@@ -276,7 +277,7 @@ async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result
     })
     .await;
     if !reported() && !worker.is_over() {
-        // Its successor comes when it has ended.
+        // The successor starts when the job has ended.
         admin.client.schedule(key("long"), "").await.unwrap();
         admin.client.cancel(key("long")).await.unwrap();
         eventually("all has ended, or is reported", async || {
@@ -301,7 +302,7 @@ async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result
     }
 }
 
-/// All that a handler may do.
+/// Makes all calls that a handler may make.
 async fn produce_within(client: &Client) -> keyfall::Result<()> {
     client.schedule(key("next"), "").after(HOUR).await?;
     client.reschedule(key("next")).after(2 * HOUR).await?;
@@ -402,7 +403,7 @@ async fn the_rules_of_an_adopter_suffice_and_it_needs_all_to_start() {
         let error = refused.map(|_| ()).unwrap_err();
         assert!(error.contains(rule), "without {rule}: {error}");
     }
-    // A rule for more of the names is no rule for a pattern.
+    // A channel rule for further names does not allow a pattern.
     let url = scene
         .without("keyfall-adopter", "&__keyspace@0__:app1:trans:notice:*")
         .await;
@@ -496,7 +497,7 @@ async fn the_doctor_works_with_each_user_and_says_which_rule_is_missing() {
             ("rights-look", Severity::Info),
         ];
         assert_eq!(of_rights(&diagnosis), expected, "{diagnosis:#?}");
-        // On a busy machine everything is far away.
+        // On a busy machine Redis seems far away.
         let rest = diagnosis
             .findings
             .iter()
@@ -531,10 +532,10 @@ async fn the_doctor_works_with_each_user_and_says_which_rule_is_missing() {
         let remedy = look.remedy.as_deref().unwrap_or_default();
         assert!(remedy.contains(rule), "without {rule}: {look}");
     }
-    // Nothing was changed by all that was tried.
+    // The refused calls have changed nothing.
     let keys: Vec<String> = scene.admin.command(&["KEYS", "app1:*"]).await;
     assert_eq!(keys, [""; 0]);
-    // Not even the schema, which was flushed.
+    // The flushed schema is not written again either.
     let schema: Option<String> = scene
         .admin
         .command(&["HGET", "keyfall:meta", "schema"])
@@ -543,7 +544,7 @@ async fn the_doctor_works_with_each_user_and_says_which_rule_is_missing() {
     scene.admin.assert_balanced().await;
 }
 
-/// A user who may read neither `INFO` nor `CONFIG`: two reasons alternate in the list of checks.
+/// A user without rights to `INFO` and `CONFIG`: two reasons alternate in the list of checks.
 #[tokio::test]
 async fn the_doctor_reports_each_reason_of_a_forbidden_check_once() {
     let scene = Scene::set().await;
@@ -620,8 +621,8 @@ async fn an_operator_needs_the_additional_rules_of_the_file() {
     scene.admin.assert_balanced().await;
 }
 
-/// All that a caller of functions does, on a server where a job `runs`. What came out worse than it
-/// should is an error, too.
+/// Makes all calls of a caller of functions, on a server where a job `runs`. A worse answer than
+/// expected is an error, too.
 async fn call(scene: &Scene, url: &str) -> Result<(), String> {
     let admin = &scene.admin;
     let wakes = redis::Client::open(&*admin.url).unwrap();
@@ -670,7 +671,7 @@ async fn call(scene: &Scene, url: &str) -> Result<(), String> {
     .await?;
     calls("FCALL_RO keyfall_get 1 app1:it:job:runs", "running").await?;
     calls("FCALL keyfall_cancel 1 app1:it:job:runs", "running").await?;
-    // A kind that a rule pauses, and one that is being resharded.
+    // A kind that a rule pauses, and a kind that is being resharded.
     let rule = ["HSET", "keyfall:paused", "app1:it:halted:", "1"];
     let _: u64 = admin.command(&rule).await;
     calls(
@@ -689,7 +690,7 @@ async fn call(scene: &Scene, url: &str) -> Result<(), String> {
     let moves = (2..).map(|id: u32| format!("app1:it:halted:{id}"));
     let mut moves = moves.filter(|key| shard_of(&key[15..], 2) == 1);
     let moves = moves.next().unwrap();
-    // Which tells the other ledger.
+    // This lookup updates the other ledger.
     assert!(admin.client.get(&moves).await.unwrap().is_none());
     let schedule = format!("FCALL keyfall_schedule 1 {moves} x EX 3600");
     calls(&schedule, "created").await?;
@@ -732,12 +733,12 @@ async fn the_rules_of_a_caller_suffice_and_none_can_be_left_out() {
     scene.admin.assert_balanced().await;
 }
 
-/// All that an installer does.
+/// Makes all calls of an installer.
 async fn install(scene: &Scene, url: &str) -> keyfall::Result<()> {
     let functions = Client::builder(url).functions()?;
     functions.install().await?;
     functions.state().await?;
-    // A library that is loaded, and a database that was emptied.
+    // The library is loaded, and the database is emptied.
     let () = scene.admin.command(&["FLUSHALL"]).await;
     functions.install().await?;
     functions.remove().await.map(drop)

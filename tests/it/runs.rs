@@ -9,11 +9,11 @@ pub(crate) use keyfall_testing::patience::{PATIENCE, eventually};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
-/// Writes down the jobs that handlers were called with. Clones write to the same list.
+/// Records the jobs that handlers were called with. Clones write to the same list.
 #[derive(Clone)]
 pub(crate) struct Recorder(mpsc::UnboundedSender<Job>);
 
-/// The runs that were written down, in order.
+/// The recorded runs, in order.
 pub(crate) struct Runs(mpsc::UnboundedReceiver<Job>);
 
 pub(crate) fn recorder() -> (Recorder, Runs) {
@@ -23,11 +23,11 @@ pub(crate) fn recorder() -> (Recorder, Runs) {
 
 impl Recorder {
     pub(crate) fn note(&self, job: &Job) {
-        // A test that has seen enough is gone.
+        // The test may have ended.
         let _ = self.0.send(job.clone());
     }
 
-    /// A handler that notes the job and ends as told.
+    /// A handler that notes the job and ends with this outcome.
     pub(crate) fn then(
         &self,
         outcome: impl Fn(&Job) -> Outcome + Clone + Send + Sync + 'static,
@@ -39,7 +39,7 @@ impl Recorder {
         }
     }
 
-    /// A handler that notes the job, which is done then.
+    /// A handler that notes the job and ends with `Done`.
     pub(crate) fn done(&self) -> impl Handler<(Job,), ()> {
         self.then(|_| Outcome::Done)
     }
@@ -53,7 +53,7 @@ impl Recorder {
         }
     }
 
-    /// A handler that notes the job, waits until it is told to stop, and ends as told.
+    /// A handler that notes the job, waits until it is told to stop, and ends with this outcome.
     pub(crate) fn until_stopped(
         &self,
         outcome: impl Fn() -> Outcome + Clone + Send + Sync + 'static,
@@ -90,7 +90,7 @@ impl Runs {
         }
     }
 
-    /// So many further runs.
+    /// The next runs, this number of them.
     #[track_caller]
     pub(crate) fn take(&mut self, count: usize) -> impl Future<Output = Vec<Job>> {
         let caller = std::panic::Location::caller();
@@ -111,7 +111,7 @@ impl Runs {
         std::iter::from_fn(|| self.0.try_recv().ok()).collect()
     }
 
-    /// No further run, now that everything has ended.
+    /// Asserts that there is no further run, after all jobs have ended.
     #[track_caller]
     pub(crate) fn assert_no_more(&mut self) {
         let rest = self.rest();
@@ -119,7 +119,7 @@ impl Runs {
     }
 }
 
-/// What handlers wait at until a test lets them go on.
+/// Handlers wait at the gate until a test opens it.
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<Semaphore>);
 
@@ -133,7 +133,7 @@ impl Gate {
     }
 
     pub(crate) async fn passed(&self) {
-        // Fails when it is open.
+        // `acquire` fails when the gate is open.
         let _ = self.0.acquire().await;
     }
 }

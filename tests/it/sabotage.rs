@@ -1,6 +1,6 @@
 //! Each key of a ledger, and each common key of all kinds, is damaged in each way: an audit names
-//! it, a repair leaves the intended data, and all kinds continue, the other one during the damage
-//! too.
+//! the damage, a repair leaves the intended data, and all kinds continue, the other kind even
+//! during the damage.
 
 use keyfall::embedded::Embedded;
 use keyfall::{AuditAllReport, Client, ErrorKind, JobState, Outcome, Router};
@@ -73,7 +73,7 @@ impl Scene {
         audit.await.unwrap()
     }
 
-    /// Something of the other kind is damaged, too.
+    /// Damages the other kind, too.
     async fn damage_the_other(&self) {
         let other = self.other();
         let call = self.site.client.schedule(format!("{other}:bare"), "");
@@ -97,7 +97,7 @@ impl Scene {
             "{name}: {found:#?}"
         );
 
-        // What a person is told to do is done, and what that makes possible is repaired.
+        // The remedies for people are carried out, and the next repair can mend the rest.
         let report = self.audit(true).await;
         let of_other = report.kinds.iter().find(|(it, _)| it.as_str() == other);
         let of_other = of_other.unwrap().1.as_ref().unwrap();
@@ -117,7 +117,7 @@ impl Scene {
         })
         .await;
 
-        // Both kinds work, no job that waits is gone without a word, and no letter gives way.
+        // Both kinds work, no waiting job has vanished without a report, and no letter is lost.
         let client = &self.site.client;
         for key in [
             self.site.key("new"),
@@ -220,7 +220,7 @@ async fn a_pause_without_its_rule_and_a_rule_without_its_pause_are_reported() {
     let _: u64 = site.command(&["DEL", "keyfall:paused"]).await;
     let said = format!("paused {kind}:: it is missing, and the kind is paused");
     assert_eq!(found().await, std::slice::from_ref(&said));
-    // Which of the two was meant nobody knows but a person.
+    // Only a person knows which of the two states was meant.
     let report = client.everything().audit().repair().await.unwrap();
     assert!(
         report.kinds[0].1.as_ref().unwrap().damaged[0]
@@ -243,7 +243,7 @@ async fn a_pause_without_its_rule_and_a_rule_without_its_pause_are_reported() {
     site.assert_balanced().await;
 }
 
-/// As by a user who may not see it.
+/// As for a user without the right to read it.
 #[tokio::test]
 async fn a_kind_that_cannot_be_audited_does_not_stop_the_audit() {
     let server = Embedded::start().await.unwrap();
@@ -465,7 +465,7 @@ async fn an_emptied_server_is_named_until_it_is_acknowledged() {
         call.after(HOUR).await.unwrap();
     }
     assert!(audit(&client).await.is_clean());
-    // While connections go on, nobody tells it anything.
+    // As long as the connections last, no client writes the common keys again.
     let mut redis = connect(&other.url()).await;
     let () = command(&mut redis, &["FLUSHALL"]).await;
     let report = audit(&client).await;
@@ -474,7 +474,7 @@ async fn an_emptied_server_is_named_until_it_is_acknowledged() {
         found.iter().any(|it| it.starts_with("meta server: ")),
         "{found:#?}"
     );
-    // Whoever comes anew tells it what all know, and the loss is not forgotten by that.
+    // A new client writes the known data again, and the loss is still reported.
     let new = both(&one, &other).await;
     for client in [&new, &client] {
         let found = findings(&audit(client).await);

@@ -92,7 +92,7 @@ async fn if_absent_answers_with_the_existing_job() {
     site.client.reschedule(&key).await.unwrap();
     runs.next().await;
     site.reaches(&key, JobState::Dead).await;
-    // A dead letter is no job.
+    // A dead letter is not a job.
     assert!(matches!(offer("fifth").await, IfAbsent::Scheduled(_)));
     assert_eq!(
         site.view(&key).await.json::<String>().unwrap(),
@@ -224,7 +224,7 @@ async fn a_job_can_be_viewed_in_every_state() {
     );
     assert_eq!(steps(&view), ["postponed", "failed", "postponed", "buried"]);
     assert_about(view.due(), Duration::ZERO);
-    // It is a letter now, and no job.
+    // It is a dead letter now, and not a job.
     assert_eq!(client.cancel(&key).await.unwrap(), Cancelled::Absent);
     assert_eq!(client.reschedule(&key).await.unwrap(), Rescheduled::Absent);
     worker.stop().await;
@@ -279,7 +279,7 @@ async fn if_present_replaces_or_succeeds_and_creates_nothing() {
     site.client.fire_now(&key).await.unwrap();
     runs.next().await;
     site.reaches(&key, JobState::Dead).await;
-    // A dead letter is no job.
+    // A dead letter is not a job.
     assert_eq!(took(offer("fourth").await), None);
     worker.stop().await;
     runs.assert_no_more();
@@ -296,7 +296,7 @@ async fn a_view_prints_readably_and_without_the_payload() {
         .header("token", "secret");
     call.after(HOUR).await.unwrap();
     site.client.reschedule(&key).after(2 * HOUR).await.unwrap();
-    // A due time that reads the same on every day.
+    // A fixed due time, so the text is the same on every day.
     let due = format!("keyfall:{{{}/0}}:due", site.kind());
     let _: i64 = site.command(&["ZADD", &due, "4102444800123", "1"]).await;
     let written = format!("{:?}", site.view(&key).await);

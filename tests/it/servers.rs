@@ -1,5 +1,5 @@
-//! The behaviour of a server that Keyfall relies on, and differences between servers, shown on the
-//! bare server.
+//! The behaviour of servers that Keyfall relies on, and the differences between servers, shown
+//! without Keyfall.
 //!
 //! `docs/servers.md` says the same in prose, and how Keyfall handles each difference. A version that
 //! behaves differently fails here, and has to be recorded in both.
@@ -178,7 +178,7 @@ async fn a_replica_announces_del_until_it_is_promoted() {
     .await;
 
     let () = primary.ask("SET k v PX 20").await;
-    // It tells the dead, and leaves it to the primary to delete them.
+    // The replica treats a dead key as absent, and leaves the deletion to the primary.
     let mut heard = Vec::new();
     eventually("it is deleted on the replica", async || {
         let _: u64 = primary.ask("EXISTS k").await;
@@ -213,13 +213,13 @@ async fn a_full_server_runs_a_script_whose_first_write_is_always_allowed() {
         .unwrap();
     let () = stage.ask("CONFIG SET maxmemory 1").await;
     for (first, passes) in [
-        // First writes of scripts of Keyfall, chosen to be let through.
+        // First writes of Keyfall's scripts, chosen because a full Redis allows them.
         ("'ZREM', 'zset', ''", true),
         ("'ZREM', 'none', ''", true),
         ("'HDEL', 'hash', ''", true),
         ("'DEL', 'none'", true),
         ("'PEXPIREAT', 'none', 1", true),
-        // And so as to be refused.
+        // First writes that a full Redis refuses.
         ("'HINCRBY', 'hash', 'f', 1", false),
         ("'HSET', 'hash', 'f', 1", false),
         ("'ZADD', 'zset', 1, 'a'", false),
@@ -236,7 +236,7 @@ async fn a_full_server_runs_a_script_whose_first_write_is_always_allowed() {
             .is_ok();
         stage.version.always(first, &went_on, passes);
     }
-    // Outside of a script publishing is let through.
+    // Outside of a script a full Redis allows publishing.
     let _: u64 = stage.ask("PUBLISH said something").await;
 }
 
@@ -247,7 +247,8 @@ async fn an_error_in_a_script_has_its_code_in_front_or_in_its_text() {
     let () = stage.ask("HSET hash f 1").await;
     let () = stage.ask("ACL SETUSER default -hincrby").await;
     let mut forbidden = String::new();
-    // The codes where the error stops the script, and where the script caught it and hands it on.
+    // The codes of an error that stops the script, and of an error that the script catches and
+    // passes on.
     for (command, maxmemory, at_first, since_7) in [
         (
             "'ZREM', 'hash', 'a'",

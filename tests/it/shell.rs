@@ -1,4 +1,4 @@
-//! The `keyfall` binary, as people and programs call it.
+//! The `keyfall` binary, called as by people and programs.
 
 use std::process::Stdio;
 
@@ -17,7 +17,7 @@ pub(crate) struct Ran {
     pub(crate) err: String,
 }
 
-/// A command with these arguments, on no Redis yet.
+/// A command with these arguments, without a Redis.
 pub(crate) fn keyfall<S: AsRef<str>>(args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keyfall"));
     command.args(args.iter().map(AsRef::as_ref));
@@ -39,7 +39,7 @@ impl Ran {
         }
     }
 
-    /// Its output: one JSON value on each line.
+    /// The JSON values of the output, one a line.
     #[track_caller]
     pub(crate) fn lines(&self) -> Vec<Value> {
         assert_eq!(self.code, 0, "{self:?}");
@@ -49,7 +49,7 @@ impl Ran {
             .collect()
     }
 
-    /// The one value that it printed.
+    /// The only JSON value of the output.
     #[track_caller]
     pub(crate) fn value(&self) -> Value {
         let mut lines = self.lines();
@@ -57,7 +57,7 @@ impl Ran {
         lines.remove(0)
     }
 
-    /// It ended with this code, printed nothing, and said this.
+    /// Asserts that the command ended with this code and error text, and printed no output.
     #[track_caller]
     pub(crate) fn fails(&self, code: i32, hint: &str) {
         assert_eq!(self.code, code, "{self:?}");
@@ -66,7 +66,7 @@ impl Ran {
     }
 }
 
-/// A daemon that runs none of the jobs itself.
+/// A daemon that does not run jobs itself.
 pub(crate) struct Daemon {
     _process: TalkingProcess,
     /// `http://127.0.0.1:port`
@@ -79,7 +79,7 @@ impl Site {
         self.daemon_at("127.0.0.1:0", flags)
     }
 
-    /// The same, at this address.
+    /// The same daemon, at this address.
     pub(crate) fn daemon_at(&self, address: &str, flags: &[&str]) -> Daemon {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
         command
@@ -94,7 +94,7 @@ impl Site {
         Daemon { _process, url }
     }
 
-    /// The same site, whose commands go through a daemon.
+    /// The same site, with commands that go through a daemon.
     pub(crate) fn through_a_daemon(mut self) -> Self {
         self.daemon = Some(self.daemon(&[]));
         self
@@ -120,14 +120,14 @@ impl Site {
         Ran::of(self.keyfall(args)).await
     }
 
-    /// Runs a command that reads this.
+    /// Runs a command with this standard input.
     pub(crate) async fn run_reading(&self, words: &str, input: &[u8]) -> Ran {
         let words: Vec<&str> = words.split_whitespace().collect();
         let mut command = self.keyfall(&words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
-        // It may end before it has read all.
+        // The command may end before it has read the whole input.
         let _ = stdin.write_all(input).await;
         drop(stdin);
         let output = child.wait_with_output().await.unwrap();

@@ -1,4 +1,4 @@
-//! The equipment of a test: its own app segment on a Redis, a client, and workers.
+//! The site of a test: its own app segment on a Redis, a client, and workers.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::runs::{PATIENCE, eventually};
 use crate::shell::Daemon;
 
-/// Where the Redis is that all tests share. It ends with the process.
+/// The URL of the Redis that all tests share. It ends with the process.
 pub(crate) fn shared_redis() -> &'static str {
     static URL: OnceLock<String> = OnceLock::new();
     URL.get_or_init(|| {
@@ -27,7 +27,7 @@ pub(crate) fn shared_redis() -> &'static str {
             runtime.block_on(async {
                 let server = Embedded::start().await.unwrap();
                 tell.send(server.url()).unwrap();
-                // The guard of the server ends it when this process is gone.
+                // The guard of the server ends the server when this process is gone.
                 std::future::pending::<()>().await;
             });
         });
@@ -35,29 +35,29 @@ pub(crate) fn shared_redis() -> &'static str {
     })
 }
 
-/// An app of its own, and what goes with it.
+/// An app of its own, and the means to use it.
 pub(crate) struct Site {
     pub(crate) app: String,
     pub(crate) url: String,
     pub(crate) client: Client,
-    /// Nothing where jobs are on more than one server.
+    /// `None` if the jobs are on several servers.
     redis: Option<MultiplexedConnection>,
-    /// Through which commands go, if not straight to Redis.
+    /// The daemon for commands, unless they go straight to Redis.
     pub(crate) daemon: Option<Daemon>,
 }
 
 impl Site {
-    /// On the shared Redis; no other test has the same `app`.
+    /// A site on the shared Redis; no other test has the same `app`.
     pub(crate) async fn new(app: &str) -> Self {
         Site::at(shared_redis(), app).await
     }
 
-    /// On a Redis of one's own.
+    /// A site on a separate Redis.
     pub(crate) async fn at(url: &str, app: &str) -> Self {
         Site::found_by(url, url, app).await
     }
 
-    /// On a Redis that clients are told of in another way than what looks behind the curtain.
+    /// A site whose clients use another URL than its direct commands to Redis.
     pub(crate) async fn found_by(url: &str, redis: &str, app: &str) -> Self {
         Site {
             app: app.to_owned(),
@@ -68,7 +68,7 @@ impl Site {
         }
     }
 
-    /// Wherever jobs are: nothing is looked at but through the client.
+    /// A site on any topology, used only through the client.
     pub(crate) async fn on(url: &str, app: &str) -> Self {
         Site {
             app: app.to_owned(),
@@ -79,7 +79,7 @@ impl Site {
         }
     }
 
-    /// Connects the curtain's back anew, when Redis was away.
+    /// Connects again for direct commands, after Redis was away.
     pub(crate) async fn reconnect(&mut self) {
         self.redis = Some(connect(&self.url).await);
     }
@@ -103,13 +103,14 @@ impl Site {
         (0..count).map(|number| self.key(format_args!("{number:05}")))
     }
 
-    /// Redis, to look behind the curtain, or to do what Keyfall would not.
+    /// A direct connection to Redis, to inspect its keys, or for commands that Keyfall would not
+    /// send.
     pub(crate) fn redis(&self) -> MultiplexedConnection {
         let redis = self.redis.clone();
         redis.expect("there is one server, behind the curtain")
     }
 
-    /// One command.
+    /// Sends one command directly to Redis.
     pub(crate) async fn command<T: FromRedisValue>(&self, args: &[impl ToRedisArgs]) -> T {
         command(&mut self.redis(), args).await
     }
@@ -128,7 +129,7 @@ impl Site {
         self.client.stats(&self.kind()).await.unwrap()
     }
 
-    /// The job that is there.
+    /// The view of an existing job.
     pub(crate) async fn view(&self, key: &str) -> JobView {
         let view = self.client.get(key).await.unwrap();
         view.unwrap_or_else(|| panic!("there is no {key}"))
@@ -144,7 +145,7 @@ impl Site {
     }
 
     /// Ends the lease of a job, as if it had not been renewed for too long: so no test needs a
-    /// lease that is so short that it is lost where the machine stands still.
+    /// lease that a machine which stands still would lose.
     pub(crate) async fn lapse(&self, id: impl std::fmt::Display) {
         let id = id.to_string();
         let leased = format!("keyfall:{{{}/0}}:leased", self.kind());
@@ -152,7 +153,7 @@ impl Site {
         assert_eq!(changed, 1, "{id} is leased");
     }
 
-    /// Waits until so much time has passed for Redis.
+    /// Waits until this time has passed by the clock of Redis.
     pub(crate) async fn passes(&self, time: Duration) {
         let over = redis_time(&mut self.redis()).await + time.as_micros();
         eventually("so much time has passed", async || {
@@ -161,7 +162,7 @@ impl Site {
         .await;
     }
 
-    /// Has all workers look soon what has lapsed, whenever they expected something to.
+    /// Makes all workers look for lapsed leases soon, whenever they expected the next one.
     pub(crate) async fn sweep(&self) {
         let wake = format!("resume {}", self.kind());
         let _: u32 = self.command(&["PUBLISH", "keyfall:wake:0", &wake]).await;
@@ -176,7 +177,7 @@ impl Site {
         .await
     }
 
-    /// Every kind of this app balances. The last line of every test.
+    /// Asserts that the books of every kind of this app balance. The last line of every test.
     pub(crate) async fn assert_balanced(&self) {
         let prefix = format!("{}:", self.app);
         for kind in self.client.kinds().await.unwrap() {
@@ -189,7 +190,7 @@ impl Site {
     }
 }
 
-/// A worker that runs.
+/// A running worker.
 pub(crate) struct Running {
     readiness: Readiness,
     stop: oneshot::Sender<()>,
@@ -201,7 +202,7 @@ impl Running {
         let (stop, stopped) = oneshot::channel();
         let readiness = worker.readiness();
         let run = worker.run_until(async {
-            // Told or dropped, it means the same.
+            // A message and a dropped sender mean the same.
             let _ = stopped.await;
         });
         Running {
@@ -211,7 +212,7 @@ impl Running {
         }
     }
 
-    /// Waits until it hears what Redis announces.
+    /// Waits until the worker hears the announcements of Redis.
     pub(crate) async fn ready(&self) {
         eventually("it is ready", async || {
             self.readiness.is_ready().then_some(())
@@ -219,7 +220,7 @@ impl Running {
         .await;
     }
 
-    /// Whether it hears what Redis announces.
+    /// Whether the worker hears the announcements of Redis.
     pub(crate) fn is_ready(&self) -> bool {
         self.readiness.is_ready()
     }
@@ -234,19 +235,19 @@ impl Running {
         self.task.is_finished()
     }
 
-    /// How it has ended by itself.
+    /// The result of a worker that ends by itself.
     pub(crate) async fn ended(self) -> Result<()> {
         let ended = tokio::time::timeout(PATIENCE, self.task).await;
         ended.expect("it goes on and on").unwrap()
     }
 
-    /// Tells it to stop, and does not wait.
+    /// Tells the worker to stop, and does not wait.
     pub(crate) fn told_to_stop(self) -> JoinHandle<Result<()>> {
         let _ = self.stop.send(());
         self.task
     }
 
-    /// Drops it, which stops it hard.
+    /// Drops the worker, which stops it hard.
     pub(crate) async fn drop_it(self) {
         self.task.abort();
         let _ = self.task.await;
@@ -286,7 +287,7 @@ pub(crate) const fn ms(count: u64) -> Duration {
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
-/// The time lies about so far ahead; a minute more or less is the same.
+/// Asserts that a time is about this far ahead, give or take a minute.
 #[track_caller]
 pub(crate) fn assert_about(due: SystemTime, ahead: Duration) {
     let expected = SystemTime::now() + ahead;
@@ -296,12 +297,12 @@ pub(crate) fn assert_about(due: SystemTime, ahead: Duration) {
     assert!(apart < Duration::from_secs(60), "{apart:?} apart");
 }
 
-/// What happened to a job.
+/// The events of a job.
 pub(crate) fn steps(view: &JobView) -> Vec<&str> {
     view.steps().iter().map(|step| step.what.as_str()).collect()
 }
 
-/// A retry that does not come about during a test.
+/// A retry that does not begin during a test.
 pub(crate) fn fails_slowly() -> RetryPolicy {
     RetryPolicy::fixed(HOUR).unwrap()
 }

@@ -27,10 +27,10 @@ enum OutletKind {
     Neglected,
 }
 
-/// Where the daemon is when it is killed.
+/// The step at which the daemon is killed.
 struct Step {
     app: &'static str,
-    /// It gets no further with the Redis of its target.
+    /// Stops the traffic to the Redis of the target at this step.
     stop: fn(&FreezingProxy),
     /// Whether a consumer has the job by then.
     has_come: bool,
@@ -44,7 +44,7 @@ const fn step(app: &'static str, stop: fn(&FreezingProxy), has_come: bool) -> St
     }
 }
 
-/// The consumer of the jobs, straight from the Redis of the target.
+/// The consumer of the jobs, which reads directly from the Redis of the target.
 #[derive(Clone)]
 struct Consumer {
     target: OutletKind,
@@ -81,7 +81,7 @@ impl Consumer {
         type Entries = Vec<(String, HashMap<String, String>)>;
         let mut read = redis::cmd("XREADGROUP");
         read.arg(&["GROUP", GROUP, "one", "STREAMS", self.name, ">"]);
-        // Until the group is there, this fails.
+        // The call fails until the group exists.
         let read: redis::RedisResult<Option<Vec<(String, Entries)>>> =
             read.query_async(redis).await;
         let streams = read.ok().flatten().unwrap_or_default();
@@ -94,7 +94,7 @@ impl Consumer {
         }
     }
 
-    /// Whether all that it said has been dealt with.
+    /// Whether the worker has handled all its receipts.
     async fn is_heard(&self, redis: &mut MultiplexedConnection) -> bool {
         if self.target == OutletKind::List {
             let left: u64 = command(redis, &["LLEN", &format!("{}:done", self.name)]).await;
@@ -131,7 +131,7 @@ fn serve(site: &Site, folder: &Folder, target: OutletKind, url: &str) -> Talking
 
 /// Kills a daemon at this step; another one ends the job.
 async fn is_survived(step: &Step, target: OutletKind) {
-    // It knows no script yet, so each is sent to it whole, with the commands in it.
+    // The server does not know the scripts yet, so each arrives whole, with its commands in it.
     let outlet = Embedded::start().await.unwrap();
     let site = Site::new(step.app).await;
     let folder = Folder::new(step.app);
@@ -200,7 +200,8 @@ async fn a_daemon_that_is_killed_at_any_step_of_a_stream_loses_no_job() {
             |it| it.freeze_before("-- look:"),
             true,
         ),
-        // Settled, and about to say so to whoever sweeps: `SET key id`, where others are longer.
+        // The job is settled, and the daemon is about to record this for sweeps: `SET key id`;
+        // other calls are longer.
         step(
             "killed-stream-settled",
             |it| it.freeze_before("*3\r\n$3\r\nSET\r\n"),

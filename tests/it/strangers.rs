@@ -1,5 +1,5 @@
-//! Servers that are no Redis, the wrong Redis, or refuse our user: each error names the fault and
-//! the remedy, and none contains a password.
+//! Servers that are not Redis, or the wrong Redis, or refuse our user: each error names the fault
+//! and the remedy, and no error contains a password.
 
 use keyfall::embedded::Embedded;
 use keyfall::{Client, ErrorKind, Handler, Outcome, RetryPolicy, Router, Worker};
@@ -12,7 +12,7 @@ use crate::outages::durable_redis;
 use crate::runs::{eventually, recorder};
 use crate::site::{Running, Site, connect, ms};
 
-/// Sends this to each connection, for any request; `None` sends nothing. Returns the URL.
+/// A server that sends this answer to each request; `None` sends nothing. Returns the URL.
 async fn stranger(answer: Option<&'static [u8]>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -78,7 +78,7 @@ async fn a_missing_database_and_an_unknown_user_are_reported() {
     );
     for query in ["user=nobody&pass=geheim", "user=default&pass=geheim"] {
         match Client::connect(&url(query)).await {
-            // The default user has no password, and so takes any.
+            // The default user has no password, and so accepts any.
             Ok(_) => assert!(query.contains("default")),
             other => {
                 let text = format!("{:?}", other.as_ref().unwrap_err());
@@ -95,7 +95,7 @@ async fn the_error_for_an_old_redis_names_the_supported_versions() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let socket = server.url().replace("redis+unix://", "");
-    // Somebody between who makes every version one of 5.
+    // A proxy that turns every version into version 5.
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
             let far = UnixStream::connect(&socket).await.unwrap();

@@ -18,7 +18,7 @@ const GROUP: &str = "closers";
 type Fields = HashMap<String, String>;
 type Entries = Vec<(String, Fields)>;
 
-/// An entry as it was read.
+/// An entry that a consumer read.
 struct Read {
     id: String,
     fields: Fields,
@@ -33,7 +33,7 @@ impl Site {
         stream(&self.url, &self.stream()).acknowledged(GROUP)
     }
 
-    /// As if its consumer had said nothing for an hour.
+    /// As if its consumer had been silent for an hour.
     async fn falls_silent(&self, read: &Read) {
         let stream = self.stream();
         let claim = ["XCLAIM", &stream, GROUP, "one", "0", &read.id];
@@ -58,7 +58,7 @@ impl Site {
         eventually("an entry", async || {
             let mut redis = self.redis();
             let cmd = redis::Cmd::new().arg(&read).to_owned();
-            // Until the group is there, this fails.
+            // The call fails until the group exists.
             let answer: redis::RedisResult<Option<Vec<(String, Entries)>>> =
                 cmd.query_async(&mut redis).await;
             let (id, fields) = answer.ok()??.remove(0).1.remove(0);
@@ -292,7 +292,7 @@ async fn an_entry_trimmed_or_deleted_unread_comes_again() {
     assert_ne!(read.fields["attempt"], "1");
     assert_eq!(site.ack(&read).await, 1);
     site.all_ended().await;
-    // So it does if all of the stream goes, and its group with it.
+    // The same happens if the whole stream and its group are deleted.
     site.schedule("2").await;
     eventually("it is there", async || {
         let entries = entries(&mut redis, &site.stream()).await;
@@ -326,7 +326,7 @@ async fn workers_take_over_the_entries_of_gone_workers() {
     .await;
     let (one, two) = (site.read().await, site.read().await);
     first.drop_it().await;
-    // Nobody is there when the consumer is done.
+    // No worker is running when the consumer is done.
     assert_eq!(site.ack(&one).await, 1);
     site.falls_silent(&two).await;
     let (second, third) = (site.serve(router()), site.serve(router()));
@@ -381,7 +381,7 @@ async fn routes_that_share_a_stream_keep_their_own_leases_and_policies() {
     site.schedule("1").await;
     site.read().await;
     site.reaches(&site.key("1"), JobState::Dead).await;
-    // Read before that one, and all sweeps have met it.
+    // The long job was read before the other one, and all sweeps have met it.
     assert_eq!(site.view(&long).await.state(), JobState::Running);
     assert_eq!(site.ack(&read).await, 1);
     eventually("it is done", async || {

@@ -52,7 +52,8 @@ async fn a_job_scheduled_during_a_run_replaces_its_retries() {
     );
     assert!(first.fence() < third.fence());
     let stats = site.all_ended().await;
-    // The second by the third, the first by its successor, and that one has failed.
+    // The third job replaced the second, the successor replaced the first, and the first has
+    // failed.
     assert_eq!((stats.replaced, stats.failed, stats.done), (2, 1, 1));
     worker.stop().await;
     runs.assert_no_more();

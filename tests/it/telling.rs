@@ -5,7 +5,7 @@ use keyfall::{ErrorKind, Happening, JobState, Outcome, Router, Source, Tail, Tid
 use crate::runs::{PATIENCE, eventually, recorder};
 use crate::site::{HOUR, Running, Site, ms};
 
-/// What happens up to this, one after the other.
+/// The events up to the first of this sort, in order.
 async fn until(tail: &mut Tail, what: What) -> Vec<Happening> {
     let mut told = Vec::new();
     loop {
@@ -27,7 +27,7 @@ fn words(told: &[Happening]) -> Vec<&'static str> {
 #[tokio::test]
 async fn a_tail_shows_a_run_from_start_to_end() {
     let site = Site::new("tailrun").await;
-    // Once it has told of this one, it has begun. The kind of the next one does not exist yet.
+    // The tail has begun once it reports this job. The kind of the next job does not exist yet.
     let other = site.client.schedule("tailrun:it:other:1", "").after(HOUR);
     other.await.unwrap();
     let mut tail = site.client.tail().prefix("tailrun:").unwrap().last(1);
@@ -117,7 +117,7 @@ async fn a_tail_finds_the_last_of_a_job_among_many_others_and_follows_some_chang
     assert_eq!(words(&told), ["scheduled", "fired"]);
     let told = until(&mut tail().last(1), What::Fired).await;
     assert_eq!(words(&told), ["fired"]);
-    // Of the last two, one is selected; of what follows as well.
+    // The selection applies to the last two events, and to the following ones.
     let mut some = tail().last(2).only([What::Scheduled, What::Cancelled]);
     assert_eq!(
         words(&until(&mut some, What::Scheduled).await),
@@ -222,7 +222,7 @@ async fn a_tail_summarises_a_backlog_and_notices_a_history_turned_off() {
     site.assert_balanced().await;
 }
 
-/// The reason why the job waits, in words, and its latest event.
+/// The reason why the job waits, in plain words, and its latest event.
 async fn waits(site: &Site, key: &str) -> (String, What) {
     let story = site.client.story(key).await.unwrap();
     assert!(story.is_whole && story.gap(|_| String::new()).is_none());
@@ -283,7 +283,7 @@ async fn a_story_says_why_a_pending_job_waits() {
         words.starts_with("it runs").then_some(())
     })
     .await;
-    // Its slot was free before it was settled.
+    // The slot of the job was free before the job was settled.
     let story = eventually("it is settled", async || {
         let story = client.story(&*key).await.unwrap();
         story.job.is_none().then_some(story)
@@ -337,7 +337,7 @@ async fn a_story_names_the_actor_for_a_stuck_job() {
 
     worker.stop().await;
 
-    // A run that nobody ended.
+    // A run without an end.
     let key = site.key("hangs");
     site.client.schedule(&*key, "").await.unwrap();
     let part = |part: &str| format!("keyfall:{{{}/0}}:{part}", site.kind());

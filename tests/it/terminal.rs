@@ -13,12 +13,12 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use crate::runs::PATIENCE;
 use crate::site::{HOUR, Site};
 
-/// A command that sits at a terminal.
+/// A command that runs at a terminal.
 struct Terminal {
     child: Child,
     keyboard: File,
     screen: Receiver<Vec<u8>>,
-    /// All that came by now.
+    /// The output so far.
     seen: String,
 }
 
@@ -44,7 +44,7 @@ impl Terminal {
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
         command.envs(env.iter().copied());
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn();
-        // The command holds the ends of its own, and so does this.
+        // The command keeps its own ends of the terminal, and so does this test.
         drop(command);
         drop(theirs);
         let keyboard = File::from(ours);
@@ -65,7 +65,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until it shows this.
+    /// Waits until the terminal shows this.
     fn shows(&mut self, text: &str) {
         while !self.seen.contains(text) {
             let part = self.screen.recv_timeout(PATIENCE);
@@ -78,7 +78,7 @@ impl Terminal {
         self.keyboard.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Waits until it has ended. The exit code, and all that it showed.
+    /// Waits for the end of the command; returns the exit code and the whole output.
     fn ends(mut self) -> (i32, String) {
         loop {
             match self.screen.recv_timeout(PATIENCE) {
@@ -94,13 +94,13 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It has ended if the test went well.
+        // If the test went well, it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Whether it has a sequence that sets a colour or a weight.
+/// Whether the text has a sequence that sets a colour or a weight.
 fn is_coloured(text: &str) -> bool {
     text.split('\x1b').skip(1).any(|sequence| {
         let end = sequence.find(|c: char| c.is_ascii_alphabetic());
@@ -147,7 +147,7 @@ async fn tables_have_lines_and_errors_have_colours_unless_disabled() {
         assert_eq!(code, 2, "{shown}");
         assert_eq!(is_coloured(&shown), env.is_empty(), "{shown:?}");
     }
-    // The log, which warns of a name that is taken.
+    // The log warns of a foreign value under the name.
     let key = site.key("theirs");
     let _: String = site.command(&["SET", &key, "theirs"]).await;
     for (env, expected) in [

@@ -1,4 +1,4 @@
-//! Retry policy, attempts, timeout and headers that a job was given for itself.
+//! A job with its own retry policy, attempts, timeout and headers.
 
 use std::time::Duration;
 
@@ -37,12 +37,12 @@ async fn the_policy_of_a_job_overrides_its_route() {
     assert_eq!(attempts, [(1, 3), (2, 3)]);
     let view = site.reaches(&key, JobState::Retrying).await;
     assert_about(view.due(), HOUR);
-    // It goes with the job to its end.
+    // The policy stays with the job to its end.
     assert_eq!(view.retry(), Some(&policy));
     site.client.fire_now(&key).await.unwrap();
     assert_eq!(runs.next().await.attempt(), 3);
     assert_eq!(site.reaches(&key, JobState::Dead).await.attempts(), 3);
-    // And one without goes by its route.
+    // A job without a policy has the policy of its route.
     site.client.schedule(site.key(2), "").await.unwrap();
     assert_eq!(runs.next().await.max_attempts(), 1);
     site.reaches(&site.key(2), JobState::Dead).await;

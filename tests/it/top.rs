@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::runs::eventually;
 use crate::site::{HOUR, Site, fails_slowly};
 
-/// A terminal multiplexer of one's own, with a shell in a window.
+/// A private terminal multiplexer, with a shell in a window.
 struct Window {
     folder: Folder,
 }
@@ -52,7 +52,7 @@ impl Window {
         self.tmux(&["capture-pane", "-p"])
     }
 
-    /// Waits until it shows all of this.
+    /// Waits until the window shows all these texts.
     async fn shows(&self, texts: &[&str]) -> String {
         eventually(&format!("{texts:?} on\n{}", self.screen()), async || {
             let screen = self.screen();
@@ -64,7 +64,8 @@ impl Window {
         .await
     }
 
-    /// The shell is back, with what it showed before, and lines that are edited and seen.
+    /// Asserts that the shell is back: with its old text, and with a terminal that edits and echoes
+    /// lines.
     async fn is_restored(&self, end: &str) {
         self.shows(&["before all", end]).await;
         self.types("stty -a | tr ';' '\\n'");
@@ -130,7 +131,7 @@ async fn shows_the_jobs(site: Site) {
         ])
         .await;
     assert!(!screen.contains("before all"), "{screen}");
-    // Another job is seen, by its count and by its lag.
+    // The screen shows another job, by its count and by its lag.
     site.client.schedule(site.key("worse"), &1).await.unwrap();
     window.shows(&["dead 2"]).await;
     window.presses("p");

@@ -1,5 +1,5 @@
-//! Export and import: nothing is changed on the way, both go on where they ended, and an import
-//! starts nothing that it should not.
+//! Export and import: jobs do not change on the way, both go on where they ended, and an import
+//! starts only the jobs that it should.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -137,7 +137,7 @@ async fn a_killed_export_continues_where_it_stopped() {
     let whole = site.run(&format!("export {app}")).await.out;
     assert_eq!(whole.lines().count(), 1200);
 
-    // As it is when the second page was half written.
+    // The state of the file after half of the second page was written.
     let list = site.run(&format!("list {app} --limit 500 --json")).await;
     let cursor = list.err.split('\'').nth(1).unwrap();
     let bytes = list.out.len();
@@ -213,7 +213,7 @@ async fn an_import_continues_where_it_stopped_and_names_faulty_lines() {
         "first_scheduled_at": "2026-01-01T00:00:00Z",
         "steps": [{"what": "fell over", "at": "2026-01-01T00:00:00Z"}]});
     let ran = site.run_reading("import", odd.to_string().as_bytes()).await;
-    ran.fails(1, "no step");
+    ran.fails(1, "not a step");
     site.run("import /no/such/file")
         .await
         .fails(1, "cannot be read");

@@ -27,7 +27,7 @@ impl ServerVersion {
             let mut parts = text.split('.').map(|part| part.parse().unwrap());
             (parts.next().unwrap(), parts.next().unwrap())
         };
-        // Valkey also says which Redis it takes itself for.
+        // Valkey also names the Redis version that it is compatible with.
         match info.get("valkey_version").map(|text| parse(text)) {
             Some((major, minor)) => Valkey(major, minor),
             None => {
@@ -37,8 +37,8 @@ impl ServerVersion {
         }
     }
 
-    /// Holds what this server was seen to do against what is said of it: the last entry that
-    /// is not of a later version. Of a Valkey without an entry is said what is said of Redis.
+    /// Compares the observed behaviour of this server with the table: the last entry that is not of
+    /// a later version. A Valkey without an entry has the entry of Redis.
     ///
     /// # Panics
     /// When they differ.
@@ -57,7 +57,7 @@ impl ServerVersion {
         );
     }
 
-    /// Holds what this server was seen to do against what all of them do.
+    /// Compares the observed behaviour of this server with the behaviour of all servers.
     ///
     /// # Panics
     /// When they differ.

@@ -1,4 +1,4 @@
-//! Every sort of outage: its begin and its end are logged once, and no job is lost.
+//! Every sort of outage: its start and its end are logged once, and no job is lost.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `url` is the one of the worker and of its client; `server` is behind it.
+    /// `url` is the address for the worker and its client; `server` is behind it.
     async fn at(url: &str, app: &str) -> Self {
         let log = Log::read();
         let site = Site::at(url, app).await;
@@ -71,13 +71,13 @@ impl Scene {
         }
     }
 
-    /// Everything has run, and is accounted for; events are heard again, and the weather was
-    /// told once with each of these texts, and once that it is over. What is met in passing is
-    /// told if it lasted, as it does on a busy machine.
+    /// All jobs have run and are accounted for, and events are heard again. The log has each of
+    /// these texts once, and the end of the outage once. Shorter faults are logged only if they
+    /// last, as on a busy machine.
     async fn ends(mut self, told: &[&str], in_passing: &[&str]) {
         self.gate.open();
         let mut jobs = self.runs.take(self.scheduled).await;
-        // Jobs that come now are announced.
+        // New jobs are announced.
         let heard = eventually("an event is heard", async || {
             let key = self.site.key(self.scheduled);
             self.scheduled += 1;
@@ -140,7 +140,7 @@ impl Scene {
     }
 }
 
-/// A Redis that has every write on disk before it answers, of which nothing is to be warned.
+/// A Redis that has every write on disk before it answers, so no warning is due.
 async fn sound_redis() -> Embedded {
     let options = Embedded::options().args(["--appendfsync", "always"]);
     options.start().await.unwrap()
@@ -170,7 +170,7 @@ async fn a_redis_that_hangs_for_seconds_is_logged_once() {
 
 #[tokio::test]
 async fn workers_wait_for_a_loading_redis() {
-    // Each command of the log takes a while to load, and now and then clients are answered.
+    // Each command of the log takes a while to load, and the server answers clients now and then.
     let slow = ["--key-load-delay", "300", "--appendfsync", "always"];
     let mut server = Embedded::options().args(slow).start().await.unwrap();
     let mut scene = Scene::at(&server.url(), "weather-loading").await;
@@ -188,7 +188,8 @@ async fn workers_wait_for_a_loading_redis() {
             (!scene.log.with(LOADING).is_empty()).then_some(())
         })
         .await;
-        // Redis has loaded slowly for long enough. Redis 6.2 refuses the command, and loads on.
+        // Redis has loaded slowly for long enough. Redis 6.2 refuses the command, and goes on
+        // loading.
         let mut hurry = redis::cmd("CONFIG");
         hurry.arg("SET").arg("key-load-delay").arg("0");
         let _: redis::RedisResult<()> = hurry.query_async(&mut connect(&url).await).await;
@@ -223,7 +224,7 @@ async fn silently_dead_connections_are_replaced() {
     scene.ends(&["Redis at"], &[]).await;
 }
 
-/// Cuts all connections but that of `redis`.
+/// Cuts all connections except the one of `redis`.
 async fn cut(redis: &mut redis::aio::MultiplexedConnection) {
     for kind in ["pubsub", "normal"] {
         let args = ["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"];
@@ -240,7 +241,7 @@ async fn workers_wait_for_a_redis_without_room_for_clients() {
     let mut redis = scene.site.redis();
     let () = command(&mut redis, &["CONFIG", "SET", "maxclients", "1"]).await;
     cut(&mut redis).await;
-    // The run that ends meanwhile is settled when that can be done.
+    // The run that ends meanwhile is settled as soon as possible.
     scene.gate.open();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let () = command(&mut redis, &["CONFIG", "SET", "maxclients", "1000"]).await;
@@ -256,7 +257,7 @@ async fn workers_wait_while_redis_answers_nonsense() {
     let mut redis = connect(&server.url()).await;
     proxy.babble(true);
     cut(&mut redis).await;
-    // The run that ends meanwhile is settled when that can be done.
+    // The run that ends meanwhile is settled as soon as possible.
     scene.gate.open();
     tokio::time::sleep(Duration::from_secs(2)).await;
     proxy.babble(false);

@@ -18,12 +18,12 @@ use crate::site::{HOUR, Running, Site, ms};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// A lease that is not lost where the machine stands still for ten seconds. Whoever has just
-/// started leaves what has lapsed to its owner for a third of it.
+/// A lease that survives ten seconds in which the machine stands still. A new worker leaves a
+/// lapsed job to its owner for a third of this time.
 pub(crate) const STEADY: Duration = Duration::from_secs(12);
 
-/// A worker with a runtime of its own, which dies without a word: nothing is handed back,
-/// and no lease is renewed.
+/// A worker with a runtime of its own, which dies without notice: it hands no job back, and renews
+/// no lease.
 pub(crate) struct Mortal(Runtime);
 
 impl Mortal {
@@ -31,7 +31,7 @@ impl Mortal {
         Mortal::start_telling(url, router, lease).0
     }
 
-    /// The same, and the client that the worker has.
+    /// The same worker, and its client.
     pub(crate) fn start_telling(
         url: &str,
         router: Router,
@@ -40,7 +40,7 @@ impl Mortal {
         Mortal::running(url, move |client| Worker::new(client, router).lease(lease))
     }
 
-    /// The same of any worker.
+    /// Lets any worker die in the same way.
     pub(crate) fn running(
         url: &str,
         worker: impl FnOnce(Client) -> Worker + Send + 'static,
@@ -54,7 +54,7 @@ impl Mortal {
         let (tell, told) = oneshot::channel();
         runtime.spawn(async move {
             let client = Client::connect(&url).await.unwrap();
-            // The receiver may be gone.
+            // The receiver may have ended.
             let _ = tell.send(client.clone());
             worker(client).run().await
         });
@@ -77,7 +77,7 @@ async fn two_workers_share_the_work_and_run_each_job_once() {
         Running::start(site.worker(router).concurrency(32))
     };
     let workers = [start(&here, &log_here), start(&there, &log_there)];
-    // Over some time, and then a crowd.
+    // Some jobs over a while, and then a crowd at once.
     for crowd in 0..6_u64 {
         let calls = (0..500).map(|n| {
             let key = here.key(format_args!("{crowd}-{n}"));
@@ -112,7 +112,7 @@ async fn a_graceful_stop_lets_a_handler_finish_and_settles_its_job() {
     site.client.schedule(site.key("runs"), "").await.unwrap();
     let job = runs.next().await;
     let stopping = worker.told_to_stop();
-    // From now on nothing is begun.
+    // From now on no job begins.
     site.client.schedule(site.key("waits"), "").await.unwrap();
     tokio::task::yield_now().await;
     assert!(!stopping.is_finished());
@@ -142,7 +142,7 @@ async fn a_handler_beyond_the_grace_is_stopped_and_its_job_handed_back() {
     assert_eq!((view.state(), view.attempts()), (JobState::Pending, 0));
     assert_eq!(view.steps()[0].what, "returned");
 
-    // It did not count, so it is there for the next worker, as attempt 1 of 1.
+    // The attempt did not count, so the next worker gets the job as attempt 1 of 1.
     let next = Running::start(
         site.worker(Router::new().route(&site.pattern(), log.done().retry(RetryPolicy::none()))),
     );
@@ -206,7 +206,7 @@ async fn dropping_a_worker_stops_it_hard() {
     let job = runs.next().await;
     worker.drop_it().await;
     job.cancellation().raised().await;
-    // Given back, or taken over if that did not come through.
+    // The job was given back, or taken over if that call was lost.
     let router = Router::new().route(&site.pattern(), log.done());
     let next = Running::start(site.worker(router).lease(STEADY));
     assert!(job.fence() < runs.next().await.fence());
@@ -225,7 +225,7 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
     let blocked = Arc::new(Mutex::new(blocked));
     let handler = async move |job: Job| {
         log.note(&job);
-        // Until the test lets go.
+        // Blocks until the test releases it.
         let _ = blocked.lock().unwrap().recv();
     };
     let router = Router::new().route(&site.pattern(), handler);
@@ -234,7 +234,7 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
     let rival = Running::start(site.worker(router).lease(STEADY));
     site.client.schedule(site.key(1), "").await.unwrap();
     assert_eq!(runs.next().await.attempt(), 1);
-    // It would be over, had it not been renewed.
+    // Without renewals the lease would be over.
     site.passes(STEADY).await;
     drop(release);
     let stats = site.all_ended().await;
@@ -377,7 +377,7 @@ async fn a_job_claimed_late_begins_when_its_lease_was_renewed() {
         site.client.schedule(&key, "held back").await.unwrap();
         site.reaches(&key, JobState::Running).await;
         if is_lost {
-            // By its own clock it still has it.
+            // By its own clock, the worker still has the lease.
             site.lapse(id).await;
             let router = Router::new().route(&site.pattern(), other_log.done());
             let rival = Running::start(site.worker(router).lease(STEADY));
@@ -411,7 +411,7 @@ async fn a_run_that_lost_its_lease_ends_and_settles_nothing() {
     );
     site.client.schedule(site.key(1), "").await.unwrap();
     let first = runs.next().await;
-    // The next renewal tells it that it has lost.
+    // The next renewal shows that the lease is lost.
     site.lapse(1).await;
     let rival = Running::start(
         site.worker(Router::new().route(&site.pattern(), other_log.behind(&gate)))

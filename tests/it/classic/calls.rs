@@ -175,8 +175,8 @@ async fn every_call_is_answered_as_in_the_table() {
         ("delete", id.clone(), 0, "there is no job"),
         ("finish", id.clone(), 0, "there is no job"),
         ("get", id, 0, "there is no job"),
-        ("shove", "{}".into(), 8, "there is POST of /push"),
-        ("", "{}".into(), 8, "there is POST of /push"),
+        ("shove", "{}".into(), 8, "the calls are POST to /push"),
+        ("", "{}".into(), 8, "the calls are POST to /push"),
     ] {
         let answer = answered(&queue.http, &queue.url, name, body.clone()).await;
         let said = answer["message"].as_str().unwrap();

@@ -12,7 +12,7 @@ use crate::log::Log;
 use crate::runs::{Runs, eventually, recorder};
 use crate::site::{Running, command, connect, ms};
 
-/// Two servers, and a worker that adopts the kind which has a shard on each.
+/// Two servers, and a worker that adopts a kind with a shard on each server.
 struct AdoptedOnBoth {
     pair: Pair,
     runs: Runs,
@@ -26,7 +26,7 @@ impl AdoptedOnBoth {
 
     async fn at(pair: Pair, missing: MissingKey) -> Self {
         let (log, runs) = recorder();
-        // Kinds are found by the list of them, and by their keys.
+        // Kinds are found by the list of kinds, and by their keys.
         let pattern = pair.pattern().replace(":job:", ":*:");
         let router = Router::new().route(&pattern, log.done().adopt(missing));
         let client = Client::connect(&pair.url()).await.unwrap();
@@ -49,7 +49,7 @@ impl AdoptedOnBoth {
         let _: redis::Value = command(&mut self.redis(server).await, &words).await;
     }
 
-    /// Waits until the job looks so: its payload, and in how many seconds it is due, about.
+    /// Waits until the job has this payload and is due in about this number of seconds.
     async fn becomes(&self, id: &str, payload: &str, seconds: u64) {
         eventually(&format!("{id} is {payload} in {seconds} s"), async || {
             let view = self.pair.client.get(self.pair.key(id)).await.ok()??;
@@ -69,8 +69,8 @@ impl AdoptedOnBoth {
         .await;
     }
 
-    /// What was announced on a server before has been heard, and looked at: one who comes behind it
-    /// is.
+    /// Waits until the worker has handled all earlier announcements of a server: it then handles a
+    /// later one.
     async fn has_heard(&self, server: usize, name: &str) {
         let id = &self.pair.ids_on(server, name, 1)[0];
         self.does(server, id, "SET v EX 900").await;
@@ -87,8 +87,8 @@ impl AdoptedOnBoth {
         .await;
     }
 
-    /// Has keys of this server expire until one is heard to, which a missing key needs to run its
-    /// job.
+    /// Lets keys of this server expire until the worker hears one: a missing key runs its job only
+    /// then.
     async fn hears_expired_keys(&mut self, server: usize) {
         for id in self.pair.ids_on(server, "over", 1000) {
             self.does(server, &id, "SET v EX 900").await;
@@ -270,7 +270,7 @@ async fn a_killed_server_takes_only_its_own_keys_with_it() {
     }
     it.pair.servers[1].kill_server().await.unwrap();
 
-    // Nothing of this is missed, or nobody would run what expires here.
+    // The worker misses none of this, or it would not run the keys that expire here.
     let there = it.pair.ids_on(0, "there", 6);
     for id in &there {
         it.does(0, id, "SET v EX 900").await;
@@ -377,7 +377,7 @@ async fn a_job_that_moves_to_another_server_runs_without_its_key() {
     }
     it.pair.client.reshard(&it.pair.kind, 2).await.unwrap();
     let moved = ids.iter().find(|id| leaves(id)).unwrap();
-    // Where it is set from now on.
+    // The place of the key from now on.
     let new = (0..).map(|id| format!("new{id}")).find(leaves).unwrap();
     it.does(1 - first, &new, "SET v EX 900").await;
     it.becomes(&new, "v", 900).await;
@@ -389,7 +389,8 @@ async fn a_job_that_moves_to_another_server_runs_without_its_key() {
     let mut all = ids.clone();
     all.sort_unstable();
     assert_eq!(ran, all, "none is taken for deleted");
-    // With the keys of before it is over: a number that the servers divide would have kept them.
+    // The keys set before no longer match: a number of shards that the number of servers divides
+    // would have kept them in place.
     it.does(first, moved, "SET v EX 900").await;
     it.has_heard(first, "behind").await;
     it.has_pending(1).await;

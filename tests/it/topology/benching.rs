@@ -11,7 +11,7 @@ use crate::outages::durable_redis;
 /// Few jobs.
 const TINY: &str = "--jobs 300 --burst 500 --pending 600 --window 500ms --json";
 
-/// The object that it prints, and its error output.
+/// The object that the bench prints, and its error output.
 async fn measured(url: &str, flags: &str) -> (Value, String) {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_keyfall"));
     bench.args(["bench", "--url", url]);
@@ -26,7 +26,7 @@ async fn measured(url: &str, flags: &str) -> (Value, String) {
     (serde_json::from_slice(&output.stdout).unwrap(), complaint)
 }
 
-/// Panics unless there is a figure for each of these, above zero.
+/// Panics unless each of these has a figure above zero.
 fn has(object: &Value, figures: &[&str]) {
     for figure in figures {
         let value = object.pointer(&format!("/{}", figure.replace('.', "/")));
@@ -70,7 +70,7 @@ async fn a_bench_on_a_cluster_uses_shards_and_leaves_no_key() {
             has(&object, &[&format!("cost.{phase}.{part}")]);
         }
     }
-    // Each of them is named in a claim once, wherever its ledger is.
+    // Each job is named in a claim once, wherever its ledger is.
     assert!(
         object["claims_per_job"].as_f64().unwrap() >= 1.0,
         "{object}"
@@ -78,7 +78,7 @@ async fn a_bench_on_a_cluster_uses_shards_and_leaves_no_key() {
     assert_eq!(object["early"], 0, "{object}");
     assert_eq!(object["settings"]["servers"], 3);
     assert_eq!(object["settings"]["shards"], 3);
-    // What does not work there is told, and is no reason to measure nothing.
+    // Phases that do not work on a cluster are reported, and the others are measured.
     let is_measured = !object["list_jobs_per_s"].is_null();
     let is_told = complaint.contains("targets is left out");
     assert_ne!(is_measured, is_told, "{complaint}");

@@ -21,7 +21,7 @@ struct Field {
 impl Field {
     async fn new(app: &str) -> Self {
         let them = Clustered::start().await;
-        // So that a kind is on one primary.
+        // Each kind is on one primary.
         let builder = Client::builder(&them.url()).default_shards(1);
         let client = builder.connect().await.unwrap();
         let kinds = them.kinds(app).await;
@@ -46,7 +46,7 @@ impl Field {
         Running::start(keyfall::Worker::new(self.client.clone(), router))
     }
 
-    /// So many jobs of each kind; returns how many.
+    /// Schedules this number of jobs of each kind; returns the sum.
     async fn schedule(&self, name: &str, count: usize, after: u64) -> usize {
         for number in 0..count {
             for kind in &self.kinds {
@@ -60,14 +60,14 @@ impl Field {
         count * self.kinds.len()
     }
 
-    /// For how many more milliseconds there is a trigger; negative if there is none.
+    /// The remaining milliseconds of a trigger; negative if there is none.
     async fn time_to_live(&self, key: &str) -> i64 {
         let slot = self.them.slot_of(key, 0).await;
         let owner = self.them.owner_of(slot, 0).await.unwrap();
         self.them.nodes[owner].ask(&format!("PTTL {key}")).await
     }
 
-    /// Waits until all has ended; then the books balance.
+    /// Waits until all jobs have ended; then the books balance.
     async fn all_ended(&self) {
         for kind in &self.kinds {
             eventually("all ended", async || {
@@ -81,7 +81,7 @@ impl Field {
     }
 }
 
-/// Schedules some and sees them run, until all of a round ran by events.
+/// Schedules rounds of jobs until events start all jobs of a round.
 async fn fire_by_events(field: &Field, runs: &mut Runs, name: &str) {
     let mut round = 0;
     eventually("all by events", async || {
@@ -119,7 +119,7 @@ async fn faults_of_a_cluster_are_reported_with_the_remedy() {
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
-    // Nodes that do not answer are no hindrance, at any place in the URL.
+    // Nodes that do not answer do no harm, at any place in the URL.
     let some_away = them.url().replace("//", "//127.0.0.1:1,");
     Client::connect(&some_away).await.unwrap();
 }
@@ -155,7 +155,7 @@ async fn settings_are_checked_and_mended_on_each_node() {
         })
         .await;
     }
-    // The doctor tells which node it is.
+    // The doctor names the node.
     let node = &field.them.nodes[2];
     let _: () = node.ask("CONFIG SET timeout 100").await;
     let diagnosis = field
@@ -182,7 +182,7 @@ async fn jobs_live_on_all_nodes_and_fire_by_events() {
     worker.ready().await;
     fire_by_events(&field, &mut runs, "fire").await;
 
-    // Each operation, on some kind; triggers follow.
+    // Each operation works on some kind, and the triggers follow.
     let key = format!("{kind}:moved");
     let trigger = async || field.time_to_live(&key).await;
     assert!(client.schedule(&key, "1").after(HOUR).await.unwrap().armed);
@@ -345,7 +345,7 @@ async fn moving_slots_are_followed_without_a_loss() {
     let scheduling = keep_scheduling(&field, &gate);
     let mut seen = HashSet::new();
     let slot = field.them.slot_of(&ledger_of(&field.kinds[0]), 0).await;
-    // There, on, and back.
+    // The slots move there, further, and back.
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
         for _ in 0..20 {
             seen.insert(runs.next().await.key().to_string());
@@ -424,7 +424,7 @@ async fn jobs_continue_when_a_primary_is_killed_or_hangs() {
     field.them.is_well().await;
     fire_by_events(&field, &mut runs, "back").await;
 
-    // One that is stopped keeps its connections, and answers nothing.
+    // A stopped node keeps its connections, and does not answer.
     signal_to(&field.them.nodes[1].server, Signal::STOP);
     eventually("a replica takes over", async || {
         (field.them.owner_of(slots[1], 2).await == Some(4)).then_some(())
@@ -479,7 +479,7 @@ async fn added_and_removed_nodes_are_noticed() {
     field.them.nodes.push(new);
     field.them.all_know(7).await;
     field.them.is_well().await;
-    // Triggers of these names are in the slots that move.
+    // The triggers with these names are in the moving slots.
     let mut slots = vec![slot];
     for number in 0..4 {
         let key = format!("{}:there{number}", field.kinds[0]);
@@ -501,7 +501,7 @@ async fn added_and_removed_nodes_are_noticed() {
     })
     .await;
 
-    // Its slots go back, and it goes.
+    // The slots go back, and the node leaves.
     for slot in &slots {
         field.them.migrate(*slot, 6, 2).await;
     }
@@ -540,7 +540,7 @@ async fn shards_lie_on_all_primaries_and_can_be_changed_under_load() {
         for key in &waiting {
             assert!(field.client.get(key).await.unwrap().is_some(), "{key}");
         }
-        // Each primary has jobs of it.
+        // Each primary has jobs of the kind.
         let mut primaries = HashSet::new();
         for node in &field.them.nodes[..3] {
             let ledgers: Vec<String> = node.ask(&format!("KEYS keyfall:{{{kind}/*}}:due")).await;

@@ -8,14 +8,14 @@ use redis::RedisResult;
 
 use crate::runs::eventually;
 
-/// After which time a node that does not answer has failed, in milliseconds.
+/// The time after which a silent node counts as failed, in milliseconds.
 const NODE_TIMEOUT: &str = "1500";
 
-/// After which time a fail-over that was asked for is given up, and a bit.
+/// Slightly more than the time after which a requested fail-over is given up.
 const GIVEN_UP: Duration = Duration::from_secs(7);
 
-/// After which time nodes that have not met yet are introduced once more: on a busy machine they give
-/// it up.
+/// The time after which nodes that have not met are introduced again: on a busy machine they give
+/// up.
 const ONCE_MORE: Duration = Duration::from_secs(5);
 
 /// Three primaries, each with a replica three places behind it.
@@ -23,18 +23,18 @@ pub(super) struct Clustered {
     pub(super) nodes: Vec<ClusterNode>,
 }
 
-/// A node with these arguments, which say what listens on the port.
+/// A node with these arguments, which configure its port.
 pub(super) async fn node(listens: impl Fn(u16) -> Vec<String>) -> ClusterNode {
     let options = Embedded::options().args(["--cluster-node-timeout", NODE_TIMEOUT]);
     ClusterNode::start(&options, listens).await.unwrap()
 }
 
-/// Waits until the replica of this node has all that it has acknowledged so far. `key` is in a slot of
-/// its own.
+/// Waits until the replica of this node has all acknowledged writes. `key` is in a slot of the
+/// node.
 pub(super) async fn is_copied(node: &ClusterNode, key: &str) {
     eventually("its replica has all", async || {
         let mut redis = node.connection().await.ok()?;
-        // It is for the writes of its own connection that this waits.
+        // `WAIT` covers the writes of its own connection.
         let both = redis::pipe()
             .cmd("SET")
             .arg(key)
@@ -56,7 +56,7 @@ impl Clustered {
         Clustered::with(&[]).await
     }
 
-    /// In which no replica takes over unless it is asked to: so nothing is forgotten, however long a
+    /// A cluster in which a replica takes over only on request: so no write is lost, however long a
     /// busy machine holds a primary up.
     pub(super) async fn steady(args: &[&str]) -> Self {
         Clustered::with(&[&["--cluster-replica-no-failover", "yes"], args].concat()).await
@@ -74,7 +74,7 @@ impl Clustered {
         Clustered::of(nodes).await
     }
 
-    /// Of six nodes that know nothing of each other yet.
+    /// Makes a cluster of six nodes that do not know each other yet.
     pub(super) async fn of(nodes: Vec<ClusterNode>) -> Self {
         for (place, node) in nodes.iter().enumerate() {
             let epoch = place + 1;
@@ -103,7 +103,7 @@ impl Clustered {
         it
     }
 
-    /// Waits until all know each other.
+    /// Waits until all nodes know each other.
     async fn all_meet(&self) {
         let line = format!("cluster_known_nodes:{}", self.nodes.len());
         let mut introduced = Instant::now();
@@ -123,7 +123,7 @@ impl Clustered {
         .await;
     }
 
-    /// Waits until each node knows so many.
+    /// Waits until each node knows this number of nodes.
     pub(super) async fn all_know(&self, count: usize) {
         let line = format!("cluster_known_nodes:{count}");
         for node in &self.nodes {
@@ -148,7 +148,7 @@ impl Clustered {
         }
     }
 
-    /// Where clients find it.
+    /// The URL for clients.
     pub(super) fn url(&self) -> String {
         let seeds = self
             .nodes
@@ -158,14 +158,14 @@ impl Clustered {
         format!("redis+cluster://{}", seeds.join(","))
     }
 
-    /// The place in `nodes` of the primary that serves a slot, as the node at `asked` says.
+    /// The index in `nodes` of the primary that serves a slot, according to the node at `asked`.
     pub(super) async fn owner_of(&self, slot: u16, asked: usize) -> Option<usize> {
         let port = self.nodes[asked].primary_of(slot).await?;
         self.nodes.iter().position(|node| node.port == port)
     }
 
-    /// Asks a replica to take over from the primary of this slot. It gives up when the machine is too
-    /// busy, and is asked again then.
+    /// Asks a replica to take over from the primary of this slot, and asks again if the replica
+    /// gives up on a busy machine.
     pub(super) async fn fail_over_to(&self, replica: usize, slot: u16) {
         let mut asked: Option<Instant> = None;
         eventually("the replica has taken over", async || {
@@ -173,7 +173,7 @@ impl Clustered {
                 return Some(());
             }
             if asked.is_none_or(|asked| asked.elapsed() > GIVEN_UP) {
-                // Refused while it is under way.
+                // The call is refused while a fail-over is under way.
                 let _: RedisResult<()> = self.nodes[replica].try_ask("CLUSTER FAILOVER").await;
                 asked = Some(Instant::now());
             }
@@ -189,13 +189,13 @@ impl Clustered {
         self.close_moved(slot, from, to).await;
     }
 
-    /// Both know that a slot is on its way, and no key has left yet.
+    /// Marks a slot as migrating on both nodes; no key has left yet.
     pub(super) async fn open_to_move(&self, slot: u16, from: usize, to: usize) {
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
         from.open_to_move(slot, to).await.unwrap();
     }
 
-    /// All keys of the slot leave.
+    /// Moves all keys of the slot.
     pub(super) async fn hand_keys_over(&self, slot: u16, from: usize, to: usize) {
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
         loop {
@@ -212,7 +212,7 @@ impl Clustered {
         }
     }
 
-    /// The slot is where its keys are.
+    /// Assigns the slot to the node with its keys.
     pub(super) async fn close_moved(&self, slot: u16, from: usize, to: usize) {
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
         from.close_moved(slot, to).await.unwrap();
@@ -225,8 +225,8 @@ impl Clustered {
             .await
     }
 
-    /// So many kinds of this app, whose ledgers are on different primaries, the first on that at
-    /// place 0.
+    /// This number of kinds of the app, with ledgers on different primaries, the first on the
+    /// primary at index 0.
     pub(super) async fn kinds(&self, app: &str) -> Vec<String> {
         let mut kinds = vec![None; 3];
         for number in 0.. {

@@ -7,7 +7,7 @@ use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, command, connect};
 
 impl Pair {
-    /// The keys and the fields of the list of kinds that a server has of the kind, without expiring
+    /// The keys of the kind on a server, and its fields in the list of kinds, without expiring
     /// ones.
     async fn left_on(&self, server: usize) -> Vec<String> {
         let mut redis = connect(&self.servers[server].url()).await;
@@ -58,7 +58,7 @@ async fn a_kind_is_dropped_from_all_servers_and_can_return() {
         runs.next().await;
     }
     worker.stop().await;
-    // The news of the last end may be on its way.
+    // The report of the last end may be on its way.
     eventually("it is dropped again", async || {
         let dropped = pair.client.drop_kind(&pair.kind).await.unwrap();
         (dropped == Dropped::Dropped).then_some(())

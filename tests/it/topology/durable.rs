@@ -1,4 +1,4 @@
-//! Writes that are answered when replicas, or disks, have them.
+//! Durable writes: their answers wait for replicas or disks.
 
 use futures_util::future::join_all;
 use keyfall::{Cancelled, Durable, Handler, NewJob, Outcome, Router, Settled};
@@ -15,7 +15,7 @@ fn patiently(replicas: u32) -> Durable {
     Durable::replicas(replicas).within(ms(10_000))
 }
 
-/// Short, for what will not come.
+/// A short time, for goals that are not reached.
 fn in_vain(replicas: u32) -> Durable {
     Durable::replicas(replicas).within(ms(50))
 }
@@ -39,7 +39,7 @@ async fn the_answer_counts_the_replicas_that_have_the_write() {
     .await;
     assert!(there, "it is on the replica by the time of the answer");
 
-    // One that has stopped acknowledges nothing, though its connection is there.
+    // A stopped replica acknowledges nothing, although its connection stays open.
     replica.signal(Signal::STOP);
     let call = site.client.schedule(site.key(2), "").after(HOUR);
     let scheduled = call.durable(in_vain(1)).await.unwrap();
@@ -74,7 +74,7 @@ async fn the_answer_counts_the_replicas_that_have_the_write() {
         .await
         .unwrap();
     assert_eq!((cancelled, reached.replicas), (Cancelled::Cancelled, 1));
-    // More than there are.
+    // More replicas than there are.
     let (_, reached) = site
         .client
         .cancel(site.key(3))
@@ -122,7 +122,7 @@ async fn writes_on_disk_are_reported_where_the_server_can_tell() {
     assert_eq!(reached.on_disk, tells.then_some(true));
     assert_eq!(reached.replicas_on_disk, tells.then_some(1));
 
-    // Without a log of its own, the primary can only tell of others.
+    // Without a log of its own, the primary can only report other servers.
     let () = site.command(&["CONFIG", "SET", "appendonly", "no"]).await;
     let call = site.client.schedule(site.key(2), "").after(HOUR);
     let scheduled = call.durable(patiently(1).fsynced()).await.unwrap();
@@ -146,7 +146,7 @@ async fn a_call_that_the_server_forgot_is_repeated() {
     });
     eventually("it waits", async || proxy.is_frozen().then_some(())).await;
     assert_eq!(aside.stats().await.pending, 1, "it was made");
-    // As a fail-over to a replica that never heard of it.
+    // As after a fail-over to a replica without the write.
     let () = site.command(&["FLUSHALL"]).await;
     proxy.thaw();
     assert!(call.await.unwrap().unwrap().reached.unwrap().is_met);
@@ -170,12 +170,12 @@ async fn the_ends_of_runs_on_durable_routes_are_durable() {
     }
     runs.take(20).await;
     assert_eq!(site.all_ended().await.done, 20);
-    // Ends can be seen before their worker has waited for the replicas.
+    // The end of a job is visible before its worker has waited for the replicas.
     worker.stop().await;
     let stats: String = site.command(&["INFO", "commandstats"]).await;
     assert!(stats.contains("cmdstat_wait:"), "it waits");
 
-    // A lease that somebody else ends.
+    // Another client ends a lease.
     let (log, mut runs) = recorder();
     let handed = log.then(|_| Outcome::HandedOver);
     let worker = site.serve(Router::new().route(&site.pattern(), handed));

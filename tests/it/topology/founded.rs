@@ -1,5 +1,5 @@
-//! Ledgers on a cluster of which keys are removed by our own hand: that makes none of them a torn
-//! one.
+//! Ledgers on a cluster whose keys Keyfall itself removes, by audits and drops: they do not count
+//! as torn.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const PARTS: [&str; 13] = [
     "calls", "leaving", "history",
 ];
 
-/// A kind with one ledger, on the primary at place 0.
+/// A kind with one ledger, on the primary at index 0.
 struct Founded {
     them: Clustered,
     client: Client,
@@ -42,7 +42,7 @@ impl Founded {
         self.them.nodes[0].ask(text).await
     }
 
-    /// How many keys of the ledger there are.
+    /// The number of existing keys of the ledger.
     async fn keys(&self) -> usize {
         let names = PARTS.map(|part| self.name(part));
         self.ask(&format!("EXISTS {}", names.join(" "))).await
@@ -77,7 +77,7 @@ async fn keys_that_an_audit_moves_aside_tear_no_ledger() {
         it.is_whole().await;
         it.schedule(part).await;
     }
-    // The due time of the first one is lost, and so it is a letter now.
+    // The due time of the first job is lost, so it is a dead letter now.
     let stats = it.client.stats(&it.kind).await.unwrap();
     assert_eq!((stats.pending, stats.dead), (5, 1), "{stats:?}");
 }
@@ -91,7 +91,7 @@ async fn a_dropped_kind_can_be_founded_again() {
         assert_eq!(it.client.cancel(&*key).await.unwrap(), Cancelled::Cancelled);
         let dropped = it.client.drop_kind(&it.kind).await.unwrap();
         assert_eq!(dropped, Dropped::Dropped);
-        // Its recent calls are remembered.
+        // The ledger remembers its recent calls.
         let calls: u64 = it.ask(&format!("EXISTS {}", it.name("calls"))).await;
         assert_eq!((calls, it.keys().await < PARTS.len()), (1, true));
         it.is_whole().await;
@@ -146,8 +146,8 @@ async fn a_kind_that_is_half_founded_takes_no_job_while_its_list_or_the_pause_ru
     }
 }
 
-/// How often the nodes were asked for something of the cluster, such as `nodes`; nothing where the
-/// server does not count that by itself.
+/// The number of calls of a `CLUSTER` subcommand, such as `nodes`, on all nodes; `None` if the
+/// server does not count it separately.
 async fn asked(them: &Clustered, what: &str) -> Option<u64> {
     let mut sum = None;
     let start = format!("cmdstat_cluster|{what}:calls=");
@@ -160,8 +160,8 @@ async fn asked(them: &Clustered, what: &str) -> Option<u64> {
     sum
 }
 
-/// Whether another node has something of a kind is asked for each that is unknown; which nodes
-/// there are is not.
+/// For each unknown kind, clients ask the other nodes for its keys; they do not read the list of
+/// nodes again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_list_of_nodes_is_not_requested_for_each_unknown_name() {
     const NAMES: u64 = 300;
@@ -187,10 +187,11 @@ async fn the_list_of_nodes_is_not_requested_for_each_unknown_name() {
     println!(
         "{NAMES} unknown names in {seconds} s: CLUSTER NODES {nodes:?}, GETKEYSINSLOT {keys:?}"
     );
-    // One node lists the nodes, and each of three primaries its keys in the slot; once a second.
+    // One node lists the nodes, and each of three primaries its keys in the slot, once a second.
     if let (Some(nodes), Some(keys)) = (nodes, keys) {
         assert!(nodes <= 4 * (seconds + 2), "{nodes} in {seconds} s");
-        // Each primary but the one that serves the slot; on a busy machine one of them once more.
+        // Each primary except the one that serves the slot; on a busy machine one of them once
+        // more.
         assert!((2 * NAMES..3 * NAMES).contains(&keys), "{keys}");
     }
 }

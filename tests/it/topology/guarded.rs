@@ -9,7 +9,7 @@ use crate::rights::rules;
 use crate::runs::{Runs, eventually, recorder};
 use crate::site::{HOUR, Running, ms};
 
-/// Schedules jobs of each kind and sees them run, until all of a round ran by events.
+/// Schedules rounds of jobs of each kind until events start all jobs of a round.
 async fn fire(client: &Client, kinds: &[String], runs: &mut Runs) {
     let mut round = 0;
     eventually("all by events", async || {
@@ -126,7 +126,7 @@ async fn the_rules_of_acl_conf_and_two_more_suffice_on_a_cluster() {
         .after(HOUR);
     assert!(call.durable(1).await.unwrap().reached.is_some());
 
-    // A trigger whose slot is on its way goes where that will be.
+    // A trigger in a moving slot goes to the destination of the slot.
     let key = format!("{}:asked", kinds[0]);
     let slot = them.slot_of(&key, 0).await;
     let from = them.owner_of(slot, 0).await.unwrap();

@@ -6,7 +6,8 @@ use super::clusters::{Clustered, ledger_of};
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Running};
 
-/// How often the nodes have told clients to try again, since keys were on both of them.
+/// The number of times that the nodes told clients to try again, because the keys were on two
+/// nodes.
 async fn told_to_try_again(them: &Clustered) -> u64 {
     let mut times = 0;
     for node in &them.nodes {
@@ -35,7 +36,7 @@ async fn a_moving_ledger_is_served_before_its_first_and_after_its_last_key() {
     let router = Router::new().route(&format!("{kind}:{{id}}"), handler);
     let worker = Running::start(Worker::new(client.clone(), router));
     worker.ready().await;
-    // Its ledger is made known, and all that it needs is nearly empty.
+    // The first job makes the ledger known. Its keys are nearly empty.
     client.schedule(format!("{kind}:first"), "").await.unwrap();
     assert_eq!(runs.next().await.key().id(), "first");
     eventually("all keys are there", async || {

@@ -1,4 +1,4 @@
-//! Streams on primaries that are replaced, by a replica that has all or by one that lags behind.
+//! Streams on primaries that a replica replaces, with all writes or behind by some.
 
 use rustix::process::Signal;
 
@@ -8,7 +8,8 @@ use crate::forgotten::{Apart, Habit, LEASE, NAME};
 use crate::runs::eventually;
 use crate::site::{HOUR, Site, command, connect};
 
-/// The setting with which a replica fails to authenticate at its primary, and its undoing.
+/// The setting that keeps a replica from authenticating at its primary, and the setting that undoes
+/// it.
 const LAGS: [&str; 4] = ["CONFIG", "SET", "masterauth", "nobody"];
 const FOLLOWS: [&str; 4] = ["CONFIG", "SET", "masterauth", ""];
 
@@ -16,7 +17,7 @@ async fn tell(server: &str, words: &[&str]) {
     let _: redis::Value = command(&mut connect(server).await, words).await;
 }
 
-/// From now on the replicas learn nothing more.
+/// The replicas get no further writes from now on.
 async fn cut_off(primary: &str, replicas: &[&str]) {
     for replica in replicas {
         tell(replica, &LAGS).await;
@@ -24,12 +25,12 @@ async fn cut_off(primary: &str, replicas: &[&str]) {
     tell(primary, &["CLIENT", "KILL", "TYPE", "replica"]).await;
 }
 
-/// Waits until so many replicas have all that the primary has.
+/// Waits until this number of replicas have all writes of the primary.
 async fn are_copied(primary: &str, replicas: u64) {
     let mut redis = connect(primary).await;
     eventually("the replicas have all", async || {
         let mut both = redis::pipe();
-        // It is for the writes of its own connection that this waits.
+        // `WAIT` covers the writes of its own connection.
         both.cmd("SET").arg(format!("{NAME}:mark")).arg("").ignore();
         both.cmd("WAIT").arg(replicas).arg(100);
         let (copies,): (u64,) = both.query_async(&mut redis).await.ok()?;
@@ -103,7 +104,7 @@ async fn with_sentinels(app: &str, lags: bool) {
         if !lags {
             are_copied(&urls[old], 2).await;
         }
-        // Nobody learns from it any more.
+        // No replica gets its writes any more.
         them.nodes[old].signal(Signal::KILL);
         for replica in &replicas {
             tell(replica, &FOLLOWS).await;

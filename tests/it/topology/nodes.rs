@@ -19,7 +19,7 @@ impl Node {
         Node::with(primary, &[]).await
     }
 
-    /// With these arguments beside its own.
+    /// Starts a server with these further arguments.
     pub(super) async fn with(primary: Option<u16>, args: &[&str]) -> Self {
         let port = free_port();
         let mut options = Embedded::options()
@@ -33,7 +33,7 @@ impl Node {
         Node { server, port }
     }
 
-    /// Waits until so many replicas follow it.
+    /// Waits until this number of replicas follow the server.
     pub(super) async fn is_followed_by(&self, replicas: usize) {
         let mut redis = connect(&self.server.url()).await;
         eventually("all replicas follow", async || {

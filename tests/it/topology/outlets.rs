@@ -19,7 +19,7 @@ const KINDS: [&str; 2] = ["cluster-lists:it:job", "cluster-streams:it:job"];
 
 type Entries = Vec<(String, Vec<(String, HashMap<String, String>)>)>;
 
-/// How a consumer reaches the nodes, which may come and go.
+/// The connections of a consumer to the nodes, which may come and go.
 struct Consumer(Vec<redis::Client>);
 
 impl Consumer {
@@ -28,7 +28,7 @@ impl Consumer {
         Consumer(nodes.iter().map(client).collect())
     }
 
-    /// Takes what there is and says that it is done, until told to stop.
+    /// Takes and acknowledges all jobs, until told to stop.
     fn start(self, stop: &Gate) -> JoinHandle<()> {
         let stop = stop.clone();
         tokio::spawn(async move {
@@ -36,7 +36,7 @@ impl Consumer {
             tokio::pin!(passed);
             while tokio::time::timeout(ms(5), &mut passed).await.is_err() {
                 for client in &self.0 {
-                    // One that does not serve it says so.
+                    // A node that does not serve the key answers with an error.
                     let _: RedisResult<()> = consume(client).await;
                 }
             }
@@ -116,7 +116,7 @@ async fn acknowledgements_on_a_cluster_survive_moving_slots() {
     for key in [LIST, STREAM] {
         let slot = them.slot_of(key, 0).await;
         let from = them.owner_of(slot, 0).await.unwrap();
-        // Both may be on the same one, which has a successor by now.
+        // Both may be on the same primary, which a replica has replaced by now.
         if from < 3 {
             them.fail_over_to(from + 3, slot).await;
             them.is_well().await;
@@ -161,7 +161,7 @@ async fn keys_of_one_target_must_share_a_hash_tag() {
         let fault = fault.unwrap();
         assert!(names.iter().all(|name| fault.contains(name)), "{fault}");
     }
-    // Where nobody acknowledges there is one key.
+    // Without acknowledgements there is one key.
     for route in [
         list(url, "mails").lease(lease),
         stream(url, "orders").lease(lease),

@@ -12,18 +12,18 @@ use super::clusters::{Clustered, ledger_of};
 use crate::runs::{Gate, eventually, recorder};
 use crate::site::{HOUR, Running, ms};
 
-/// A client that gives a busy machine time, and whose kinds are on one primary.
+/// A client with a long timeout for busy machines; each of its kinds is on one primary.
 async fn patient(them: &Clustered) -> Client {
     let client = Client::builder(&them.url()).call_timeout(Duration::from_secs(60));
     client.default_shards(1).connect().await.unwrap()
 }
 
-/// One replica, for as long as it is given.
+/// The goal of one replica, within this time.
 fn within(time: u64) -> Durable {
     Durable::replicas(1).within(ms(time))
 }
 
-/// How far a job gets that is scheduled now.
+/// Schedules a job, and returns its reached goals.
 async fn reach(client: &Client, key: &str, durable: Durable) -> Reached {
     let call = client.schedule(key, "").after(HOUR).durable(durable);
     call.await.unwrap().reached.unwrap()
@@ -75,7 +75,7 @@ async fn only_replicas_of_the_node_with_the_ledger_count() {
     signal_to(&them.nodes[3].server, Signal::CONT);
     is_met(&client, &format!("{}:2", kinds[0])).await;
 
-    // The ends of runs wait as well.
+    // The ends of runs wait for replicas, too.
     let (log, mut runs) = recorder();
     let route = |router: Router, kind: &String| {
         router.route(&format!("{kind}:{{id}}"), log.done().durable(1))
@@ -112,8 +112,7 @@ async fn replicas_of_a_node_that_gives_the_slot_away_do_not_count() {
     let key = format!("{kind}:1");
     let call = waiting(&them, 0, &client, &key, within(5_000)).await;
     them.migrate(slot, 0, 1).await;
-    // This one comes to have what was written, and its primary hears of it, but has the ledger no
-    // more.
+    // This replica gets the write and acknowledges it, but its primary no longer has the ledger.
     signal_to(&them.nodes[3].server, Signal::CONT);
     let reached = call.await.unwrap();
     assert_eq!((reached.is_met, reached.replicas), (false, 0));

@@ -23,7 +23,7 @@ async fn is_paused(redis: &mut MultiplexedConnection, calls: &str) -> bool {
     since.is_some_and(|since| since > 0)
 }
 
-/// A kind whose only ledger is on this server.
+/// A kind with its only ledger on this server.
 fn kind_on(server: u16, app: &str) -> String {
     let kinds = (0..).map(|number| format!("{app}:it:new{number}"));
     { kinds }
@@ -31,8 +31,7 @@ fn kind_on(server: u16, app: &str) -> String {
         .unwrap()
 }
 
-/// Connects a client that finds all servers, as soon as this holds. On a busy machine one of them
-/// may be taken for away.
+/// Connects a client until it finds all servers. On a busy machine a server may be taken for away.
 async fn client_of_all_servers<T>(pair: &Pair, found: impl AsyncFn() -> Option<T>) -> (Client, T) {
     eventually("it is told", async || {
         let client = Client::connect(&pair.url()).await.ok()?;
@@ -136,7 +135,7 @@ async fn a_missed_resume_holds_on_the_server_too() {
     );
     pair.servers[1].restart().await.unwrap();
     runs.take(ids.len()).await;
-    // The longer pause stays for kinds that are to come, on both.
+    // The longer pause stays on both servers, for future kinds.
     let new = kind_on(1, "returned-resume");
     let key = format!("{new}:1");
     eventually("it is scheduled, and paused", async || {
@@ -146,7 +145,7 @@ async fn a_missed_resume_holds_on_the_server_too() {
     .await;
     let rules = pair.client.paused().await.unwrap().rules;
     assert_eq!(rules.len(), 1, "{rules:?}");
-    // And once it is over, it is over everywhere, though one of them hears of it late.
+    // A pause that has ended has ended on all servers, although one of them hears of it late.
     pair.servers[1].kill_server().await.unwrap();
     pair.client.everything().resume().await.unwrap_err();
     pair.servers[1].restart().await.unwrap();
@@ -167,7 +166,7 @@ async fn a_returned_server_learns_missed_kinds_and_layouts() {
     let pair = Pair::start("returned-layout").await;
     let mut redis = connect(&pair.servers[1].url()).await;
     let calls = calls_of(&mut redis, &pair.kind).await;
-    // As if they had come about while it was away.
+    // As if the changes had happened while the server was away.
     let _: u64 = command(&mut redis, &["HDEL", "keyfall:kinds", &pair.kind]).await;
     let _: u64 = command(&mut redis, &["DEL", &calls]).await;
     let looked = async || {
@@ -224,7 +223,7 @@ async fn a_ledger_that_is_told_a_layout_while_the_first_is_away_is_paused_as_its
         // The client that resharded it died before it told the last ledger.
         let _: u64 = command(&mut redis, &["DEL", &three]).await;
         if by_rule {
-            // Nor this one, so that the available server knows only the rule.
+            // This ledger was not told either, so the available server knows only the rule.
             let _: u64 = command(&mut redis, &["DEL", &one]).await;
         } else {
             let _: u64 = command(&mut redis, &["HDEL", "keyfall:paused", &pair.kind]).await;
@@ -245,7 +244,7 @@ async fn a_kind_that_begins_is_served_where_its_servers_are_there() {
     let mut pair = Pair::start("returned-way").await;
     let kind = format!("{}2", pair.kind);
     let first = usize::from(server_of(&kind, 0, 2));
-    // As whoever founds it leaves it who dies when the lists are written.
+    // The state after the founding client died once the lists were written.
     let calls = format!("keyfall:{{{kind}/0}}:calls");
     for (place, server) in pair.servers.iter().enumerate() {
         let mut redis = connect(&server.url()).await;

@@ -1,4 +1,4 @@
-//! A primary that sentinels watch fails over, and jobs run on.
+//! A primary that sentinels watch fails over, and jobs continue.
 
 use keyfall::embedded::Embedded;
 use keyfall::{Client, Durable, ErrorKind, Router};
@@ -64,7 +64,7 @@ async fn faults_of_sentinels_are_reported_with_the_remedy() {
             .to_string()
             .contains("is a sentinel: write redis+sentinel://")
     );
-    // Sentinels that do not answer are no hindrance, at any place in the URL.
+    // Sentinels that do not answer do no harm, at any place in the URL.
     let some_away = url.replace("//", "//127.0.0.1:1,");
     Client::connect(&some_away).await.unwrap();
 }
@@ -80,21 +80,21 @@ async fn jobs_continue_after_a_fail_over() {
     let first = schedule_some(&site.client, &site.app, 0, 20).await;
     assert_eq!(crate::runs::ids(&runs.take(20).await).len(), first.len());
 
-    // Asked for: the old primary answers all the while.
+    // A requested fail-over: the old primary answers all the while.
     let old = them.primary().await;
     them.fail_over().await;
     let new = them.fails_over_from(old).await;
     schedule_some(&site.client, &site.app, 100, 20).await;
     runs.take(20).await;
 
-    // Killed.
+    // The primary is killed.
     let mut them = them;
     them.nodes[new].server.kill_server().await.unwrap();
     schedule_some(&site.client, &site.app, 200, 20).await;
     runs.take(20).await;
     let newest = them.fails_over_from(new).await;
 
-    // One that comes back is a replica, and nobody's.
+    // A server that comes back is a replica, and no client uses it.
     them.nodes[new].server.restart().await.unwrap();
     schedule_some(&site.client, &site.app, 300, 20).await;
     runs.take(20).await;
@@ -114,7 +114,7 @@ async fn calls_that_hang_on_the_old_primary_move_to_the_new_one() {
     let client = client.connect().await.unwrap();
     let old = them.primary().await;
     them.nodes[old].signal(Signal::STOP);
-    // It is waited for for an hour, unless there is another one.
+    // The client waits an hour for the primary, unless there is a new one.
     let call = client.schedule("sentinel-hung:it:job:1", "").after(HOUR);
     call.await.unwrap();
     them.nodes[old].signal(Signal::CONT);
@@ -175,7 +175,7 @@ async fn sentinels_and_servers_can_speak_tls() {
     them.nodes[old].server.kill_server().await.unwrap();
     schedule_some(&client, "sentinel-tls", 5, 5).await;
 
-    // What asks for TLS where there is none, and the other way round.
+    // A client that wants TLS from a server without TLS, and the other way round.
     let plain = Sentineled::start().await;
     for (url, part) in [
         (url.replace("?sentinel_tls=true", ""), "TLS"),
@@ -197,7 +197,7 @@ async fn a_hanging_sentinel_delays_nothing() {
     them.fail_over().await;
     them.fails_over_from(old).await;
     schedule_some(&client, "sentinel-hangs", 5, 5).await;
-    // Now it knows the old primary, until the others have told it the new one.
+    // Now the sentinel names the old primary, until the others tell it the new one.
     them.signal_sentinel(0, Signal::CONT);
     let other = Client::connect(&them.url()).await.unwrap();
     schedule_some(&other, "sentinel-hangs", 10, 5).await;
@@ -223,7 +223,7 @@ async fn a_stale_sentinel_that_names_the_old_primary_is_ignored() {
         .unwrap();
     let stats = there.stats("sentinel-stale:it:job").await.unwrap();
     assert_eq!(stats.pending, 20);
-    // Alone, it is all there is to believe.
+    // Alone, this sentinel is the only source.
     let alone = format!("redis+sentinel://{stale}/main");
     let told = Client::builder(&alone)
         .call_timeout(ms(1000))
@@ -254,7 +254,7 @@ async fn writes_on_all_replicas_survive_a_requested_fail_over() {
         schedule(&mut met).await;
     }
     assert!(!met.is_empty(), "both replicas are there");
-    // The old primary takes writes until it is told that it is none any more.
+    // The old primary accepts writes until a sentinel demotes it.
     them.fail_over().await;
     while them.primary().await == old {
         schedule(&mut met).await;
@@ -299,7 +299,7 @@ async fn the_shipped_settings_work_for_a_fail_over() {
     let call = site.client.schedule(site.key(1), "").after(HOUR);
     call.durable(1).await.unwrap();
 
-    // As it stands there, but for the place of the primary.
+    // The text as documented, except for the address of the primary.
     let text = std::fs::read_to_string(file("sentinel.conf")).unwrap();
     let seat = free_port();
     let text = text.replace("port 26379", &format!("port {seat}"));

@@ -12,14 +12,14 @@ use super::nodes::Node;
 use crate::runs::eventually;
 use crate::site::connect;
 
-/// The name of the primary for the sentinels.
+/// The sentinels' name for the primary.
 const NAME: &str = "main";
 
 struct WatchingSentinel {
     process: SentinelProcess,
-    /// Where this test looks in.
+    /// The port for the direct commands of this test.
     port: u16,
-    /// Where clients ask: the same, or that for TLS.
+    /// The port for clients: the same port, or the TLS port.
     seat: u16,
     password: Option<&'static str>,
 }
@@ -29,11 +29,11 @@ struct WatchingSentinel {
 pub(super) struct SentinelTerms {
     /// The password of the sentinels.
     pub(super) password: Option<&'static str>,
-    /// Whether a primary that is silent, as on a busy machine, is left in its place.
+    /// Whether a silent primary, as on a busy machine, keeps its place.
     pub(super) is_steady: bool,
     /// Further arguments of the servers.
     pub(super) args: &'static [&'static str],
-    /// TLS, by the files `ca.pem`, `redis.pem` and `redis.key` in this folder.
+    /// TLS with the files `ca.pem`, `redis.pem` and `redis.key` in this folder.
     pub(super) tls: Option<PathBuf>,
 }
 
@@ -75,7 +75,7 @@ impl SentinelTerms {
     }
 }
 
-/// A sentinel that knows no other.
+/// A sentinel that does not know the others.
 pub(super) struct Lone {
     _process: SentinelProcess,
     _files: Folder,
@@ -136,7 +136,7 @@ impl WatchingSentinel {
 
     async fn knows(&self) -> Option<HashMap<String, String>> {
         let client = redis::Client::open(self.url()).unwrap();
-        // One that is stopped says nothing, and one on a busy machine may be late.
+        // A stopped sentinel does not answer, and a busy machine may make one late.
         let mut redis = client.get_multiplexed_async_connection().await.ok()?;
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("MASTER").arg(NAME);
@@ -184,14 +184,14 @@ impl Sentineled {
         }
     }
 
-    /// The sentinels, as a URL has them.
+    /// The addresses of the sentinels, in the form of a URL.
     pub(super) fn seats(&self) -> String {
         let places = self.sentinels.iter();
         let places: Vec<String> = places.map(|it| format!("127.0.0.1:{}", it.seat)).collect();
         places.join(",")
     }
 
-    /// Where clients find the primary.
+    /// The URL for clients.
     pub(super) fn url(&self) -> String {
         format!("redis+sentinel://{}/{NAME}", self.seats())
     }
@@ -201,8 +201,7 @@ impl Sentineled {
         self.sentinels[place].process.signal(signal);
     }
 
-    /// The place in `nodes` of what most sentinels that answer, which are two at the least, take
-    /// for the primary.
+    /// The index in `nodes` of the primary that most sentinels name; at least two must answer.
     pub(super) async fn primary(&self) -> usize {
         let ports = eventually("sentinels say where the primary is", async || {
             let mut ports = Vec::new();
@@ -220,7 +219,7 @@ impl Sentineled {
             .unwrap()
     }
 
-    /// Waits until there is another primary than this node.
+    /// Waits until another node is the primary.
     pub(super) async fn fails_over_from(&self, old: usize) -> usize {
         eventually("a fail-over", async || {
             let now = self.primary().await;
@@ -229,10 +228,10 @@ impl Sentineled {
         .await
     }
 
-    /// Asks for a fail-over though nothing is wrong.
+    /// Requests a fail-over without a fault.
     pub(super) async fn fail_over(&self) {
         eventually("a fail-over is begun", async || {
-            // Not the first: some tests stop it.
+            // Not the first sentinel: some tests stop it.
             let mut sentinel = connect(&self.sentinels[2].url()).await;
             let mut cmd = redis::cmd("SENTINEL");
             cmd.arg("FAILOVER").arg(NAME);

@@ -1,4 +1,4 @@
-//! Several independent servers have the jobs together.
+//! Several independent servers share the jobs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,12 +33,12 @@ fn both(servers: &[Embedded; 2]) -> String {
 }
 
 impl Pair {
-    /// With a kind that has a shard on each.
+    /// The same, with a kind that has a shard on each server.
     pub(super) async fn start(app: &str) -> Self {
         let servers = [durable_redis().await, durable_redis().await];
         let client = Client::connect(&both(&servers)).await.unwrap();
         let kind = format!("{app}:it:job");
-        // It has to be known.
+        // The kind has to exist.
         let key = format!("{kind}:first");
         client.schedule(&key, "").after(HOUR).await.unwrap();
         client.reshard(&kind, 2).await.unwrap();
@@ -67,19 +67,19 @@ impl Pair {
         kill_process(process_of(&self.servers[server]), signal).unwrap();
     }
 
-    /// A client that gives up sooner, since some calls are to fail.
+    /// A client with a short timeout, since some calls have to fail.
     pub(super) async fn impatient(&self) -> Client {
         let client = Client::builder(&self.url()).call_timeout(ms(4000));
         client.connect().await.unwrap()
     }
 
-    /// Which server has a job.
+    /// The server of a job.
     fn server_of(&self, id: &str) -> usize {
         let shard = keyfall::shard_of(id, 2);
         usize::from(server_of(&self.kind, shard, 2))
     }
 
-    /// So many ids whose jobs are on this server.
+    /// This number of ids whose jobs are on this server.
     pub(super) fn ids_on(&self, server: usize, name: &str, count: usize) -> Vec<String> {
         let ids = (0..).map(|number| format!("{name}{number}"));
         ids.filter(|id| self.server_of(id) == server)
@@ -109,7 +109,7 @@ fn set(ids: &[String]) -> BTreeSet<String> {
     ids.iter().cloned().collect()
 }
 
-/// The runs of jobs, each of which may run more than once.
+/// The runs of jobs, which may run more than once.
 struct Seen {
     runs: Runs,
     ids: BTreeSet<String>,
@@ -123,7 +123,7 @@ impl Seen {
         }
     }
 
-    /// Waits until all of these have run.
+    /// Waits until all these jobs have run.
     async fn all(&mut self, ids: &[String]) {
         while !set(ids).is_subset(&self.ids) {
             let job = self.runs.next().await;
@@ -153,7 +153,7 @@ async fn jobs_are_spread_over_the_servers_and_every_call_finds_them() {
                 let home = server_of(kind, shard.parse().unwrap(), 2);
                 assert_eq!(usize::from(home), place, "{name}");
             }
-            // Leftover jobs are removed when nobody waits any more.
+            // Leftover jobs are removed when no caller waits any more.
             let triggers = eventually("each trigger is where its ledger is", async || {
                 let triggers: Vec<String> = command(&mut redis, &["KEYS", &pair.key("*")]).await;
                 let is_home = |trigger: &String| {
@@ -250,7 +250,7 @@ async fn the_order_and_the_number_of_the_servers_are_kept() {
     }
     Client::connect(&third.server.url()).await.unwrap();
     refused(one.clone(), "names it as the only server").await;
-    // One that has jobs already is not taken.
+    // A server with jobs is not accepted as a further server.
     let used = Node::start(None).await;
     let alone = Client::connect(&used.server.url()).await.unwrap();
     alone.schedule("several-used:it:job:1", "").await.unwrap();
@@ -265,7 +265,7 @@ async fn the_order_and_the_number_of_the_servers_are_kept() {
     let error = Client::connect("redis://a redis+cluster://b:1").await;
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidSetting, "{error}");
-    // Another namespace is another matter.
+    // Another namespace has no jobs there.
     let other = Client::builder(&format!("{two} {one}")).namespace("other");
     other.connect().await.unwrap();
 }
@@ -277,7 +277,7 @@ async fn a_killed_server_takes_only_its_own_jobs_with_it() {
     let mut seen = Seen::of(runs);
     let worker = pair.serve(Router::new().route(&pair.pattern(), log.done()));
     worker.ready().await;
-    // Due while it is away.
+    // Due while the server is away.
     let of_dead = pair.ids_on(1, "dead", 10);
     pair.schedule(&of_dead, ms(1500)).await;
     pair.servers[1].kill_server().await.unwrap();
@@ -300,7 +300,7 @@ async fn a_killed_server_takes_only_its_own_jobs_with_it() {
         assert!(error.to_string().contains(&address), "{error}");
     }
 
-    // A kind that is used for the first time, with its only shard where something answers.
+    // A new kind, with its only shard on a server that answers.
     let apps = (0..).map(|number| format!("several-late{number}:it:job"));
     let late_kind = { apps }.find(|kind| server_of(kind, 0, 2) == 0).unwrap();
     let (log, mut late_runs) = recorder();
@@ -334,7 +334,7 @@ async fn a_hanging_server_delays_only_its_own_jobs() {
     let pair = Pair::start("several-hung").await;
     let (log, runs) = recorder();
     let mut seen = Seen::of(runs);
-    // So few that none may be held for the other server.
+    // So few slots that none may be kept for the other server.
     let worker = keyfall::Worker::new(
         pair.client.clone(),
         Router::new().route(&pair.pattern(), log.done()),

@@ -7,8 +7,8 @@ use super::clusters::{Clustered, ledger_of};
 
 const KIND: &str = "sized:it:job";
 
-/// Records in the first shard, without due times: only their number matters. Not all at once, which
-/// would hold the node up.
+/// Writes records into the first shard, without due times: only their number matters. Not all at
+/// once, which would hold the node up.
 const FILL: &str = "for i=1,10000 do redis.call('HSET',KEYS[1],ARGV[1]..i,'') end";
 
 async fn shard_size(client: &Client) -> Finding {
@@ -31,7 +31,7 @@ async fn a_shard_that_would_block_its_node_in_a_move_is_reported() {
     let owner = cluster.owner_of(slot, 0).await.unwrap();
     let shadow = format!("keyfall:{ledger}:shadow");
     let node = redis::Client::open(cluster.nodes[owner].server.url()).unwrap();
-    // It takes as long as it takes.
+    // The look has no time limit here.
     let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
     let node = node.get_multiplexed_async_connection_with_config(&patient);
     let mut node = node.await.unwrap();

@@ -1,9 +1,9 @@
-//! A sentinel that was cut off from the others, and goes on naming the primary that was.
+//! A sentinel that is cut off from the others, and keeps naming the old primary.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// One that answers what clients ask, and learns nothing. Returns its host and port.
+/// Starts a sentinel that answers clients and learns nothing. Returns its host and port.
 pub(super) async fn stale_sentinel(primary: u16) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = listener.local_addr().unwrap().to_string();
@@ -30,7 +30,7 @@ async fn answer(mut client: TcpStream, primary: u16) {
     }
 }
 
-/// The first command, if it is there as a whole, and how long it is.
+/// The first complete command, and its length in bytes.
 fn command(text: &str) -> Option<(Vec<&str>, usize)> {
     let mut lines = text.split_inclusive("\r\n");
     let head = lines.next()?;

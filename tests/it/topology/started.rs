@@ -1,4 +1,4 @@
-//! Kinds on a cluster start with as many shards as fit it.
+//! Kinds on a cluster start with a number of shards that fits its size.
 
 use std::collections::HashSet;
 
@@ -18,7 +18,7 @@ async fn a_kind_starts_on_all_primaries() {
     let router = Router::new().route(&format!("{kind}:{{id}}"), log.done());
     let worker = Running::start(Worker::new(client, router));
     worker.ready().await;
-    // Three who have never heard of it, one of whom would have it otherwise.
+    // Three clients that do not know the kind, one of them with another default.
     let mut clients = Vec::new();
     for shards in [None, Some(2), None] {
         let builder = Client::builder(&them.url());
@@ -43,7 +43,7 @@ async fn a_kind_starts_on_all_primaries() {
     let (shards, from) = clients[0].shards(kind).await.unwrap();
     assert!([2, 4].contains(&shards) && from.is_none(), "{shards}");
 
-    // Alone, it is the default that counts.
+    // For this client alone, its default counts.
     let kind = "cluster-starts:it:other";
     for id in 0..12 {
         let call = clients[0].schedule(format!("{kind}:{id}"), "");
@@ -78,7 +78,7 @@ async fn a_kind_starts_on_all_primaries() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_primary_does_not_stop_new_producers_on_other_shards() {
-    // Nobody takes over.
+    // No replica takes over.
     let mut them = Clustered::steady(&["--appendfsync", "always"]).await;
     let kind = "cluster-bereft:it:job";
     let client = Client::connect(&them.url()).await.unwrap();

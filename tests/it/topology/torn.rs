@@ -21,10 +21,10 @@ const PARTS: [&str; 13] = [
     "calls", "leaving", "history",
 ];
 
-/// For how long nothing may run of a ledger that is torn.
+/// The time in which no job of a torn ledger may run.
 const A_WHILE: Duration = Duration::from_secs(3);
 
-/// A ledger on the primary at place 0, and its slot.
+/// A ledger on the primary at index 0, and its slot.
 struct Torn {
     them: Clustered,
     client: Client,
@@ -33,7 +33,7 @@ struct Torn {
 }
 
 impl Torn {
-    /// With so many jobs, which are due when it is torn already.
+    /// A ledger with this number of jobs, which fall due after it is torn.
     async fn new(app: &str, jobs: usize) -> Self {
         let them = Clustered::start().await;
         let client = Client::builder(&them.url()).default_shards(1);
@@ -61,13 +61,13 @@ impl Torn {
         format!("{}:{id}", self.kind)
     }
 
-    /// How many keys of the slot a node has.
+    /// The number of keys of the slot that a node has.
     async fn keys_on(&self, place: usize) -> u64 {
         let count = format!("CLUSTER COUNTKEYSINSLOT {}", self.slot);
         self.them.nodes[place].ask(&count).await
     }
 
-    /// These parts go to the node at place 1, and then the source is gone for good.
+    /// Moves these parts to the node at index 1; then the source is gone for good.
     async fn tear(&mut self, parts: &[&str]) {
         self.them.open_to_move(self.slot, 0, 1).await;
         let names = parts.iter().map(|part| self.name(part));
@@ -77,19 +77,19 @@ impl Torn {
         let migrate = format!("{migrate} {}", names.join(" "));
         let _: String = self.them.nodes[0].ask(&migrate).await;
         let mark = format!("{}mark", ledger_of(&self.kind));
-        // In the slot itself it would be elsewhere.
+        // In the slot itself, the key would be on another node.
         let mark = mark.replace(&self.kind, &self.of_the_same_node().await);
         is_copied(&self.them.nodes[0], &mark).await;
         self.them.nodes[0].server.kill_server().await.unwrap();
         eventually("its replica has taken over", async || {
-            // The node to which the slot was to come does not follow.
+            // The destination of the slot does not follow the source.
             (self.them.owner_of(self.slot, 2).await == Some(3)).then_some(())
         })
         .await;
-        // Valkey 8 and later hand on to replicas that a slot is on its way.
+        // Valkey 8 and later pass the state of a moving slot on to replicas.
         let forget = format!("CLUSTER SETSLOT {} STABLE", self.slot);
         let _: () = self.them.nodes[3].ask(&forget).await;
-        // Any of them may be asked for the primaries.
+        // Clients may ask any node for the primaries.
         let port = format!(":{}@", self.them.nodes[3].port);
         for node in &self.them.nodes[1..] {
             eventually("all have heard of it", async || {
@@ -107,7 +107,7 @@ impl Torn {
         format!("keyfall:{}:{part}", ledger_of(&self.kind))
     }
 
-    /// A command on a slot that is on its way to this node.
+    /// A command on a slot that is moving to this node.
     async fn ask_for<T: redis::FromRedisValue>(&self, place: usize, text: &str) -> T {
         let mut redis = self.them.nodes[place].connection().await.unwrap();
         let mut both = redis::pipe();
@@ -121,7 +121,7 @@ impl Torn {
         told
     }
 
-    /// Another kind on the primary at place 0.
+    /// Another kind on the primary at index 0.
     async fn of_the_same_node(&self) -> String {
         self.them.kinds("torn-beside").await.remove(0)
     }
@@ -135,7 +135,7 @@ impl Torn {
         format!("127.0.0.1:{}", self.them.nodes[place].port)
     }
 
-    /// A client that gives up soon.
+    /// A client with a short timeout.
     async fn impatient(&self) -> Client {
         self.giving_up_after(Duration::from_secs(5)).await
     }
@@ -160,7 +160,7 @@ impl Torn {
         .await
     }
 
-    /// What the owner has of these parts.
+    /// The copies of these parts on the owner.
     async fn stored(&self) -> Vec<Vec<String>> {
         let owner = &self.them.nodes[3];
         let mut stored = Vec::new();
@@ -177,8 +177,8 @@ impl Torn {
         stored
     }
 
-    /// A call fails because the ledger is not where it is served, and says this. On a busy machine it may
-    /// not hear so in time, and is made again.
+    /// Asserts that a call fails because the ledger is not on the node that serves it, with this
+    /// text. The call is repeated if a busy machine does not answer in time.
     async fn refuses<T>(&self, parts: &[&str], call: impl AsyncFn() -> keyfall::Result<T>) {
         eventually("it is said why the call is refused", async || {
             let error = match call().await {
@@ -193,7 +193,7 @@ impl Torn {
         .await;
     }
 
-    /// Waits until so many are done, and the books balance.
+    /// Waits until this number of jobs are done and the books balance.
     async fn all_done(&self, count: u64) {
         eventually("all have ended", async || {
             let stats = self.client.stats(&self.kind).await.ok()?;
@@ -202,7 +202,7 @@ impl Torn {
         .await;
     }
 
-    /// What became of the jobs so far: dead letters.
+    /// The jobs so far have become dead letters.
     async fn dead(&self) -> usize {
         let mut letters: Vec<String> = Vec::new();
         for node in [1, 3] {
@@ -225,7 +225,7 @@ async fn the_jobs_of_a_torn_ledger_wait_until_its_halves_are_together() {
     tokio::time::sleep(A_WHILE).await;
     assert_eq!(torn.dead().await, 0, "nothing is given up");
 
-    // As an operator would by hand: the one half goes back to where the slot is served.
+    // An operator would do this by hand: one half goes back to the node that serves the slot.
     let (slot, owner) = (torn.slot, &torn.them.nodes[3]);
     let import = format!("CLUSTER SETSLOT {slot} IMPORTING {}", owner.id);
     let _: () = torn.them.nodes[1].ask(&import).await;
@@ -283,7 +283,7 @@ async fn a_torn_ledger_is_reported_and_mended() {
         (&found.torn[0].ledger, found.torn[0].slot),
         (&ledger, torn.slot)
     );
-    // It is there, so it is not given up.
+    // The key exists, so it is not given up.
     let kept = torn.client.mend_slots().give_up(&ledger).await.unwrap();
     assert_eq!(kept.torn.len(), 1, "{kept:?}");
 
@@ -344,7 +344,8 @@ async fn a_rule_that_pauses_a_kind_does_not_begin_its_ledger_anew() {
     worker.stop().await;
 }
 
-/// As versions did that took a part for the whole: the rest of the ledger begins anew, and changes.
+/// As older versions did, which took a part for the whole: the rest of the ledger begins anew, and
+/// changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_halves_of_a_torn_ledger_are_joined_by_rule() {
     let mut torn = Torn::new("torn-joined", 3).await;
@@ -364,7 +365,7 @@ async fn the_halves_of_a_torn_ledger_are_joined_by_rule() {
     ] {
         let _: redis::Value = owner.ask(&there(part, words)).await;
     }
-    // It may also be one from before the slot moved, so it takes a word more.
+    // The copy may also be from before the slot moved, so a further flag is required.
     let left = torn.client.mend_slots().confirmed().await.unwrap();
     assert_eq!(left.slots[0].state, StrayState::Left, "{left:?}");
     assert!(
@@ -395,20 +396,20 @@ async fn the_halves_of_a_torn_ledger_are_joined_by_rule() {
     assert!(aside.is_empty(), "{aside:?}");
 }
 
-/// As if the replica had not heard yet that a key has left when it took over.
+/// As if the replica took over before it heard that a key had left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_is_dropped_or_replaces_the_older_key() {
     let mut torn = Torn::new("torn-copy", 3).await;
     torn.tear(&["shadow", "due"]).await;
     let (older, from) = (torn.name("due"), &torn.them.nodes[3]);
     let _: u64 = from.ask(&format!("ZADD {older} inf : 1 gone")).await;
-    // Without its records it is torn, and what comes is newer.
+    // Without its records the ledger is torn, and the moved part is newer.
     let mended = torn.client.mend_slots().confirmed().await.unwrap();
     assert!(mended.is_whole(), "{mended:?}");
     let due: Vec<String> = from.ask(&format!("ZRANGE {older} 0 -1")).await;
     assert_eq!(due, ["0", "1", "2", ":"]);
 
-    // A copy beside a ledger that is whole.
+    // A copy beside a complete ledger.
     let holder = &torn.them.nodes[1];
     let import = format!("CLUSTER SETSLOT {} IMPORTING {}", torn.slot, from.id);
     let _: () = holder.ask(&import).await;
@@ -438,7 +439,7 @@ async fn parts_that_no_node_has_can_be_given_up() {
     let ledger = mended.torn[0].ledger.clone();
     let mended = torn.client.mend_slots().confirmed().give_up(ledger).await;
     assert!(mended.unwrap().is_whole());
-    // What that has cost is told by an audit, as ever.
+    // An audit shows the loss, as in other cases.
     let audit = torn.client.audit(&torn.kind).repair().await.unwrap();
     assert!(!audit.is_clean(), "{audit:?}");
     let stats = torn.client.stats(&torn.kind).await.unwrap();
@@ -454,7 +455,7 @@ async fn the_log_names_the_slot_and_the_remedy() {
     let holder = torn.address(1);
     let told = "a part of the ledger is not on the node that serves its slot";
     let (client, line) = eventually("the log names who has the rest", async || {
-        // Each client says it once. On a busy machine it may not have seen in time who has it.
+        // Each client logs it once. On a busy machine it may not have found the holder in time.
         let client = torn.impatient().await;
         let schedule = async || client.schedule(torn.key("more"), "").await;
         torn.refuses(&[&*ledger, &*slot], schedule).await;
@@ -500,12 +501,12 @@ async fn a_torn_ledger_is_mended_from_the_command_line() {
     let (holder, owner) = (torn.address(1), torn.address(3));
     let (ledger, slot) = (format!("{}/0", torn.kind), torn.slot);
 
-    // Without a word it moves nothing, and asks nobody.
+    // Without a flag the command moves nothing, and asks no question.
     let before = (torn.keys_on(1).await, torn.keys_on(3).await);
     assert_eq!(before.0, 2);
     let found = torn.mend("").await;
     assert_eq!(found.code, 1, "{found:?}");
-    assert!(found.err.contains("say `--yes`"), "{found:?}");
+    assert!(found.err.contains("add `--yes`"), "{found:?}");
     let lacks = format!("{ledger} (slot {slot}) lacks due stats");
     for part in [&*holder, &*owner, "found", &*lacks] {
         assert!(found.out.contains(part), "no {part} in {found:?}");
@@ -567,14 +568,14 @@ async fn the_command_gives_up_lost_parts_on_request() {
     assert_eq!(stats.pending, 3, "{stats:?}");
 }
 
-/// Which scripts refuse it, and when, `src/store/tests/torn.rs` goes through.
+/// `src/store/tests/torn.rs` shows which scripts refuse a torn ledger, and when.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_on_a_torn_ledger_is_refused_and_changes_nothing() {
     let mut torn = Torn::new("torn-calls", 3).await;
     let letter = KeptJob::dead(torn.key("dead"), SystemTime::now(), "");
     torn.client.restore(letter.error("no")).await.unwrap();
     torn.tear(&["shadow", "grave", "stats"]).await;
-    // Each of them waits for as long.
+    // Each call waits for the same time.
     let client = torn.giving_up_after(Duration::from_secs(2)).await;
     let (kind, prefix) = (torn.kind.clone(), format!("{}:", torn.kind));
     let (ledger, slot) = (format!("{kind}/0"), torn.slot.to_string());
@@ -627,7 +628,7 @@ async fn every_call_on_a_torn_ledger_is_refused_and_changes_nothing() {
     torn.refuses(&told, many).await;
     assert_eq!((torn.keys_on(1).await, torn.stored().await), before);
 
-    // That one has begun, and goes on when the ledger is whole.
+    // That reshard has begun, and goes on when the ledger is complete.
     let reshard = async || client.reshard(&kind, 2).await;
     torn.refuses(&told, reshard).await;
     let mended = torn.client.mend_slots().confirmed().await.unwrap();

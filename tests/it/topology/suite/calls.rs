@@ -120,7 +120,7 @@ pub(super) async fn many_jobs_are_counted_listed_and_changed_at_once<P: Place>()
     site.assert_balanced().await;
 }
 
-/// Two clients see the same, and one with another namespace nothing of it.
+/// Two clients see the same jobs, and a client with another namespace sees none.
 pub(super) async fn another_namespace_has_other_jobs<P: Place>() {
     let site = site::<P>("other").await;
     let key = site.key(1);

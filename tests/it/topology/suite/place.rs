@@ -4,22 +4,23 @@ use std::sync::OnceLock;
 
 use crate::site::Site;
 
-/// Servers that jobs are kept on.
+/// The servers that hold the jobs.
 pub(super) trait Place: Sized + Send + 'static {
-    /// In the names of apps.
+    /// Part of the names of apps.
     const NAME: &'static str;
 
-    /// Starts all of them, such that none is replaced by another unless that is asked for: what is
-    /// acknowledged is there, however busy the machine is.
+    /// Starts all servers, such that a server is replaced only on request: acknowledged writes
+    /// stay, however busy the machine is.
     fn start() -> impl Future<Output = Self>;
 
-    /// Where clients find it.
+    /// The URL for clients.
     fn url(&self) -> String;
 
     /// Whether plain keys are adopted there.
     const ADOPTS: bool = true;
 
-    /// Where the plain key of a job is to be set, if clients find its ledger by this URL.
+    /// The server on which the plain key of a job has to be set, if clients find its ledger by this
+    /// URL.
     fn server_of(url: &str, _key: &str) -> impl Future<Output = String> + Send {
         let url = url.to_owned();
         async { url }
@@ -28,7 +29,7 @@ pub(super) trait Place: Sized + Send + 'static {
     /// Kills a server that has jobs of this kind, and starts it again with the data that it had.
     fn start_again(&mut self, kind: &str) -> impl Future<Output = ()>;
 
-    /// Where the one is that all tests share. It ends with the process.
+    /// The URL of the place that all tests share. It ends with the process.
     fn shared() -> &'static OnceLock<String>;
 }
 
@@ -44,7 +45,7 @@ pub(super) async fn site<P: Place>(test: &str) -> Site {
             runtime.block_on(async {
                 let place = P::start().await;
                 tell.send(place.url()).unwrap();
-                // Its guards end it when this process is gone.
+                // The guards of the servers end them when this process is gone.
                 std::future::pending::<()>().await;
             });
         });

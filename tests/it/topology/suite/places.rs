@@ -68,7 +68,7 @@ impl Place for UnixSocket {
     }
 }
 
-/// Another database than the first.
+/// A database other than the first.
 pub(super) struct Database(Node);
 
 impl Place for Database {
@@ -145,7 +145,7 @@ impl Place for ClusterPlace {
     }
 }
 
-/// Two servers that know nothing of each other.
+/// Two servers that do not know each other.
 pub(super) struct SeveralPlace([Node; 2]);
 
 impl Place for SeveralPlace {

@@ -24,7 +24,7 @@ fn punctual(log: &Recorder) -> impl Handler<(Job,), ()> {
     })
 }
 
-/// The keys of so many runs, each of another job.
+/// The keys of this number of runs, each of another job.
 async fn keys_of(runs: &mut Runs, count: usize) -> BTreeSet<String> {
     let jobs = runs.take(count).await;
     let keys: BTreeSet<String> = jobs.iter().map(|job| job.key().to_string()).collect();
@@ -40,7 +40,7 @@ async fn all_run(runs: &mut Runs, keys: &BTreeSet<String>) {
     }
 }
 
-/// So many of each of some kinds, which are on different servers where there are several.
+/// This number of jobs of each of some kinds, which are on different servers if there are several.
 fn of_some_kinds(site: &Site, count: usize) -> BTreeSet<String> {
     let all = (0..6).flat_map(|kind| (0..count).map(move |id| (kind, id)));
     let all = all.map(|(kind, id)| format!("{}:it:job{kind}:{id}", site.app));
@@ -62,7 +62,7 @@ pub(super) async fn jobs_run_once_and_not_before_they_are_due<P: Place>() {
     }
     let keys = of_some_kinds(&site, 30);
     let jobs = keys.iter().zip(0..).map(|(key, number)| {
-        // Some at once, the others within a second.
+        // Some jobs are due at once, the others within a second.
         NewJob::new(key, &number).after(ms(number * 37 % 1000))
     });
     for answer in site.client.schedule_many(jobs).await {
@@ -160,7 +160,7 @@ pub(super) async fn paused_jobs_wait<P: Place>() {
     for key in &keys {
         site.client.schedule(key, &1).await.unwrap();
     }
-    // Another kind, which is not paused, runs, and by then so would have these.
+    // A job of another kind, which is not paused, runs; by then these jobs would have run, too.
     let beside = format!("{}x:it:job:1", site.app);
     let others = format!("{}x:it:*:{{id}}", site.app);
     let (other_log, mut other_runs) = recorder();
@@ -248,7 +248,7 @@ pub(super) async fn plain_keys_schedule_postpone_cancel_and_run<P: Place>() {
         return;
     }
     worker.ready().await;
-    // Of some kinds, which are on different servers where there are several.
+    // Jobs of some kinds, which are on different servers if there are several.
     let keys = of_some_kinds(&site, 2);
     let does = async |key: &str, words: &str| {
         let mut redis = connect(&P::server_of(&site.url, key).await).await;
@@ -320,7 +320,7 @@ pub(super) async fn a_restarted_node_loses_nothing<P: Place>() {
     for key in &keys {
         eventually("it is there, and made due", async || {
             let made = site.client.fire_now(key).await.ok()?;
-            // If the answer to this call was lost, it runs, or has run.
+            // If the answer to this call was lost, the job runs, or has run.
             Some(made)
         })
         .await;

@@ -7,8 +7,8 @@ use crate::runs::{eventually, recorder};
 use crate::topology::clusters::ledger_of;
 
 impl Torn {
-    /// Brings what node 1 has to the owner, as a mending does that is interrupted before it joins
-    /// anything: copied and deleted where it was, some parts a step further than others.
+    /// Brings the keys of node 1 to the owner, like a mending that is interrupted before it joins
+    /// anything: copied, and deleted at the source, some parts a step further than others.
     async fn put_aside(&self) {
         let (slot, owner) = (self.slot, &self.them.nodes[3]);
         let import = format!("CLUSTER SETSLOT {slot} IMPORTING {}", owner.id);
@@ -76,9 +76,9 @@ async fn a_misplaced_ledger_is_found_among_many_keys_of_its_slot() {
     const OTHERS: u64 = 10_100;
     let mut torn = Torn::new("torn-crowd", 2).await;
     torn.tear(&PARTS).await;
-    // Servers name the newest keys of a slot first, or those whose names are the least.
+    // Servers list the newest keys of a slot first, or the keys with the smallest names.
     let name = format!("a:{}:", ledger_of(&torn.kind));
-    // A command is cut at blanks, so this has none.
+    // A command is split at blanks, so this text has none.
     let fill = format!("for\ti=1,{OTHERS}\tdo\tredis.call('SET',KEYS[1]..i,'')\tend");
     let _: redis::Value = torn.ask_for(1, &format!("EVAL {fill} 1 {name}")).await;
     assert_eq!(torn.keys_on(1).await, OTHERS + PARTS.len() as u64);
