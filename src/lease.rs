@@ -109,10 +109,10 @@ mod tests {
     fn a_text_that_is_no_lease_is_refused_with_the_reason() {
         for (text, fault) in [
             ("app1:trans:notice:42", "no `@`"),
-            ("app1:trans:notice:42@", "no token"),
-            ("app1:trans:notice:42@abc", "no token"),
-            ("app1:trans:notice:42@xyz-1", "no token"),
-            ("app1:trans:notice:42@ab-1 2", "no token"),
+            ("app1:trans:notice:42@", "not a token"),
+            ("app1:trans:notice:42@abc", "not a token"),
+            ("app1:trans:notice:42@xyz-1", "not a token"),
+            ("app1:trans:notice:42@ab-1 2", "not a token"),
             ("app1:trans:42@ab-1", "3 segments"),
         ] {
             let error = text.parse::<Lease>().unwrap_err().to_string();
