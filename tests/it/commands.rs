@@ -144,7 +144,7 @@ async fn get_shows_a_job(site: Site) {
     site.run(&format!("get {}", site.key(2)))
         .await
         .fails(3, "there is no job");
-    site.run("get nonsense").await.fails(2, "no job key");
+    site.run("get nonsense").await.fails(2, "not a job key");
     site.assert_balanced().await;
 }
 

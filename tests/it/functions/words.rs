@@ -101,7 +101,7 @@ async fn a_wrong_call_is_refused_with_the_remedy_and_writes_nothing() {
         ),
         ("schedule", &*long, "SYNTAX", "1 to 64"),
         ("schedule", "x EX 1 CALL a:b", "SYNTAX", "ASCII letters"),
-        ("cancel", "now", "SYNTAX", "no option"),
+        ("cancel", "now", "SYNTAX", "not an option"),
         ("cancel", "CALL", "SYNTAX", "no value"),
         ("cancel", "CALL {}", "SYNTAX", "ASCII letters"),
         ("get", "now", "SYNTAX", "too much"),
