@@ -164,7 +164,7 @@ async fn a_killed_export_continues_where_it_stopped() {
         .fails(1, "another cursor file");
     site.run(&format!("export {app} --after x"))
         .await
-        .fails(2, "no place");
+        .fails(2, "not a place");
     site.assert_balanced().await;
 }
 
