@@ -335,7 +335,9 @@ async fn an_overview_has_a_page_of_kinds_and_the_named_kinds() {
 
 #[tokio::test]
 async fn a_job_without_a_route_is_scheduled_with_a_warning() {
-    let site = Site::new("http-warned").await;
+    // A daemon of another test that has a route for every name would hide the job without a route.
+    let server = keyfall::embedded::Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "http-warned").await;
     let daemon = Daemon::start(&site);
     let put = async |key: &str| {
         let path = format!("/v1/jobs/{key}");
