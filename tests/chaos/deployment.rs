@@ -32,7 +32,7 @@ pub(crate) struct Deployment {
 enum Servers {
     One(Embedded),
     /// The primary, with its replicas and sentinels.
-    Watched(Embedded, Sentinels),
+    Watched(Embedded, Box<Sentinels>),
     Cluster(Cluster),
     Several(Several),
 }
@@ -72,7 +72,7 @@ impl Deployment {
         } else if setting.sentinels {
             let hosts = setting.hosts;
             let started = Sentinels::start(options_of, setting.network, wires, hosts, dir).await?;
-            Servers::Watched(started.0, started.1)
+            Servers::Watched(started.0, Box::new(started.1))
         } else if let Some(count) = setting.servers {
             let options = (0..count).map(options_of);
             Servers::Several(Several::start(options, setting.network, dir).await?)
