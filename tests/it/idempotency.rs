@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use keyfall::{Handler, Job, KeptJob, Outcome, RetryPolicy, Route, Router};
 
 use crate::runs::{Gate, Recorder, recorder};
-use crate::site::{HOUR, Site, ms};
+use crate::site::{HOUR, Running, Site, ms};
+use crate::workers::{Mortal, STEADY};
 
 /// A handler that fails as long as the payload says "fail".
 fn failing(log: &Recorder, attempts: u32) -> Route {
@@ -65,16 +66,18 @@ async fn all_attempts_of_a_job_share_one_key() {
 async fn a_job_that_is_taken_over_keeps_its_key() {
     let site = Site::new("idem-over").await;
     let (log, mut runs) = recorder();
-    let gate = Gate::closed();
-    let worker = site.serve(Router::new().route(&site.pattern(), log.behind(&gate)));
+    let stuck = Router::new().route(&site.pattern(), log.stuck());
+    // A living worker would renew the lease.
+    let worker = Mortal::start(&site.url, stuck, STEADY);
     site.client.schedule(site.key(1), "").await.unwrap();
     let first = runs.next().await;
+    worker.die();
     site.lapse(1).await;
-    site.sweep().await;
+    let router = Router::new().route(&site.pattern(), log.done());
+    let worker = Running::start(site.worker(router).lease(STEADY));
     let second = runs.next().await;
     assert_eq!(first.idempotency_key(), second.idempotency_key());
     assert_ne!(first.attempt(), second.attempt());
-    gate.open();
     site.all_ended().await;
     worker.stop().await;
     site.assert_balanced().await;
