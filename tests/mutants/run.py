@@ -18,9 +18,15 @@ the fault. For a text that is no expression, `switch` says how both stand side b
 
 A test that fails with a fault is run again twice, with the fault and without it. The fault is
 found if the test fails again with the fault and passes without it.
+
+The quick suites run with one fault at a time. The faults that they leave go through the slow suites
+in groups: all faults of a group are planted at once, and each test that fails is run with one fault
+after the other until one explains the failure. What is found leaves the group, and the rest is run
+again until nothing more is found.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -66,6 +72,9 @@ THREADS = f"--test-threads={3 * os.cpu_count()}"
 
 # A suite that has not ended by then hangs, which a fault may cause. Each takes a fifth of it.
 LIMITS = {"unit": 400, "integration": 1800, "topology": 900, "fault suite": 900}
+
+# The faults of a group. With more of them, one hides the other.
+TOGETHER = 12
 
 
 @dataclass
@@ -206,24 +215,32 @@ class Runner:
         # Some unit tests read the text of the code, and the copy has another text.
         self.noise = []
 
-    def environment(self, fault):
+    def environment(self, faults):
         env = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
         shutil.rmtree(self.scripts, ignore_errors=True)
-        if fault is None:
-            return env
-        if not fault.is_lua():
-            return env | {"KEYFALL_PLANTED": fault.name}
-        script = self.scripts / fault.path.removeprefix("lua/")
-        script.parent.mkdir(parents=True)
-        script.write_text(fault.applied((ROOT / fault.path).read_text()))
-        return env | {"KEYFALL_LUA": str(self.scripts)}
+        env["KEYFALL_PLANTED"] = ",".join(fault.name for fault in faults)
+        for fault in faults:
+            if fault.is_lua():
+                script = self.scripts / fault.path.removeprefix("lua/")
+                script.parent.mkdir(parents=True, exist_ok=True)
+                # Another fault may be in the same script.
+                text = script if script.exists() else ROOT / fault.path
+                script.write_text(fault.applied(text.read_text()))
+                env["KEYFALL_LUA"] = str(self.scripts)
+        return env
 
-    def first_failure(self, fault, binary, arguments, limit):
+    def first_failure(self, faults, binary, arguments, limit):
         """The first test that fails, or a text that begins with `(`; None if all pass."""
+        with contextlib.closing(self.failures(faults, binary, arguments, limit)) as failures:
+            return next(failures, None)
+
+    def failures(self, faults, binary, arguments, limit):
+        """Each test that fails, and at the end a text that begins with `(` if the run has another
+        fault than these."""
         program, folder = binary
         process = subprocess.Popen(
             [program, *arguments], cwd=folder,
-            env=self.environment(fault) | {"CARGO_MANIFEST_DIR": str(folder)},
+            env=self.environment(faults) | {"CARGO_MANIFEST_DIR": str(folder)},
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
             text=True, start_new_session=True,
         )
@@ -232,25 +249,33 @@ class Runner:
             start_new_session=True, stderr=subprocess.DEVNULL,
         )
         begun = time.monotonic()
-        failed = None
-        for line in process.stdout:
-            match = re.match(r"test (\S+)(?: - should panic)? \.\.\. FAILED", line)
-            if match:
-                failed = match[1]
-                break
-        if failed:
-            stop(process)
-        code = process.wait()
-        stop(timer)
-        if failed:
-            return failed
+        failed = False
+        try:
+            for line in process.stdout:
+                match = re.match(r"test (\S+)(?: - should panic)? \.\.\. FAILED", line)
+                if match:
+                    failed = True
+                    yield match[1]
+        finally:
+            # Nobody may want more failures.
+            if failed and process.poll() is None:
+                stop(process)
+            code = process.wait()
+            stop(timer)
         if time.monotonic() - begun >= limit:
-            return "(does not end)"
-        return f"(ends with {code})" if code else None
+            yield "(does not end)"
+        elif code and not failed:
+            yield f"(ends with {code})"
 
-    def fails(self, fault, binary, test):
-        arguments = [test, "--exact"] if not test.startswith("(") else []
-        return self.first_failure(fault, binary, arguments, 400) is not None
+    def explains(self, fault, binary, test):
+        """Whether this test fails because of this fault."""
+        if test.startswith("("):
+            return False
+        arguments = [test, "--exact"]
+        with_it, without = (
+            self.first_failure(faults, binary, arguments, 400) for faults in ([fault], [])
+        )
+        return with_it is not None and without is None
 
     def quick_suites(self, fault):
         """Name, binary and arguments of the runs that take seconds, the quickest first."""
@@ -269,12 +294,11 @@ class Runner:
         """The same of the runs that take minutes, for faults that the quick ones did not find."""
         yield "integration", self.integration, [THREADS, "--skip", "topology::"]
         yield "topology", self.integration, [THREADS, "topology::"]
-        yield "fault suite", self.chaos, []
 
     def learn_noise(self):
         """Notes the unit tests that fail without a fault."""
         for binary in self.units:
-            while failed := self.first_failure(None, binary, self.skipping(), LIMITS["unit"]):
+            while failed := self.first_failure([], binary, self.skipping(), LIMITS["unit"]):
                 if failed.startswith("("):
                     fail(f"The unit tests in {binary[0]} fail without a fault: {failed}")
                 print(f"  {failed} fails without a fault, and is left out")
@@ -283,26 +307,59 @@ class Runner:
     def skipping(self, more=()):
         return [word for test in [*self.noise, *more] for word in ("--skip", test)]
 
-    def find(self, fault, suites, before=0):
-        """The suite and the test that notice a fault, and the seconds until then. `before` are the
-        seconds that other suites have taken."""
-        begun = time.monotonic() - before
+    def find(self, fault):
+        """The quick suite and the test that notice a fault, and the seconds until then."""
+        begun = time.monotonic()
         noise = []
-        for suite, binary, arguments in suites:
+        for suite, binary, arguments in self.quick_suites(fault):
             while True:
-                skipped = self.skipping(noise) if suite != "fault suite" else []
-                failed = self.first_failure(fault, binary, [*arguments, *skipped], LIMITS[suite])
+                skipped = self.skipping(noise)
+                failed = self.first_failure([fault], binary, [*arguments, *skipped], LIMITS[suite])
                 if failed is None:
                     break
-                seconds = time.monotonic() - begun
-                if suite == "fault suite" or failed.startswith("("):
-                    return {"suite": suite, "test": failed, "seconds": round(seconds)}
-                again = self.fails(fault, binary, failed)
-                if again and not self.fails(None, binary, failed):
-                    return {"suite": suite, "test": failed, "seconds": round(seconds)}
+                if failed.startswith("(") or self.explains(fault, binary, failed):
+                    return result(suite, failed, time.monotonic() - begun)
                 noise.append(failed)
                 print(f"  {failed} failed, and not only because of the fault")
-        return {"suite": "", "test": "", "seconds": round(time.monotonic() - begun)}
+        return result("", "", time.monotonic() - begun)
+
+    def find_in_group(self, faults):
+        """Each fault of a group with its result, as soon as it is known."""
+        begun = time.monotonic()
+        left = list(faults)
+        for suite, binary, arguments in self.slow_suites():
+            found_some = True
+            while left and found_some:
+                found_some = False
+                failed = list(self.failures(left, binary, arguments, LIMITS[suite]))
+                print(f"  {suite}: {len(failed)} tests fail with {len(left)} faults", flush=True)
+                for test in failed:
+                    fault = next((f for f in left if self.explains(f, binary, test)), None)
+                    if fault:
+                        found_some = True
+                        left.remove(fault)
+                        yield fault, result(suite, test, time.monotonic() - begun)
+        for fault in self.judged(left):
+            left.remove(fault)
+            yield fault, result("fault suite", "", time.monotonic() - begun)
+        for fault in left:
+            yield fault, result("", "", time.monotonic() - begun)
+
+    def judged(self, faults):
+        """The faults that the fault suite notices: it is run with half of those with which it
+        fails."""
+        if not faults or not self.first_failure(faults, self.chaos, [], LIMITS["fault suite"]):
+            return []
+        if len(faults) == 1:
+            # A busy machine fails as well.
+            again = self.first_failure(faults, self.chaos, [], LIMITS["fault suite"])
+            return faults if again else []
+        middle = len(faults) // 2
+        return self.judged(faults[:middle]) + self.judged(faults[middle:])
+
+
+def result(suite, test, seconds):
+    return {"suite": suite, "test": test, "seconds": round(seconds)}
 
 
 def stop(process):
@@ -366,19 +423,23 @@ def main():
         if results.get(fault.name, {}).get("version") == fault.version()
     }
 
-    def search(faults, suites_of):
-        for number, fault in enumerate(faults, 1):
-            print(f"{number} of {len(faults)}: {fault.name}", flush=True)
-            before = known.get(fault.name, {}).get("seconds", 0)
-            result = runner.find(fault, suites_of(fault), before) | {"version": fault.version()}
-            print(f"  {result['suite'] or 'nobody'} {result['test']} {result['seconds']} s", flush=True)
-            known[fault.name] = results[fault.name] = result
-            RESULTS.write_text(json.dumps(results, indent=1))
+    def note(fault, found):
+        # A fault that went through the quick suites before has taken that long already.
+        found["seconds"] += known.get(fault.name, {}).get("seconds", 0)
+        print(f"  {fault.name}: {found['suite'] or 'nobody'} {found['test']} {found['seconds']} s",
+              flush=True)
+        known[fault.name] = results[fault.name] = found | {"version": fault.version()}
+        RESULTS.write_text(json.dumps(results, indent=1))
 
-    search([fault for fault in wanted if fault.name not in known], runner.quick_suites)
+    unknown = [fault for fault in wanted if fault.name not in known]
+    for number, fault in enumerate(unknown, 1):
+        print(f"{number} of {len(unknown)}: {fault.name}", flush=True)
+        note(fault, runner.find(fault))
     left = [fault for fault in wanted if not known[fault.name]["suite"]]
-    print(f"The slow suites look for {len(left)} of {len(wanted)} faults.")
-    search(left, lambda _: runner.slow_suites())
+    print(f"The slow suites look for {len(left)} of {len(wanted)} faults.", flush=True)
+    for start in range(0, len(left), TOGETHER):
+        for fault, found in runner.find_in_group(left[start:start + TOGETHER]):
+            note(fault, found)
     unnoticed = [fault.name for fault in wanted if not known[fault.name]["suite"]]
     if unnoticed:
         fail("Nobody noticed: " + ", ".join(unnoticed))
