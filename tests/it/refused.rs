@@ -327,7 +327,9 @@ async fn eviction_is_refused_or_causes_a_warning_by_its_policy() {
 
 #[tokio::test]
 async fn a_worker_without_any_route_is_refused() {
-    let site = Site::new("refused-empty").await;
+    // A fallback would be a route for the jobs of all tests on a shared server.
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "refused-empty").await;
     let error = refusal(site.worker(Router::new())).await;
     assert_eq!(error.kind(), ErrorKind::InvalidRoute);
     assert!(error.to_string().contains(".route("), "{error}");

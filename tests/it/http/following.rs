@@ -58,7 +58,11 @@ impl Lines {
             if line.get("alive").is_some() {
                 continue;
             }
-            let text = |field: &str| line["happened"][field].as_str().unwrap().to_owned();
+            let text = |field: &str| {
+                let text = line["happened"][field].as_str();
+                text.unwrap_or_else(|| panic!("no change of a job: {line}"))
+                    .to_owned()
+            };
             return (text("what"), text("key"));
         }
     }
