@@ -19,7 +19,8 @@ use crate::store::{
 
 /// A call on one job.
 pub(super) trait JobCall: BatchOperation<Answer: JobVerdict> + Clone {
-    /// Whether the call can store a job, so that its ledger tells whether the kind is listed.
+    /// Whether the call can store a job. The answer to such a call tells whether the kind is
+    /// listed.
     const STORES: bool = false;
 
     /// The name of the job.
@@ -264,8 +265,9 @@ fn in_time(key: &JobKey, until: Instant) -> Result<()> {
     ))
 }
 
-/// Implements [`JobCall`]. Each line tells the queue of the call and its job key; then whether it can
-/// create a job, if it can store one; and its target, if that is not always the live job.
+/// Implements [`JobCall`]. Each line names the queue and the job key of a call. The line of a call
+/// that can store a job also tells whether the call can create one. A line without a target stands
+/// for a call on the live job.
 macro_rules! job_calls {
     ($($call:ty: $queue:ident, $key:expr $(, stores, creates $creates:expr)?
         $(, target $target:expr)?;)*) => {$(

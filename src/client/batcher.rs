@@ -76,7 +76,7 @@ struct QueuedItem<Op: BatchOperation> {
 enum ReplySender<A> {
     /// A caller that waits for it.
     Awaited(oneshot::Sender<Result<A>>),
-    /// A callback that the caller left behind.
+    /// A callback: the caller does not wait.
     #[cfg(feature = "worker")]
     Posted(Box<dyn FnOnce(Result<A>) + Send>),
 }

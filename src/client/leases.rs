@@ -120,8 +120,8 @@ impl Client {
 }
 
 impl Client {
-    /// Frees the room of a route for a job that this worker handed over and that nobody is known to
-    /// hold now. The lease stands until it lapses.
+    /// Frees the place of a handed-over job in the limit of its route, because no consumer is known
+    /// to hold the job. The lease stays until it lapses.
     pub(crate) fn let_go(&self, lease: &Lease) {
         self.lease_subscribers()
             .tell(&LeaseEvent::Ended(lease.clone()));

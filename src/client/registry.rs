@@ -191,9 +191,9 @@ async fn clear_away(shared: Weak<ClientInner>) {
 
 impl Client {
     /// The shards of the kind of a call. A call that can create a job registers the kind first. Any
-    /// other call gets `None` for a kind that has no job to be found: it must not be sent, since
-    /// the ledger would have to remember it, because the original can arrive after its repeat, and
-    /// unused names would fill Redis.
+    /// other call gets `None` for a kind without jobs, and must not be sent: its original could
+    /// arrive after its repeat, so the ledger would have to remember the call, and unused names
+    /// would fill Redis.
     pub(super) async fn kind_shards_for(
         &self,
         kind: &str,

@@ -193,7 +193,7 @@ impl JobView {
         self.record.header.error.as_deref()
     }
 
-    /// The reason with which its last run [put it off](crate::Outcome::SnoozeBecause); `None`
+    /// The reason for which its last run [put the job off](crate::Outcome::SnoozeBecause); `None`
     /// unless the job waits because of that.
     #[cfg(feature = "worker")]
     pub fn put_off(&self) -> Option<&str> {

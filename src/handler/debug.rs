@@ -2,11 +2,11 @@
 
 /// Explains why the compiler does not take a function for a handler.
 ///
-/// Where a function is no `Handler`, the compiler points at `.route(…)` and cannot say why.
-/// With this attribute above the function, the error stands where the fault is: at the
-/// argument that cannot be made from a job, at the return type that does not say how a job ends,
-/// at an `async` that is missing, at a ninth argument, or at a future that is not `Send`.
-/// The function itself stays as it is, and nothing is added to the program.
+/// If a function is no `Handler`, the compiler points at `.route(…)` and gives no reason. With this
+/// attribute above the function, the error points at the cause: at the argument that cannot be made
+/// from a job, at the return type that does not say how a job ends, at an `async` that is missing,
+/// at a ninth argument, or at a future that is not `Send`. The attribute changes neither the
+/// function nor the program.
 ///
 /// ```
 /// use keyfall::{Json, Outcome};
@@ -28,8 +28,8 @@
 /// # State
 ///
 /// The state of the router is taken to be the `T` of an argument `State<T>`, and `()` if there is
-/// none. Where that is not so, because `T` is only a part of the state or because an extractor
-/// of your own needs it, name it:
+/// none. Name the state if it is another type, because `T` is only a part of it or because an
+/// extractor of your own needs it:
 ///
 /// ```
 /// use keyfall::{FromRef, State};

@@ -110,10 +110,10 @@ where
             .with(|options| options.retry = Some(policy))
     }
 
-    /// Limits the time of one run; longer than zero. When it is over, the run's [`CancelSignal`] is
-    /// raised; a handler that does not end within a moment (at most a second) is dropped, and the
-    /// run has failed. A job that was scheduled with a timeout of its own keeps that timeout.
-    /// Defaults to the [worker's](crate::Worker::timeout).
+    /// Limits the time of one run; longer than zero. When that time is over, the run's
+    /// [`CancelSignal`] is raised; a handler that does not end within a moment (at most a second)
+    /// is dropped, and the run has failed. A job that was scheduled with a timeout of its own keeps
+    /// that timeout. Defaults to the [worker's](crate::Worker::timeout).
     fn timeout(self, timeout: Duration) -> Route<S> {
         self.into_route()
             .with(|options| options.timeout = Some(timeout))
@@ -152,20 +152,20 @@ where
             .with(|options| options.lease = Some(lease))
     }
 
-    /// Sets how late a job of this route may start before the hook
-    /// [`Worker::on_late`](crate::Worker::on_late) is called, which also says how lateness is
+    /// Sets how late a job of this route may start before the hook for late starts is called.
+    /// [`Worker::on_late`](crate::Worker::on_late) sets that hook, and describes how lateness is
     /// counted. Defaults to the [worker's](crate::Worker::late_after).
     fn late_after(self, limit: Duration) -> Route<S> {
         self.into_route()
             .with(|options| options.late_after = Some(limit))
     }
 
-    /// Sets how far the end of each run must get before its slot is free for another job: `1` means
-    /// on one replica. If a fail-over loses the end in that time, the worker sends it again, and
-    /// the job does not run twice for that reason. A level that is not reached in time does not
-    /// hold up the worker any longer. Jobs that were handed over are settled by their new holder,
-    /// who [chooses the level](crate::SettleLease::durable). Defaults to the memory of the primary
-    /// alone.
+    /// Sets the durability that the settlement of each run must reach before its slot is free for
+    /// another job: `1` means one replica. If a fail-over loses the settlement meanwhile, the
+    /// worker sends it again, and the job does not run twice for that reason. If the durability is
+    /// not reached in time, the worker frees the slot and goes on. The holder of a job that was
+    /// handed over settles it, and [chooses its durability](crate::SettleLease::durable). Defaults
+    /// to the memory of the primary alone.
     ///
     /// ```
     /// use keyfall::{Durable, Handler, Router};

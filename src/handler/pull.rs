@@ -22,7 +22,7 @@ use crate::prefix::Prefix;
 use crate::settings::LEASES;
 
 /// How long a request that has got a job waits for claims that are still under way, so that it
-/// returns their jobs together.
+/// returns their jobs, too.
 const TOGETHER: Duration = Duration::from_millis(5);
 
 /// How long a request without a job, whose time is up, waits for claims that are under way for it.
@@ -31,11 +31,10 @@ const LAST_CLAIMS: Duration = Duration::from_secs(1);
 
 /// Hands the jobs of its routes to consumers that [pull](Self::pull) them.
 ///
-/// It is a route's handler like any other, except for the way of the job: a job is claimed only
-/// when a consumer waits for it, and goes to that consumer with its [`Lease`]. From then on the
-/// consumer owns it: it [settles](crate::Client::settle) the job, and
-/// [extends](crate::Client::extend) the lease if it needs longer. A lease that lapses delivers the
-/// job again.
+/// `Pull` is the handler of a route. A job of that route is claimed only when a consumer waits for
+/// it, and goes to that consumer with its [`Lease`]. From then on the consumer owns the job: it
+/// [settles](crate::Client::settle) the job, and [extends](crate::Client::extend) the lease if it
+/// needs longer. A lease that lapses delivers the job again.
 ///
 /// Clones share the waiting consumers. Layers and timeouts of the route have no effect.
 ///

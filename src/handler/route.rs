@@ -59,7 +59,7 @@ pub(crate) struct RouteOptions {
     pub(crate) rate: Option<Rate>,
     /// The lateness at which a start is reported.
     pub(crate) late_after: Option<Duration>,
-    /// How far the ends of its runs must get before their slots are free.
+    /// The durability that the settlement of a run must reach before its slot is free.
     pub(crate) durable: Option<Durable>,
     /// The queue of consumers that pull the jobs of this route.
     pub(crate) pull: Option<Pull>,
@@ -69,9 +69,9 @@ pub(crate) struct RouteOptions {
     pub(crate) fault: Option<String>,
     /// The background task of the handler.
     pub(crate) route_task: Option<RouteTask>,
-    /// The circuit breakers of the target that the handler is.
+    /// The circuit breakers of the handler, if it is a target that has some.
     pub(crate) breakers: Option<Arc<dyn Breakers>>,
-    /// Set if plain keys become jobs of this route: the meaning of a missing key.
+    /// The meaning of a missing key; `None` if plain keys do not become jobs of this route.
     pub(crate) adopts: Option<MissingKey>,
     /// The largest value of an adopted plain key, in bytes.
     pub(crate) payload_limit: Option<usize>,

@@ -16,8 +16,8 @@ use crate::settings::WorkerSettings;
 use crate::source::Source;
 
 /// Builds a job for tests; made by [`Job::sample`]. Unless the methods change it, the job is
-/// attempt 1 of 10, scheduled and due now, with an empty payload, no headers, and the timeout of a
-/// worker by default.
+/// attempt 1 of 10, scheduled and due now, with an empty payload, no headers, and the default
+/// timeout of a worker.
 ///
 /// ```
 /// use keyfall::{Job, Json, Outcome, Router};
@@ -105,7 +105,7 @@ impl SampleJob {
         self.with(|job| job.limit = limit)
     }
 
-    /// Adds a header, or replaces the one of this name.
+    /// Adds a header, or replaces the header of this name.
     pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.with(|job| {
             job.headers.insert(name, value);

@@ -174,7 +174,7 @@ impl<'de> SeqAccess<'de> for Items<'de> {
     }
 }
 
-/// Map access: the segments still to come, and the one whose name has been read and whose value has
+/// Map access: the segments still to come, and the segment whose name was read and whose value was
 /// not.
 struct SegmentMap<'a>(
     std::vec::IntoIter<SegmentValue<'a>>,

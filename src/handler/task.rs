@@ -13,8 +13,8 @@ use crate::client::Client;
 use crate::key::JobKey;
 use crate::retry::RetryPolicy;
 
-/// A task that each worker with a route runs beside its handlers, for as long as it has the route.
-/// Several workers run it at the same time. The future never ends by itself; the worker drops it.
+/// A task of a route, which each worker with that route runs beside its handlers. Several workers
+/// run it at the same time. The future never ends by itself; the worker drops it.
 #[derive(Clone)]
 pub(crate) struct RouteTask(Arc<dyn Fn(RouteTaskContext) -> BoxFuture<'static, ()> + Send + Sync>);
 

@@ -79,14 +79,14 @@ impl DeadJob {
         self.0.header.attempts
     }
 
-    /// When the last run of the job was due; for a job that never ran, when its first run was.
+    /// The due time of the last run; for a job that never ran, the due time of its first run.
     pub fn due(&self) -> SystemTime {
         self.0.due.to_system()
     }
 
-    /// How long after [`due`](Self::due) the last run started, by the clock of Redis.
+    /// The time from [`due`](Self::due) to the start of the last run, by the clock of Redis.
     ///
-    /// `None` where this process does not know: the job never ran, or it was handed over and a
+    /// `None` if this process does not know it: the job never ran, or it was handed over and a
     /// consumer ran it.
     pub fn lag(&self) -> Option<Duration> {
         self.0.lag

@@ -41,7 +41,8 @@ pub(crate) struct Start<'a> {
 }
 
 impl LateJob {
-    /// `untold` is the number of late starts since the last call of the hook that had no call.
+    /// `untold` is the number of late starts since the last call of the hook for which it was not
+    /// called.
     pub(super) fn new(start: Start<'_>, untold: u64, instance: Arc<str>) -> Self {
         LateJob {
             job: start.job.clone(),
@@ -72,8 +73,8 @@ impl LateJob {
         self.limit
     }
 
-    /// How many other jobs of this worker started late since the last call of the hook, and had no
-    /// call, because 256 calls were already running.
+    /// The number of jobs of this worker that started late since the last call of the hook without
+    /// a call of their own, because 256 calls were already running.
     pub fn untold(&self) -> u64 {
         self.untold
     }

@@ -40,16 +40,16 @@ pub(crate) struct RouteEntry {
     pub(crate) lease: Option<Duration>,
     pub(crate) rate: Option<Rate>,
     pub(crate) late_after: Option<Duration>,
-    /// How far the ends of its runs must get before their slots are free.
+    /// The durability that the settlement of a run must reach before its slot is free.
     pub(crate) durable: Option<Durable>,
     /// The queue of consumers that pull its jobs; then the handler is not called.
     pub(crate) pull: Option<Pull>,
     /// Whether its runs end with [`Outcome::HandedOver`](crate::Outcome::HandedOver).
     pub(crate) hands_over: bool,
     pub(crate) route_task: Option<RouteTask>,
-    /// The circuit breakers of the target that the handler is.
+    /// The circuit breakers of the handler, if it is a target that has some.
     pub(crate) breakers: Option<Arc<dyn Breakers>>,
-    /// Set if plain keys become jobs of it: the meaning of a missing key.
+    /// The meaning of a missing key; `None` if plain keys do not become jobs of this route.
     pub(crate) adopts: Option<MissingKey>,
     /// The largest value of an adopted plain key, in bytes.
     pub(crate) payload_limit: Option<usize>,

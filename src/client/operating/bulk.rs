@@ -25,9 +25,9 @@ use crate::time::UnixMs;
 ///
 /// It reads the jobs in pages of some hundred, each a call of its own, and ends with the last job
 /// that was there at the beginning. A job that changes its state meanwhile may be missed; a cancel
-/// may miss a job whose whole run falls into the call and that is then retried. To reach all jobs,
-/// [pause](Selection::pause) first. If the call is dropped or fails on the way, the changes so far
-/// stay, and the call can be repeated.
+/// may miss a job whose run begins and ends during the call, and which is then retried. To reach
+/// all jobs, [pause](Selection::pause) first. If the call is dropped or fails on the way, the
+/// changes so far stay, and the call can be repeated.
 ///
 /// # Errors
 /// When it is awaited: if the prefix or the time is not valid, Redis does not answer in time, it
@@ -56,10 +56,10 @@ pub struct BulkReport {
     pub matched: u64,
     /// Jobs or dead letters that were changed.
     pub done: u64,
-    /// Running jobs that were told to stop; only a cancel has them.
+    /// Running jobs that were told to stop; only a cancel counts any.
     pub running: u64,
-    /// Jobs that were left: they had changed their state, or are damaged. For a requeue: dead
-    /// letters whose key has a live job.
+    /// Jobs that were left unchanged: they had changed their state, or are damaged. For a requeue:
+    /// dead letters whose key has a live job.
     pub skipped: u64,
     /// The shards that the call did not reach, because one of several servers was away. If a server
     /// went away during the call, some of its jobs may count as matched only: it is unknown whether

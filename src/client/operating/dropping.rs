@@ -47,7 +47,7 @@ impl Client {
     pub async fn drop_kind(&self, kind: &str) -> Result<Dropped> {
         let (kind, store) = (Kind::parse(kind)?, self.store());
         let mut until = self.deadline();
-        // Each of the servers has a list of kinds.
+        // Each server has a list of kinds, and the kind must leave all of them.
         if let Some(Away { error, .. }) = store.kinds_seen(until).await?.1.pop() {
             return Err(error);
         }
@@ -130,7 +130,7 @@ impl Client {
             let place = |layout: Layout| layout.place(shard);
             let raze = async |place: ShardRef| store.ledger(kind, place).raze(until).await;
             match raze(place(layout)).await? {
-                // The ledger was given up before, and knows no layout since.
+                // An earlier reshard gave this ledger up, and no later layout has reached it.
                 Razed::Stale(older) if !older.follows(layout) => raze(place(older)).await,
                 razed => Ok(razed),
             }

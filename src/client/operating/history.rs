@@ -166,7 +166,7 @@ impl What {
         })
     }
 
-    /// The change that a history calls so.
+    /// The change for a word of a history; [`What::Unknown`] for an unknown word.
     fn of(word: &str) -> Self {
         What::known(word).unwrap_or(What::Unknown)
     }
@@ -271,10 +271,9 @@ impl<'a> Selection<'a> {
     /// the history is deleted and nothing more is written. Returns the kinds.
     ///
     /// The setting applies to kinds that exist; a kind that is used for the first time later gets
-    /// the default. An entry covers one transition, with all jobs that one call made it with, in at
-    /// most about a kibibyte. A prefix that extends into the id is refused. If one of several
-    /// servers is away, the call changes the other servers and fails: repeat it when the server is
-    /// back.
+    /// the default. One entry tells one transition of all jobs that one call changed, in at most
+    /// about a kibibyte. A prefix that extends into the id is refused. If one of several servers is
+    /// away, the call changes the other servers and fails: repeat it when the server is back.
     ///
     /// # Errors
     /// When it is awaited: if the prefix is not valid or extends into the id, `entries` is above

@@ -111,9 +111,10 @@ impl Client {
         })
     }
 
-    /// Makes instances call a host of [callbacks](crate::target::http) again that they avoid
-    /// because it is down. `host` is the name in [`Instance::open_breakers`]: with a port, unless
-    /// that is the port of the scheme. Returns the number of live instances that avoid the host.
+    /// Makes all live instances call a host of [callbacks](crate::target::http) again, although
+    /// they found it down and avoid it. `host` is the name in [`Instance::open_breakers`]: with a
+    /// port, unless that is the port of the scheme. Returns the number of live instances that avoid
+    /// the host.
     ///
     /// Jobs that were postponed meanwhile start at their new due time, or when they are
     /// [fired](Self::fire_now). An instance that misses the message tries the host when its own
@@ -168,7 +169,8 @@ impl Client {
             let shards = self.kind_shards_to_look(kind.as_str())?;
             Ok(shards.all().map(|it| it.ledger.clone()).collect())
         });
-        // Made when they are needed: with thousands of kinds, all of them would take much memory.
+        // Each ledger is made when it is needed: the ledgers of thousands of kinds would take much
+        // memory.
         let mut ledgers = shards.flat_map(|shards: Result<Vec<_>>| match shards {
             Ok(shards) => shards.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error)],

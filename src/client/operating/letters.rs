@@ -61,9 +61,9 @@ impl Client {
             .collect()
     }
 
-    /// Makes the latest dead letter of a job pending again, with all its attempts ahead. Payload,
-    /// headers, policy, story and the time of its first schedule stay. The job is due now, unless
-    /// [`after`](Requeue::after) or [`at`](Requeue::at) set another time.
+    /// Makes the latest dead letter of a job pending again, with its attempts counted anew.
+    /// Payload, headers, policy, story and the time of its first schedule stay. The job is due now,
+    /// unless [`after`](Requeue::after) or [`at`](Requeue::at) set another time.
     ///
     /// A repeat after an error of unknown outcome takes the letter that is the latest by then,
     /// which may be an older one. To make repeats safe, give the number of the letter with

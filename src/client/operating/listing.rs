@@ -216,7 +216,8 @@ async fn list_all(
     let ledgers = kind_shards.all().map(|shard_client| &*shard_client.ledger);
     let ledgers: Vec<&Ledger> = ledgers.filter(|ledger| !view.misses(ledger)).collect();
     let one = Sought {
-        // The last part of a shard's answer is read again, unless it belongs to this share.
+        // With several shards, each is asked for twice its share of the page: the next page reads
+        // the rest of its answer again.
         limit: match ledgers.len() {
             1 => sought.limit,
             many => (2 * sought.limit / many.max(1)).clamp(8.min(sought.limit), sought.limit),

@@ -1,5 +1,5 @@
-//! Repair of torn ledgers on a cluster: a slot that was interrupted on its way between two nodes
-//! leaves a part of its ledgers on each.
+//! Repair of torn ledgers on a cluster: an interrupted move of a slot leaves a part of its ledgers
+//! on each of two nodes.
 
 use std::future::IntoFuture;
 use std::pin::Pin;
@@ -131,7 +131,7 @@ impl MendSlots {
     }
 
     /// Gives up the missing parts of this ledger, `app:module:biz/shard`, if no node has them: for
-    /// a ledger whose node is lost for good. [`audit`](Client::audit) tells the loss.
+    /// a ledger whose node is lost for good. [`audit`](Client::audit) reports the loss.
     pub fn give_up(mut self, ledger: impl Into<String>) -> Self {
         self.given_up.push(ledger.into());
         self

@@ -202,8 +202,9 @@ impl<'a> Reshard<'a> {
                     cursor = next;
                 }
             }
-            // After the scan: it could not see a job that another client had taken out before and
-            // failed to put elsewhere. From now on nothing is left to be taken out.
+            // After the scan, which does not see a job that another client took out of this shard
+            // and failed to put into its new one. From now on this shard has no job that a client
+            // could take out.
             while !ledger.push_on(layout, self.client.deadline()).await? {
                 self.catch_up(kind, layout).await?;
             }
@@ -212,8 +213,8 @@ impl<'a> Reshard<'a> {
         Ok(())
     }
 
-    /// A ledger has another layout: an older one after a rollback of its server, or a newer one by
-    /// another client.
+    /// Deals with a ledger that has another layout: an older one after a rollback of its server, or
+    /// a newer one by another client.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the layout has changed.
@@ -275,8 +276,8 @@ impl<'a> Reshard<'a> {
         self.tell(kind, settled).await
     }
 
-    /// A hint: a client that misses it learns the layout when a ledger refuses a call, or within a
-    /// minute.
+    /// Tells all clients the layout. This is a hint: a client that misses it learns the layout when
+    /// a ledger refuses a call, or within a minute.
     async fn tell(&mut self, kind: &Kind, layout: Layout) -> Result<()> {
         let message = format!("layout {kind} {layout}");
         let until = self.client.deadline();

@@ -11,15 +11,15 @@ use crate::settings::SILENCE;
 use crate::store::{Alive, PlainKey};
 use crate::time::UnixMs;
 
-/// The most by which the record of a job and its history may differ in the time of the same step: a
-/// script can take a while on a busy machine.
+/// The largest difference between the times that the record and the history of a job give for the
+/// same step: a script can take a while on a busy machine.
 const SAME: Duration = Duration::from_millis(100);
 
-/// The most by which the expiry of a key and the due time of its job may differ: they are read one
-/// after the other.
+/// The largest difference between the expiry of a key and the due time of its job that is not
+/// reported: the two are read one after the other.
 const OTHER_TIME: Duration = Duration::from_secs(2);
 
-/// The most reads of a job and its history until both are of one time.
+/// The most reads of a job and its history in search of a state in which they agree.
 const READS: usize = 4;
 
 /// The history and the state of a job; from [`Client::story`].
@@ -74,7 +74,7 @@ pub enum Wait {
     },
     /// No live instance has a route for the job.
     Unrouted,
-    /// All instances with a route for the job have no room for another one.
+    /// No instance with a route for the job has room for another one.
     Saturated {
         /// The number of these instances.
         instances: usize,

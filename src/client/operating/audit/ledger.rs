@@ -87,7 +87,8 @@ impl<'a> Auditor<'a> {
                 self.see_to_numbers(&tally).await?;
             }
         }
-        // The repair removed a wrong entry from a name, and with it the way to the right letters.
+        // The repair removed a wrong entry of a name. The letters of that name cannot be found by
+        // it until another scan enters them.
         let is_cut = |it: &Flawed| it.repaired && it.flaw == Flaw::LetterMisfiled;
         if self.flawed.iter().any(is_cut) {
             self.seen.clear();

@@ -25,15 +25,16 @@ const READ: usize = 512;
 /// The number of histories in one read, each with one entry at least.
 const STREAMS: usize = READ;
 
-/// The most entries that a tail begins with, and the most that are searched for them.
+/// The most past changes that a tail begins with, and the most entries of one history that it
+/// searches for them.
 const MOST_LAST: usize = 1000;
 
 /// Follows the histories of kinds; from [`Client::tail`](crate::Client::tail).
 ///
 /// A kind that is used for the first time is followed from its beginning.
 ///
-/// A tail holds no more than 512 entries, each with about a kibibyte of jobs at the most, and the
-/// changes of one of them. It reads on when they have been taken.
+/// A tail holds at most 512 entries of about a kibibyte each, and the changes that one further
+/// entry tells. It reads on when the caller has taken them.
 pub struct Tail {
     store: Arc<Store>,
     call_timeout: Duration,
@@ -48,7 +49,7 @@ pub struct Tail {
     looked: Instant,
     /// The number of the next read; reads take turns on groups of histories.
     turn: usize,
-    /// The histories of which the last read brought as much as it could: they have more.
+    /// Histories that filled their share of the last read: they have more entries.
     full: BTreeSet<HistoryStream>,
     /// The servers that are away and were reported.
     away: BTreeSet<String>,
@@ -117,8 +118,8 @@ impl Tail {
         self
     }
 
-    /// Notes where the histories end: what happens after this call is told.
-    /// [`next`](Self::next) does so at first, if nobody has.
+    /// Notes the ends of the histories: the tail delivers the changes after this call. The first
+    /// [`next`](Self::next) does so itself if `begin` was not called.
     ///
     /// # Errors
     /// If Redis does not answer in time, or this user may not read the histories.
@@ -156,8 +157,8 @@ impl Tail {
         }
     }
 
-    /// Reads one group of histories, or those that have more, or the list of kinds if that is too
-    /// old.
+    /// Reads one group of histories, or the histories that have more entries, or the list of kinds
+    /// if its last read is too old.
     async fn read(&mut self) -> Result<()> {
         let Some(behind) = &self.behind else {
             return self.note_ends().await;
@@ -171,8 +172,8 @@ impl Tail {
             self.looked = Instant::now();
             return Ok(());
         }
-        // One busy history among many has a small share of each read. Those that have more are read
-        // every other time, so that they hold up no other.
+        // One busy history among many has a small share of each read. The histories that have more
+        // entries are read every other time, so that they hold up no other history.
         let full = std::mem::take(&mut self.full);
         let is_turn = full.is_empty();
         let all: Vec<(&HistoryStream, &str)> = behind
@@ -193,7 +194,7 @@ impl Tail {
         let page = page_of(part.len());
         let read = self.store.read_histories(part, page, wait, self.deadline());
         let added = read.await?;
-        // Where nothing was read before, nothing can have been missed.
+        // A history of which nothing was read before has no missed entries.
         let looks = { added.iter() }.filter(|one| part[one.place].1 != "0-0");
         let looks = looks.map(async |one| {
             let (stream, entry) = part[one.place];
@@ -230,7 +231,8 @@ impl Tail {
             };
             before.extend(told);
             behind.insert(stream, last);
-            // A change that is not among the last of these is not among the last of all.
+            // Of the changes so far only the last `self.last` can be among the last of all
+            // histories.
             before.sort_by_key(|one| one.at);
             let over = before.len().saturating_sub(self.last);
             before.drain(..over);
@@ -345,7 +347,7 @@ impl Tail {
     }
 }
 
-/// The number of entries of each history in one read of so many.
+/// The number of entries of each history in one read of this many histories.
 fn page_of(streams: usize) -> usize {
     READ / streams
 }

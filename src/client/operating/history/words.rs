@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::{Happening, What};
 use crate::source::Source;
 
-/// Changes to plain keys: the words of `lua/lib/history.lua`, and plain ones.
+/// Changes to plain keys: the word in `lua/lib/history.lua`, and its wording for people.
 const DONE_TO_KEYS: [(&str, &str); 6] = [
     ("key set", "its key was set"),
     ("key time", "its key was given another time"),
