@@ -24,8 +24,8 @@
 //! process is killed. Only a directory that you choose with [`Options::keep`] stays.
 //!
 //! A small shell process guards each server. It reads from a pipe that the kernel closes when this
-//! process ends, in whatever way; then it kills the server and removes the directory. On drop that
-//! is done when `drop` returns; otherwise within some milliseconds.
+//! process ends, in whatever way; then it kills the server and removes the directory. On drop, both
+//! are done when `drop` returns; otherwise within some milliseconds.
 
 mod binary;
 mod guard;
@@ -72,7 +72,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 /// The pause between two tries while a server starts or ends.
 const POLL: Duration = Duration::from_millis(2);
 
-/// The pause between two looks whether a server has ended by itself.
+/// The pause between two checks whether a server has ended by itself.
 const WATCH: Duration = Duration::from_millis(200);
 
 /// How many lines of the server's log an error quotes.
@@ -373,7 +373,8 @@ impl Embedded {
         Ok(())
     }
 
-    /// The exit status of the server, once, if it has ended; then the guard is told.
+    /// The exit status of a server that has ended, once; `None` before and after. Tells the guard
+    /// of the end.
     fn ended(&mut self) -> Result<Option<ExitStatus>> {
         let Some(server) = &mut self.server else {
             return Ok(None);

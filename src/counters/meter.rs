@@ -1,8 +1,7 @@
 //! The meter of a ledger, and the counters of the process, with the feature `metrics`.
 //!
 //! Handles of the recorder are kept between uses, since a look-up by name and labels costs more
-//! than an increment. A handle that was idle is asked for anew, for the recorder may have forgotten
-//! it.
+//! than an increment. An idle handle is fetched again, because the recorder may have forgotten it.
 
 use std::sync::Mutex;
 #[cfg(feature = "worker")]
@@ -203,7 +202,7 @@ fn place_of(outcome: &str, known: &[&str]) -> Option<usize> {
     place
 }
 
-/// Counts an event of Redis: a key expired that is a job with a route in this process.
+/// Counts an `expired` event whose key is the name of a job with a route in this process.
 #[cfg(feature = "worker")]
 pub(crate) fn event_is_heard() {
     static HEARD: OnceLock<Counter> = OnceLock::new();
@@ -211,7 +210,7 @@ pub(crate) fn event_is_heard() {
     HEARD.get_or_init(counter).increment(1);
 }
 
-/// Counts an event of Redis: a key expired that is no job with a route in this process.
+/// Counts an `expired` event whose key is not the name of a job with a route in this process.
 #[cfg(feature = "worker")]
 pub(crate) fn event_is_foreign() {
     static FOREIGN: OnceLock<Counter> = OnceLock::new();

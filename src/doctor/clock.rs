@@ -12,10 +12,10 @@ const OFF: Duration = Duration::from_millis(500);
 /// From this difference of two clocks on, the finding is an error.
 const FAR_OFF: Duration = Duration::from_secs(60);
 
-/// From this round trip on, the finding is a warning: the pacer waits so long before it hands over
-/// a job that no event announced.
+/// From this round trip on, the finding is a warning: the pacer waits this long before it hands
+/// over a job that no event announced.
 const SLOW: Duration = Duration::from_millis(20);
-/// From this round trip on, the finding is an error: a job may be overdue for so long before the
+/// From this round trip on, the finding is an error: a job may be overdue for this long before the
 /// reconciler looks for it.
 const TOO_SLOW: Duration = Duration::from_millis(200);
 
@@ -69,8 +69,9 @@ fn round_trip(tick: &ClockReading) -> Finding {
     }
 }
 
-/// The finding about the least difference of the two clocks. The unknown time of Redis' answer
-/// within the round trip is taken in its favour.
+/// The finding about the difference between the clock of Redis and the clock of this machine. Redis
+/// reads its clock at an unknown moment of the round trip; the finding gives the smallest possible
+/// difference.
 fn offset(tick: &ClockReading) -> Finding {
     let server: SystemTime = UnixMs(tick.server.0 / 1000).to_system();
     let half = tick.took / 2;
@@ -98,7 +99,7 @@ mod tests {
     use crate::doctor::Severity;
     use crate::time::UnixUs;
 
-    /// A server whose clock is ahead by so much.
+    /// A server whose clock is `ahead` of ours, with a round trip that `took` this long.
     fn clock(address: &str, ahead: Duration, took: Duration) -> ServerClock {
         let asked = SystemTime::now();
         let server = asked + ahead + took / 2;

@@ -27,7 +27,7 @@ pub enum Severity {
 
 /// The result of one check.
 ///
-/// Its `Display` is one line: severity, id, what was found, what is expected, and the remedy.
+/// Its `Display` is one line: severity, id, the facts, the expected state, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -65,7 +65,7 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One line: severity, id, what was found, what is expected, and the remedy.
+/// One line: severity, id, the facts, the expected state, and the remedy.
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Finding {

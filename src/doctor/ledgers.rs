@@ -126,7 +126,7 @@ async fn last_used(client: &Client, kind: &Kind, layout: Layout) -> Option<UnixM
     last
 }
 
-/// Separates errors: one that means that Redis does not answer ends the run; a refusal or damage is
+/// Separates errors: the error of a Redis that does not answer ends the run; a refusal or damage is
 /// an unseen fact, with the error as its reason.
 pub(super) fn unseen<T>(error: Error) -> Result<Observed<T>> {
     match error.kind() {
@@ -399,7 +399,7 @@ mod tests {
     use super::*;
     use crate::doctor::Severity;
 
-    /// One kind, whose largest shard has so many jobs.
+    /// One kind, whose largest shard has this many jobs.
     fn with(shards: &str, jobs: u64) -> Ledgers {
         let sample = LedgerSample {
             jobs,

@@ -77,8 +77,8 @@ async fn tried(
 ///
 /// - to schedule: an error if a command is refused;
 /// - to run jobs: an error as well, except for a user that is clearly only a producer;
-/// - to adopt keys: an error if live workers adopt keys and this user seems to be one of them, and
-///   otherwise information;
+/// - to adopt keys: an error if live workers adopt keys and this user seems to be meant to do so,
+///   and otherwise information;
 /// - to look, for operators: information.
 ///
 /// `adopted` has the glob patterns of the keys that live workers adopt.
@@ -144,8 +144,8 @@ pub(super) async fn look(
     Ok(())
 }
 
-/// Whether the refusals look like a user who is not meant to adopt keys: one that may subscribe to
-/// no key, read none, and search for none.
+/// Whether the refusals look like a user who is not meant to adopt keys: a user who may neither
+/// subscribe to keys nor read nor search them.
 fn adopts_nothing(adopted: &[String], refused: &[Refused]) -> bool {
     let lacks = |command: &str| refused.iter().filter(|it| it.command == command).count();
     lacks("PSUBSCRIBE") >= adopted.len() && lacks("GET") >= adopted.len() && lacks("SCAN") > 0

@@ -12,8 +12,7 @@ const KEEPALIVE: u64 = 300;
 
 /// Adds the findings of this file. Errors are an old version, a server that loads its data, a
 /// replica and an unknown schema, since no client can work with them. A `timeout` other than 0 and
-/// a `tcp-keepalive` outside of 1 to [`KEEPALIVE`] are warnings; `hz` other than 10 is an
-/// information.
+/// a `tcp-keepalive` outside of 1 to [`KEEPALIVE`] are warnings; `hz` other than 10 is information.
 pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>) {
     found.push(version(info));
     found.push(if info.text("loading") == "1" {

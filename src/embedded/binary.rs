@@ -13,7 +13,7 @@ pub(super) const VARIABLE: &str = "KEYFALL_REDIS_BIN";
 /// The names that are searched in `PATH`, in this order.
 const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// The end of the error without a server: how to install one on common systems.
+/// The last part of the error for a missing binary: how to install a server on common systems.
 const REMEDY: &str = "\
 Install one:
   Debian, Ubuntu   sudo apt-get install redis-server

@@ -36,7 +36,7 @@ pub(super) struct Document<'a> {
     fence: u64,
     headers: BTreeMap<&'a str, &'a str>,
     idempotency_key: String,
-    /// The text by which a consumer acknowledges the job, where it is to do so.
+    /// The text by which a consumer acknowledges the job; `None` if consumers do not acknowledge.
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<String>,
 }

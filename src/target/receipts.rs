@@ -21,7 +21,8 @@ use crate::outcome::Outcome;
 const MOST: usize = 1000;
 
 /// How long a receipt is left to the worker that wrote the job, because that worker counts its
-/// unfinished jobs. After this time it is presumed gone, and any other worker settles the job.
+/// unfinished jobs. After this time the writer is presumed gone, and any other worker settles the
+/// job.
 const STRANGERS: Duration = Duration::from_secs(2);
 
 /// The task that settles the receipts in `<list>:done`. A receipt is removed after its job is

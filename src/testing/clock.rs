@@ -8,7 +8,7 @@ use crate::clock::Clock;
 /// 2030-01-01, 00:00 UTC, in seconds since the Unix epoch.
 const START: u64 = 1_893_456_000;
 
-/// A clock that moves only when the test moves it. Clones are one clock.
+/// A clock that moves only when the test moves it. Clones show and move the same time.
 ///
 /// ```
 /// use keyfall::testing::ManualClock;

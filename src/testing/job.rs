@@ -159,7 +159,7 @@ impl Schedule<'_> {
         self.after(due.duration_since(now).unwrap_or_default())
     }
 
-    /// Adds a header, or replaces the one of this name. Unlike a client, it does not check the
+    /// Adds a header, or replaces the header of this name. Unlike a client, it does not check the
     /// limits.
     pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.job.headers.insert(name, value);

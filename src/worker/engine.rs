@@ -154,7 +154,7 @@ impl Engine {
         let served_ledgers = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
         let inbox = Arc::new(ClaimInbox::default());
         let alarm = PreciseTimer::new().map_err(cannot_start)?;
-        // From here on nothing fails, and the limits can be set to those of these routes.
+        // From here on nothing fails, and the limits can be set to the limits of these routes.
         let slots = Slots::new(&plan.limits, &routes);
         let (shortest, longest) = lease_lengths(&settings, &routes);
         let leases = Leases::new(shortest);

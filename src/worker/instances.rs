@@ -6,9 +6,9 @@
 //! first. When their views differ, because an instance has just come or gone, two instances claim
 //! or none does, and the ledger still gives the job to one: the ranking only saves work.
 //!
-//! Only instances with a route for the job are ranked; if there is none, those with a fallback.
-//! Instances that hear events and have room come before all others. If the first does not claim a
-//! job in time, the pacer of the ledger gives it to the second.
+//! Only instances with a route for the job are ranked; if there is none, the instances with a
+//! fallback. Instances that hear events and have room come before all others. If the first does not
+//! claim a job in time, the pacer of the ledger gives it to the second.
 //!
 //! The [heartbeat](super::heartbeat) fills the table, once for each server. Until the first beat,
 //! an instance acts as if it were alone.
@@ -93,7 +93,7 @@ struct KindRanking {
 struct Contender {
     /// Whether it is this instance.
     is_me: bool,
-    /// It hears events and can run another job.
+    /// Whether it hears events and can run another job.
     ready: bool,
     /// Hash of instance and kind; the seed of the hash of each id.
     seed: u64,
@@ -239,8 +239,8 @@ impl PeerTable {
         view.standing(served, &self.id).turn == 0
     }
 
-    /// How many instances sweep this ledger before this one does. 0 if the instance depends on the
-    /// job's id, since each may take other jobs.
+    /// How many instances sweep this ledger before this one does. 0 if the job's id decides which
+    /// instance takes a job: then another instance may not take the jobs that this one takes.
     pub(crate) fn turn(&self, served: &ServedLedger) -> usize {
         let view = self.view(served.ledger.server());
         let standing = view.standing(served, &self.id);
@@ -410,8 +410,8 @@ impl View {
         }
     }
 
-    /// The instances that take one job: those with a route for it; if there are none, those with a
-    /// fallback.
+    /// The instances that take one job: the instances with a route for it; if there are none, the
+    /// instances with a fallback.
     fn contenders_for(&self, key: &JobKey, me: &str) -> Vec<Contender> {
         let by_route = |peer: &Arc<Peer>| {
             let route = peer.takes.route_of(key)?;

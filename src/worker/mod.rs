@@ -135,9 +135,9 @@ impl Worker {
         self
     }
 
-    /// Sets the length of a claim. The worker renews the lease of a running job three times in that
-    /// time. When a worker dies, its jobs run again after this time. Defaults to 15 s; from 1 s to
-    /// 1 day.
+    /// Sets the length of leases, for routes without a length of their own. The worker renews the
+    /// lease of a running job three times in that time. When a worker dies, its jobs run again
+    /// after this time. Defaults to 15 s; from 1 s to 1 day.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings.lease = LeaseLength(lease);
         self
@@ -256,8 +256,8 @@ impl Worker {
     /// that its policy gives, for a requeued job from the time of the requeue, for a job that was
     /// scheduled or moved to a time in the past from that call. Time that a job waited because its
     /// kind was paused, or because there was no route or room for it, counts too. Of several starts
-    /// for the same due time only the first counts: a job that another worker takes over from a
-    /// dead one does not become late by that.
+    /// for the same due time only the first counts: a job that a worker takes over from a dead
+    /// worker does not become late by the takeover.
     pub fn on_late<F, Fut>(mut self, hook: F) -> Self
     where
         F: Fn(LateJob) -> Fut + Send + Sync + 'static,

@@ -3,8 +3,8 @@
 //! routes.
 //!
 //! While both run, the old engine only finishes what it has begun. The two share the limits, so
-//! that they never run more jobs together than one may. Several old engines can be finishing at the
-//! same time.
+//! that together they never run more jobs than one engine may. Several old engines can be finishing
+//! at the same time.
 
 use std::sync::Arc;
 

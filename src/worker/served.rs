@@ -31,8 +31,8 @@ const AT_ONCE: usize = 64;
 pub(crate) struct ServedLedger {
     /// The ledger itself: one shard of one kind, on one server.
     pub(crate) ledger: Arc<Ledger>,
-    /// Which jobs of the kind have a route here: all on one route, or depending on their ids. A
-    /// fallback counts as depending on the id.
+    /// Whether all jobs of the kind have one route here, or their route depends on their ids. It
+    /// also depends on their ids if a fallback takes jobs of the kind.
     pub(crate) coverage: Coverage,
     /// Whether a route other than the fallback matches some of its jobs.
     pub(crate) is_routed: bool,
@@ -58,9 +58,8 @@ pub(crate) struct ServedLedger {
     is_forgotten: AtomicBool,
 }
 
-/// The kinds that this worker serves: the kinds that its routes name, and of the existing kinds
-/// those that its wildcards match. The number of ledgers of a kind only grows, until the kind is
-/// dropped.
+/// The kinds that this worker serves: the kinds that its routes name, and the existing kinds that
+/// its wildcards match. The number of ledgers of a kind only grows, until the kind is dropped.
 pub(crate) struct ServedLedgers {
     store: Arc<Store>,
     routes: Arc<Routes>,
@@ -151,9 +150,9 @@ impl ServedLedgers {
         }
     }
 
-    /// Forgets dropped kinds: those that were not heard of since [`doubt_all`](Self::doubt_all),
-    /// and that have no ledger that ever accepted a job. A kind whose entry in the lists was lost
-    /// still has such a ledger, and stays. Returns the number of forgotten kinds.
+    /// Forgets dropped kinds: kinds that were not heard of since [`doubt_all`](Self::doubt_all) and
+    /// have no ledger that ever accepted a job. A kind whose entry in the lists was lost still has
+    /// such a ledger, and stays. Returns the number of forgotten kinds.
     pub(crate) async fn forget_dropped(&self, until: Instant) -> usize {
         let unheard = self.unheard();
         let mut gone = Vec::new();
@@ -199,7 +198,7 @@ impl ServedLedgers {
         forgotten
     }
 
-    /// The trigger that has the list of kinds read again.
+    /// Decides when the list of kinds is read again.
     pub(crate) fn freshness(&self) -> &Freshness {
         &self.freshness
     }

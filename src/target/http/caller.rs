@@ -55,9 +55,10 @@ pub(super) struct Caller {
 #[derive(Debug, Clone)]
 struct CallDestination {
     url: Url,
-    /// A job named the first URL of this call; otherwise the route did.
+    /// Whether a job named the first URL of this call; otherwise the route did.
     by_job: bool,
-    /// The URL has the origin of the first URL: no redirect to another one has been followed.
+    /// Whether the URL has the origin of the first URL: no redirect to another origin has been
+    /// followed.
     is_meant: bool,
 }
 

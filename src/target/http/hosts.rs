@@ -34,7 +34,7 @@ const TURN: Duration = Duration::from_secs(1);
 const CROWDED: Duration = Duration::from_secs(1);
 
 /// With this many hosts in the table, idle hosts without failures are forgotten. If many remain,
-/// the next time comes with twice as many.
+/// idle hosts are next forgotten when the table is twice as large.
 const REMEMBERED: usize = 1000;
 
 /// The limits that hold for each host.

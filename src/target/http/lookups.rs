@@ -45,7 +45,7 @@ pub(super) struct LookupPermit {
     _permits: Vec<OwnedSemaphorePermit>,
 }
 
-/// The giver of the names that are looked up.
+/// The source of a name to look up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum NameSource {
     /// The URL of a route. Its operator is trusted.

@@ -100,7 +100,7 @@ pub fn http_of_jobs<T: Into<String>>(hosts: impl IntoIterator<Item = T>) -> Http
 /// | header | value |
 /// |---|---|
 /// | `keyfall-key` | the job key, with `%XX` for `%` and for all but visible ASCII |
-/// | `keyfall-attempt`, `keyfall-max-attempts` | the number of this attempt, and of the last one |
+/// | `keyfall-attempt`, `keyfall-max-attempts` | the number of this attempt, and the limit of attempts |
 /// | `keyfall-due`, `keyfall-first-scheduled` | times in RFC 3339 |
 /// | `keyfall-lag-ms` | milliseconds from the due time to the start |
 /// | `keyfall-fence` | the [fencing value](Job::fence) |
@@ -263,7 +263,7 @@ impl Http {
 
     /// How many calls each host has at a time from this target, 1 or more. The same number of jobs
     /// may wait for a turn, for a second each; any other job is put off for about a second, and no
-    /// attempt is counted. So it does not delay jobs for other hosts.
+    /// attempt is counted. So a busy host does not delay jobs for other hosts.
     ///
     /// Defaults to 16 where jobs name URLs. Otherwise there is no limit, since
     /// [`concurrency`](Handler::concurrency) of the route limits the calls.

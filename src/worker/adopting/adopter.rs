@@ -38,7 +38,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 /// Updates the ledgers on one server to match the plain keys that the routes of this worker adopt
 /// there.
 pub(crate) struct Adopter {
-    /// The store with all servers: jobs may be on another one.
+    /// The store with all servers: the job of a key may be on another server.
     pub(super) store: Arc<Store>,
     /// The server whose keys it looks at.
     pub(super) server: Arc<Server>,
@@ -48,7 +48,7 @@ pub(crate) struct Adopter {
     payload_limit: usize,
     /// The keys to look at, by the index of their ledger.
     pub(super) names: Mutex<HashMap<usize, Noted>>,
-    /// Events that other instances have to look at, in case these are gone.
+    /// Events of keys that other instances have to look at, kept in case those instances are gone.
     pub(super) peer_events: PeerEvents,
     /// Notified of each new name.
     told: Notify,

@@ -102,7 +102,8 @@ impl Adopter {
         let new = self.meet(key.kind());
         let served = match self.home_of(&key) {
             Some(JobLocation::Here(served)) => served,
-            // The instance that runs the job until it has been moved has to know that.
+            // The old ledger has the job until the job is moved. An instance that runs it meanwhile
+            // must know that the key expired and was not deleted.
             Some(JobLocation::WasHere(old)) => {
                 if event == b"expired" && missing == MissingKey::Cancel {
                     self.hear_expired(&old, &key, missing);
@@ -125,7 +126,7 @@ impl Adopter {
         new
     }
 
-    /// Has two instances look at a key that all have heard of: the first in rank now, the second
+    /// Has two of the instances that heard of a key look at it: the first in rank now, the second
     /// later. The others remember the event.
     fn look_in_turn(&self, served: &Arc<ServedLedger>, id: &str, why: Why) {
         let rank = self.instances.rank_to_look(served, id);

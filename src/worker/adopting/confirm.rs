@@ -1,11 +1,11 @@
-//! The confirmation: looks at the plain keys of jobs that are about to run once more, and decides
+//! The confirmation: looks once more at the plain keys of jobs that are about to run, and decides
 //! whether they run.
 //!
-//! A key that still says the same lets its job run; a changed key sends the job back. A missing key
-//! is harder, where it cancels the job: if the key expired, the job runs; if somebody deleted it,
-//! the job is cancelled. The confirmation decides this in up to three rounds ([`ConfirmRound`]),
-//! each with more knowledge and a longer wait. In doubt the job runs: a job that runs too much is
-//! the lesser fault.
+//! An unchanged key lets its job run; a changed key sends the job back. A missing key is harder on
+//! a route where it cancels the job: if the key expired, the job runs; if somebody deleted it, the
+//! job is cancelled. The confirmation decides this in up to three rounds ([`ConfirmRound`]), each
+//! with more knowledge and a longer wait. In doubt the job runs: one run too many is the lesser
+//! fault.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,8 +71,9 @@ impl ConfirmRound {
 }
 
 impl Adopter {
-    /// Decides whether these jobs run. Their keys may have been changed a moment ago, or unheard.
-    /// Returns one verdict for each job, in order. The later rounds wait before they look.
+    /// Decides whether these jobs run. Their keys may have been changed a moment ago, or without
+    /// this instance hearing of it. Returns one verdict for each job, in order. The later rounds
+    /// wait before they look.
     pub(crate) async fn confirm(
         &self,
         served: &Arc<ServedLedger>,
@@ -131,8 +132,8 @@ impl Adopter {
         }
     }
 
-    /// Notes expiries that this instance has heard and the ledger has not answered: other instances
-    /// may have to decide about these jobs.
+    /// Plans to note in the ledger the expiries that this instance has heard and the ledger has not
+    /// yet taken: other instances may have to decide about these jobs.
     fn note_unanswered(
         &self,
         served: &Arc<ServedLedger>,

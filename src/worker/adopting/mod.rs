@@ -9,7 +9,7 @@
 //! | [`pending`] | keeps the keys to look at, with the reason |
 //! | [`adopter`] | looks at the keys |
 //! | [`location`] | finds the ledger of each key's job; ignores keys whose jobs are elsewhere |
-//! | [`confirm`] | looks at the keys of jobs that are about to run once more |
+//! | [`confirm`] | looks once more at the keys of jobs that are about to run |
 //! | [`coverage`] | tracks whether and up to when changes are heard, and which keys expired |
 //! | [`search`] | finds changes that nobody heard |
 

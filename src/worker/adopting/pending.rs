@@ -1,5 +1,5 @@
 //! The pending keys of one ledger: keys that this instance has to look at, and events of keys that
-//! other instances have to look at, in case these are gone.
+//! other instances have to look at, in case those instances are gone.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -37,7 +37,8 @@ impl PendingIds {
     /// whether there was room for it.
     pub(super) fn add(&mut self, id: &str, why: Why, at: Instant) -> bool {
         if let Some((known, when)) = self.whys.get_mut(id) {
-            // `Missed` says less than an event before or since: the last event may be its expiry.
+            // `Missed` says less than an event before or since: the last event may be the expiry of
+            // the key.
             if why == Why::Missed {
                 return true;
             } else if *known == Why::Missed {

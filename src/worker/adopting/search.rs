@@ -22,8 +22,8 @@ use crate::time::UnixMs;
 /// Time limit of one page.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long an instance keeps its turn after a page, in case it is gone. If a page takes longer,
-/// two instances search at the same time, which does no harm.
+/// How long an instance has its turn after each page; an instance that is gone loses it then. If a
+/// page takes longer, two instances search at the same time, which does no harm.
 const TURN: Duration = Duration::from_secs(2);
 
 /// How long an instance waits before it asks for its turn again; also the pause after a fault.

@@ -135,7 +135,7 @@ impl KindMonitor {
         let there: HashSet<&Kind> = kinds.iter().collect();
         memory.told.retain(|kind| there.contains(kind));
         memory.without.retain(|kind, _| there.contains(kind));
-        // Of several servers, each that is away costs one time limit.
+        // Each of several servers that is away costs the round one time limit.
         let mut away = HashSet::new();
         for kind in kinds {
             let since = if self.instances.route_kind(kind.as_str()) {
@@ -210,8 +210,8 @@ impl KindMonitor {
         }
     }
 
-    /// Drops dead letters that are too old, in case no burial does. Only those of kinds that this
-    /// worker has a route for, since other workers may keep theirs for longer.
+    /// Drops dead letters that are too old, in case no burial does. Only letters of kinds that this
+    /// worker has a route for: other workers may keep the letters of their kinds for longer.
     async fn trim(&self) {
         for served in self.served_ledgers.all().iter() {
             let ledger = &served.ledger;

@@ -37,8 +37,8 @@ const AFTER_FAULT: Duration = Duration::from_millis(100);
 /// Time limit of one touch. A pacer that hangs costs only time: the reconciler finds the jobs.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How many jobs that are due already wait for a check. The rest is left to the instances that have
-/// heard of them.
+/// The most jobs of one ledger that were due when they were stored and wait for a check. Further
+/// jobs are left to the instances that have heard of them.
 const NAMES: usize = 4096;
 
 /// Paces the ledgers that this instance is responsible for.

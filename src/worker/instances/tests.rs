@@ -61,7 +61,7 @@ impl Fleet {
         }
     }
 
-    /// How each ranks itself for a job.
+    /// How each instance ranks itself for a job.
     fn ranks(&self, id: &str) -> Vec<ClaimRank> {
         self.all
             .iter()
@@ -152,7 +152,7 @@ async fn only_instances_with_a_route_are_ranked() {
     let (first, second) = fleet.shares();
     assert_eq!((first[1], second[1]), (0, 0));
     assert_eq!(first[0] + first[2], 1000);
-    // Where the id decides, it decides for each job.
+    // If the routes depend on the id, instances are ranked job by job.
     let fleet = Fleet::new(&[
         r"app1:trans:notice:{id:\d+}",
         "app1:trans:notice:{id:[a-z]+}",

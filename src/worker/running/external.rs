@@ -1,5 +1,5 @@
 //! The leases that others hold: clients that pulled a job, and receivers that a target passed it
-//! to. Only as far as the limit of a route needs them.
+//! to. They are kept only for routes that limit the number of such leases.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

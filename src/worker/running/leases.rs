@@ -399,7 +399,7 @@ mod tests {
     use crate::store::Store;
 
     fn hold(leases: &Arc<Leases>, since: Moment) -> LeaseGuard {
-        // Nothing is asked of it.
+        // This Redis is never called.
         let link = LinkSettings::default();
         let store = Store::new("redis://127.0.0.1:1", Names::new("keyfall"), &link).unwrap();
         let place = crate::shards::Layout::FIRST.place(0);
@@ -417,7 +417,7 @@ mod tests {
         let now = Moment::now();
         let mut held = hold(&leases, now);
         assert_eq!(leases.standing(held.number), LeaseStatus::Ours);
-        // Its run may not have begun yet, and has to give it back nevertheless.
+        // The lease stays ours: its run, which may not have begun yet, has to give the job back.
         leases.hand_back_all();
         assert_eq!(leases.standing(held.number), LeaseStatus::Ours);
         assert_eq!(held.stop.try_recv(), Ok(Stop::HandBack));
@@ -444,7 +444,7 @@ mod tests {
         let mut held = hold(&leases, earlier);
         let number = held.number;
         let (ours, lost) = (LeaseStatus::Ours, LeaseStatus::Lost);
-        // As if it had been asked for then.
+        // The lease is as old as at its renewal.
         leases.lock().get_mut(&number).unwrap().since = earlier.minus(length.renewal());
         assert_eq!(leases.standing(number), LeaseStatus::Doubtful);
         assert!(!held.proof()());

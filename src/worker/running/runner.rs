@@ -114,7 +114,7 @@ struct JobRun {
     slot: Slot,
     /// Size of the stored record, in bytes.
     payload_bytes: usize,
-    /// The job must not run, because its plain key has changed.
+    /// Whether the job must not run, because its plain key has changed.
     is_stale: bool,
 }
 
@@ -245,7 +245,7 @@ fn run((run, record): (JobRun, Vec<u8>), at: ClaimedAt) -> impl Future<Output = 
     let attempt = before.saturating_add(run.claims);
     let header = record.as_ref().ok().map(|record| &record.header);
     let span = span::run(&run.key, attempt, header);
-    // Large, and moved several times on its way into the runtime.
+    // Boxed: the future is large, and moved several times on its way into the runtime.
     Box::pin(run.run(record, attempt, at)).instrument(span)
 }
 

@@ -1,5 +1,4 @@
-//! The pacer's state of one ledger: the jobs that were touched, the next ones, and the ones to
-//! check.
+//! The pacer's state of one ledger: the touched jobs, the next jobs, and the jobs to check.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,9 +14,9 @@ const LEAST: usize = 64;
 /// The largest number of jobs that are read ahead, or touched in one call.
 const MOST: usize = 1024;
 
-/// How old a read may be when the pacer touches something. The pacer is told of a job that is
-/// stored later if it is due sooner than all others, or within `NEAR_MS` of `lua/lib/trigger.lua`,
-/// which is longer than this by the time that a read and a message may take.
+/// How old the last read may be at a touch. The pacer is told of a job that is stored after the
+/// read if the job is due sooner than all others, or within `NEAR_MS` of `lua/lib/trigger.lua`.
+/// `NEAR_MS` is longer than this by the time that a read and a message may take.
 const READ_AGAIN: Duration = Duration::from_millis(40);
 
 /// Shortest time between two touches. The jobs of two milliseconds expire in one go and are claimed
@@ -41,11 +40,11 @@ pub(super) struct PaceTrack {
     pub(super) served: Arc<ServedLedger>,
     /// Whether this instance paces the ledger.
     pub(super) mine: bool,
-    /// The number of the view of instances that decided this.
+    /// The number of the view of instances by which `mine` was decided.
     pub(super) view: Option<u64>,
     /// All jobs due before this time were touched, or left to the reconciler.
     pub(super) touched: UnixMs,
-    /// Of the jobs that are due exactly then: the ids of those that were touched.
+    /// The ids of the touched jobs that are due exactly at `touched`.
     pub(super) touched_then: HashSet<String>,
     /// The next jobs, the soonest first.
     pub(super) coming: VecDeque<(String, UnixMs)>,
@@ -301,7 +300,8 @@ mod tests {
         assert_eq!(touch, at(2000).plus(MARGIN));
         assert!(track.take_due(at(1999)).jobs.is_empty());
         assert_eq!(track.take_due(touch).jobs.len(), 1);
-        // Touched so soon after the read that there is no other; others may have come.
+        // The touch comes so soon after the read that it brings no other read, although new jobs
+        // may have been stored.
         assert!(track.take_read(touch, true).is_none());
         track.read_soon();
         let next = track.next_action();
@@ -314,7 +314,7 @@ mod tests {
         let mut track = reading(&[("a", 1), ("b", 1), ("c", 2), ("d", 3), ("e", 9)]);
         let mut touched = Vec::new();
         while !track.coming.is_empty() {
-            // As late as such a thing is.
+            // As late as a real touch is.
             let now = track.next_action().plus(Duration::from_micros(90));
             let jobs = track.take_due(now).jobs.into_iter();
             touched.push(jobs.map(|(id, _)| id).collect::<String>());
