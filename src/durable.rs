@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The waiting time by default: longer than the second after which a log is written with
-/// `appendfsync everysec`.
+/// The default waiting time: longer than the second after which `appendfsync everysec` writes the
+/// log.
 const WITHIN: Duration = Duration::from_millis(1500);
 
 /// The longest waiting time that can be set.

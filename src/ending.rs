@@ -12,7 +12,7 @@ use crate::settings::MAX_DELAY;
 /// The consequence of a run for its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// It has ended.
+    /// The job has ended.
     Done,
     /// The job runs again after this time, and the attempt counts. Without an error, nothing
     /// failed.
@@ -25,7 +25,7 @@ pub(crate) enum Ending {
         after: Duration,
         reason: Option<Failure>,
     },
-    /// It is a dead letter.
+    /// The job becomes a dead letter.
     Bury { reason: Failure },
     /// The job has not ended: another program has its lease.
     HandedOver,

@@ -47,13 +47,13 @@ pub enum ErrorKind {
     InvalidSetting,
     /// The payload cannot be serialised, or is larger than the limit.
     InvalidPayload,
-    /// A job has too many headers, too large ones, or one without a name.
+    /// A job has too many headers, headers that are too large, or a header without a name.
     InvalidHeaders,
     /// Redis cannot be reached, is loading, or is busy. Nothing was done.
     Unavailable,
     /// The call was sent and no answer came back: it may have been carried out. Repeating it is
-    /// safe, except for three calls that say so: postponing *by* a while, and requeueing or
-    /// deleting a dead letter without its number.
+    /// safe, except for three calls: postponing *by* a delay, and requeueing or deleting a dead
+    /// letter without its number.
     OutcomeUnknown,
     /// The kind was never used, and this client may not begin another new kind for now. Nothing was
     /// done.
@@ -65,8 +65,8 @@ pub enum ErrorKind {
     /// Redis refuses this user, or one side refuses the certificate of the other: a wrong password,
     /// an ACL that is too narrow, a CA that is not trusted.
     Denied,
-    /// This server or this data set cannot carry Keyfall: the version is too old, an eviction
-    /// policy would drop the ledger, the schema is another, or a newer version wrote the job.
+    /// This server or this data set cannot carry Keyfall: the server is too old, an eviction policy
+    /// would drop the ledger, the data have another schema, or a newer version wrote the job.
     Incompatible,
     /// The stored data are not in the form that Keyfall writes.
     Damaged,
@@ -135,7 +135,7 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
-    /// The message, the kind, and the cause: the text that a `main` prints that returns an error.
+    /// The message, the kind, and the cause: the text that is printed when `main` returns an error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({:?})", self.0.message, self.0.kind)?;
         match &self.0.source {

@@ -36,8 +36,8 @@ pub enum Flaw {
     /// There is the record of a dead letter that is missing in the list of dead letters. A repair
     /// lists it.
     LetterRecordAlone,
-    /// The name refers to dead letters that do not exist. A repair leaves the references to the
-    /// others.
+    /// The name refers to dead letters that do not exist. A repair keeps the references to letters
+    /// that exist.
     LetterMisfiled,
     /// There is a dead letter of the name, and the name does not refer to it. A repair adds the
     /// reference.

@@ -54,7 +54,7 @@ pub(crate) struct Takes {
 }
 
 impl Description {
-    /// The same description with these hosts as the ones that are down.
+    /// The same description, with these hosts listed as down.
     pub(crate) fn leaving_alone(&self, hosts: impl IntoIterator<Item = String>) -> Self {
         Description {
             breakers: hosts.into_iter().take(NAMED_HOSTS).collect(),

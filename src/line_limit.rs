@@ -36,8 +36,8 @@ impl LineLimit {
     }
 
     /// Counts one more line and returns whether it is to be written. At the end of a window with
-    /// more lines than allowed, one warning gives the number of those left out, with the text
-    /// `beyond`. Needs a tokio runtime.
+    /// more lines than allowed, one warning with the text `beyond` gives the number of lines left
+    /// out. Needs a tokio runtime.
     pub(crate) fn allows(&self, kind: &Kind, beyond: &'static str) -> bool {
         let mut window = lock(&self.0);
         let age = window.began.elapsed();

@@ -89,9 +89,9 @@ impl Names {
 
     /// The name of a probe key, and a glob that matches it. The key is a string that expires at
     /// once; its events prove which changes Redis announces for keys of these globs. No job has its
-    /// name, because names of jobs have no braces. The glob is one of those given, to which a user
-    /// who adopts such keys may subscribe; if each of them is the name of a single key, it is a
-    /// glob of ours.
+    /// name, because names of jobs have no braces. The glob is one of `globs`, because a user who
+    /// adopts such keys may subscribe to it; if each of `globs` is the name of a single key, the
+    /// glob is one of our own.
     #[cfg(feature = "worker")]
     pub(crate) fn probe(&self, globs: &[String], unique: &str) -> (String, String) {
         let ours = format!("{}:probe:*", self.namespace);
@@ -310,7 +310,8 @@ impl LedgerNames {
         self.of_moving(&self.history)
     }
 
-    /// The keys that both ends of a move take, in order, with the one in which they differ.
+    /// The keys that both ends of a move take, in order, with `other`, the key in which they
+    /// differ.
     fn of_moving<'a>(&'a self, other: &'a str) -> [&'a str; 9] {
         [
             &self.due,
@@ -343,7 +344,7 @@ impl LedgerNames {
 pub(crate) struct LedgerNames {
     /// The name of the ledger, as in wake-ups: `app:module:biz/0`.
     pub(crate) subject: String,
-    /// Sorted set: id → due time, Unix ms. Pending jobs, those that wait for a retry included.
+    /// Sorted set: id → due time, Unix ms. Pending jobs, including jobs that wait for a retry.
     pub(crate) due: String,
     /// Hash: id → record.
     pub(crate) shadow: String,

@@ -51,15 +51,15 @@ pub enum Outcome {
         /// The reason of the failure; kept with the job.
         error: Failure,
     },
-    /// Nothing failed, and the job runs once more: check the refund until it is through. The
-    /// attempt counts, so the job climbs its policy's ladder and reaches the end of it; no failure
-    /// is recorded.
+    /// Nothing failed, and the job runs once more, for example to check a refund until it is
+    /// through. The attempt counts, so the delays follow the policy and its attempts run out; no
+    /// failure is recorded.
     Again {
         /// The delay from the end of this run. `None`: the delay of the retry policy.
         after: Option<Duration>,
     },
-    /// The job runs later, as if this run had not been. The attempt does not count, so a job may
-    /// snooze for ever.
+    /// The job runs later, as if this run had not taken place. The attempt does not count, so a job
+    /// may snooze for ever.
     Snooze {
         /// The delay from the end of this run.
         after: Duration,

@@ -75,8 +75,8 @@ impl Prefix {
         self.id_at.map(|at| &self.text[..at - 1])
     }
 
-    /// The part that belongs to the ids: the jobs of covered kinds whose ids begin with it are
-    /// named.
+    /// The part of the prefix that extends into the id: of the covered kinds, the prefix covers the
+    /// jobs whose ids begin with this part.
     pub(crate) fn of_id(&self) -> &str {
         self.id_at.map_or("", |at| &self.text[at..])
     }

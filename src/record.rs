@@ -250,14 +250,14 @@ impl Header {
         line.expect("a map of strings and numbers is JSON").into()
     }
 
-    /// The reason in a header, given as its line, why the job failed or was buried. `None` if there
+    /// Reads the reason why a job failed or was buried from the line of its header. `None` if there
     /// is none or the line cannot be read.
     #[cfg(feature = "worker")]
     pub(crate) fn reason(line: &str) -> Option<String> {
         Header::parse(line.as_bytes()).ok()?.error
     }
 
-    /// The last attempt in a header, given as its line: its number, and its failure. `None` if it
+    /// Reads the last attempt from the line of a header: its number, and its failure. `None` if it
     /// did not fail or the line cannot be read.
     #[cfg(feature = "worker")]
     pub(crate) fn told_by(line: &str) -> Option<(u32, String)> {

@@ -18,8 +18,8 @@ pub(crate) struct LinkSettings {
     /// Defaults to 2 s: Redis answers in microseconds, and a fork or a slow disk may hold it up for
     /// a second.
     pub(crate) response_timeout: Duration,
-    /// The certificates that are trusted, and those that are shown. Defaults to the trust of this
-    /// system, and to showing none.
+    /// The trusted CA certificates and the client certificate. Defaults to the CAs that this system
+    /// trusts, and to no client certificate.
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
 }
@@ -28,10 +28,10 @@ pub(crate) struct LinkSettings {
 #[cfg(feature = "tls")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Certificates {
-    /// The authorities that must have signed the server's certificate, instead of those that the
-    /// system trusts.
+    /// The CAs that must have signed the server's certificate, instead of the CAs that the system
+    /// trusts.
     pub(crate) ca: Option<Pem>,
-    /// The certificate and its key that are shown to a server which asks for one.
+    /// The client certificate and its private key, for servers that ask for one.
     pub(crate) client: Option<(Pem, Pem)>,
 }
 
@@ -81,8 +81,8 @@ pub(crate) struct ClientSettings {
     /// The number of shards with which a new kind starts. `None`, the default, fits it to the
     /// servers.
     pub(crate) default_shards: Option<u16>,
-    /// Whether a server is accepted that evicts ledgers when it is full. Defaults to no: it
-    /// would drop jobs without a word.
+    /// Whether to accept a server that evicts ledgers when it is full. Defaults to no: such a
+    /// server would drop jobs silently.
     pub(crate) allow_eviction: bool,
     /// The settings of its connections.
     pub(crate) link: LinkSettings,
@@ -119,7 +119,7 @@ pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(15);
 /// The shortest interval between two listings of a kind whose ledger goes on asking for it.
 pub(crate) const TOLD_AGAIN: Duration = Duration::from_secs(1);
 
-/// The time for which a client that has seen data of a kind assumes that there still are some.
+/// The time for which a client that has seen data of a kind assumes that the kind still has data.
 pub(crate) const FOUND_FOR: Duration = Duration::from_secs(60);
 
 /// The time without a call after which a client forgets its knowledge of a kind.
@@ -166,11 +166,11 @@ pub(crate) struct WorkerSettings {
     pub(crate) dead_count: u64,
     /// The time for which a dead letter is kept. Defaults to 90 days.
     pub(crate) dead_age: Duration,
-    /// The time overdue after which jobs without a route on any live instance are buried. Defaults
-    /// to never: an operator who forgot a route should find the jobs.
+    /// How long jobs without a route on any live instance are overdue before they are buried.
+    /// Defaults to never: an operator who forgot a route should find the jobs.
     pub(crate) bury_unrouted: Option<Duration>,
     /// Whether routes may adopt plain keys although Redis does not announce changes of keys.
-    /// Defaults to no: it would lose jobs without a word.
+    /// Defaults to no: jobs would be lost silently.
     pub(crate) allow_unannounced: bool,
     /// The lateness at which a start is reported where the route sets none. Defaults to never: only
     /// the owner knows how late is too late.
@@ -229,8 +229,8 @@ impl LeaseLength {
     }
 }
 
-/// The number of late starts that are reported at the same time; those beyond are counted. After an
-/// outage all waiting jobs start late, and a slow hook must not fill the memory.
+/// The number of late starts that are reported at the same time; further late starts are counted.
+/// After an outage all waiting jobs start late, and a slow hook must not fill the memory.
 #[cfg(feature = "worker")]
 pub(crate) const LATE_HOOKS: usize = 256;
 
@@ -288,8 +288,8 @@ pub(crate) const LATELY: Duration = Duration::from_secs(10);
 pub(crate) const SUBSCRIPTION_SILENCE: Duration = Duration::from_secs(2);
 
 /// The time for which settlements gather into one call. No caller waits for them, and a call for
-/// each job would cost Redis more than the job. If the worker dies in this time, that many more
-/// jobs run again.
+/// each job would cost Redis more than the job. If the worker dies in this time, the jobs of these
+/// settlements run again.
 #[cfg(feature = "worker")]
 pub(crate) const SETTLE_GATHER: Duration = Duration::from_millis(8);
 

@@ -166,7 +166,7 @@ impl Layout {
         (self.epoch, self.from.is_none()) > (other.epoch, other.from.is_none())
     }
 
-    /// The number of ledgers that may hold jobs, those being left included.
+    /// The number of ledgers that may hold jobs, including the ledgers that jobs are leaving.
     pub(crate) fn ledgers(self) -> u16 {
         self.shards.max(self.from.unwrap_or(0))
     }
@@ -185,7 +185,7 @@ impl Layout {
         }
     }
 
-    /// The ledger of this shard, as one that jobs leave by this layout.
+    /// The ledger of this shard, as a ledger that jobs leave by this layout.
     pub(crate) fn old_place(self, shard: u16) -> ShardRef {
         ShardRef {
             is_old: true,
@@ -200,7 +200,7 @@ impl Layout {
         (old != shard_of(id, self.shards)).then(|| self.old_place(old))
     }
 
-    /// The layout at the beginning of a change to so many shards.
+    /// The layout at the beginning of a change to this number of shards.
     pub(crate) fn to(self, shards: u16) -> Self {
         Layout {
             epoch: self.epoch + 1,
@@ -283,7 +283,8 @@ mod tests {
                     .map(|pair| pair[1] - pair[0])
                     .max()
                     .unwrap();
-                // A power of two leaves equal gaps; others leave some that are half as wide.
+                // A power of two leaves equal gaps; other numbers leave some gaps that are half as
+                // wide.
                 let fair = SLOTS / shards.next_power_of_two()
                     * if shards.is_power_of_two() { 1 } else { 2 };
                 assert!(

@@ -2,8 +2,8 @@
 
 /// The way in which a worker found a due job; [`Job::source`](crate::Job::source) returns it.
 ///
-/// Where events arrive, most runs come from `Event`. Many from `Pacer` or `Reconciler` are a sign
-/// that they do not; many from `Backlog` show that jobs wait for free slots.
+/// Where events arrive, most runs come from `Event`. Many runs from `Pacer` or `Reconciler` are a
+/// sign that events do not arrive; many runs from `Backlog` show that jobs wait for free slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Source {

@@ -220,7 +220,7 @@ fn len_of_quoted(code: &[char], quote: char) -> usize {
     at + 1
 }
 
-/// The length of a raw string with so many hashes.
+/// The length of a raw string with this many hashes.
 fn len_of_raw(code: &[char], hashes: usize) -> usize {
     let mut end = vec!['"'];
     end.resize(1 + hashes, '#');

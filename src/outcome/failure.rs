@@ -9,8 +9,8 @@ use std::fmt::{self, Write};
 /// The longest text of a [`Failure`], in bytes.
 pub const MAX_FAILURE_BYTES: usize = 4096;
 
-/// The number of causes that are read: no honest chain is longer, and a source that returns itself
-/// has no end.
+/// The number of causes that are read: no real chain of causes is longer, and a source that returns
+/// itself has no end.
 const MAX_CAUSES: usize = 64;
 
 /// The mark at the end of a text that was cut.
