@@ -32,7 +32,7 @@ pub(crate) struct Mend {
     #[arg(long, requires = "yes")]
     drop: bool,
 
-    /// Join it instead: for ledgers that began anew without it
+    /// Join such copies instead: for ledgers that began anew without them
     #[arg(long, requires = "yes", conflicts_with = "drop")]
     join: bool,
 

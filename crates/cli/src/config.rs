@@ -12,7 +12,8 @@ pub(crate) struct Options {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// List the faults of a configuration, each with its line, or its settings if it has none
+    /// List the faults of a configuration, each with its line; or the settings of a configuration
+    /// without faults
     #[command(after_help = "Example:\n  keyfall config check keyfall.toml\n\n\
         The environment and flags are read as `keyfall serve` reads them.")]
     Check {

@@ -1,4 +1,4 @@
-//! `keyfall dead`: dead letters are listed, requeued and deleted.
+//! `keyfall dead`: lists, requeues and deletes dead letters.
 
 use anyhow::bail;
 use keyfall::{Cursor, JobKey};

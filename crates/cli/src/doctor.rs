@@ -69,7 +69,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     }
 }
 
-/// A Redis is looked at without a connection that the doctor's findings would refuse.
+/// Asks the doctor. It examines a Redis without a connected client, because a client refuses some
+/// of the servers that need the doctor.
 async fn ask(options: &Options) -> anyhow::Result<DoctorOut> {
     match options.server.redis()? {
         Some(redis) => {
@@ -156,7 +157,8 @@ fn whole(finding: &FindingOut) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One reason can keep many checks from seeing their settings.
+/// Prints the checks that could not see their settings, one line for each reason: one reason can
+/// affect many checks.
 fn unseens(findings: &[&FindingOut]) -> anyhow::Result<()> {
     let mut rest = findings.to_vec();
     while let Some(first) = rest.first().copied() {

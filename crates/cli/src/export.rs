@@ -140,7 +140,7 @@ async fn next(
         payloads: Payloads::Exact,
     };
     let page = jobs.list(&wanted).await?;
-    // A page is whole, or none.
+    // A page that lacks some shards is refused as a whole.
     unseen::told(&page.unseen)?;
     Ok(page)
 }

@@ -1,4 +1,4 @@
-//! Texts of others, such as ids and errors, as they may go to a terminal or into a log.
+//! Makes foreign texts, such as ids and errors, safe for a terminal and for a log.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

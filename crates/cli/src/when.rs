@@ -61,7 +61,8 @@ pub(crate) fn zone(name: &str) -> Result<TimeZone, String> {
 /// RFC 3339; or `today`, `tomorrow` or a weekday, and a time of day in this zone.
 ///
 /// A weekday is the next one: today, if its time is still to come. A time of day that the clock
-/// skips in spring means as much later; one that it shows twice in autumn means the first.
+/// skips in spring becomes a time as much later as the clock skips. A time that the clock shows
+/// twice in autumn means the first of the two.
 pub(crate) fn time(text: &str, zone: &TimeZone, now: Timestamp) -> Result<Timestamp, String> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);

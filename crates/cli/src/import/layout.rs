@@ -12,7 +12,7 @@ use super::template::Template;
 use keyfall_daemon::classic::{Names, TTR};
 use keyfall_daemon::shapes::Time;
 
-/// Smaller values as milliseconds would be before 1974: they are seconds.
+/// The earliest plausible due time, in 1973: a smaller score is a number of seconds.
 const EARLIEST_MS: f64 = 100_000_000_000.0;
 
 /// The end of the calendar.

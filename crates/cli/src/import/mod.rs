@@ -110,7 +110,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     cursor_file: Option<PathBuf>,
 
-    /// Go on at the end of an earlier import: after so many lines, or at the place that it named
+    /// Go on at the end of an earlier import: after this many lines, or at the place that the
+    /// import named
     #[arg(
         long,
         alias = "after",

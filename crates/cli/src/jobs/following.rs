@@ -137,8 +137,8 @@ impl Following {
         Ok(())
     }
 
-    /// The tail has broken, or was refused for now. It is opened again; the caller hears of it
-    /// once.
+    /// Notes that the tail broke, or was refused for now. It is opened again; the caller hears of
+    /// it once.
     fn close(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
         if self.open.take().is_some() {
             self.told.open_again();
@@ -248,8 +248,9 @@ impl Remembered {
         if is_behind { Told::Behind } else { Told::Now }
     }
 
-    /// Whether the change happened before the first tail began, which has reported the wanted part
-    /// of those. Only its time can say so: a server that was away sends its changes late.
+    /// Whether the change happened before the first tail began: that tail has reported the wanted
+    /// part of such changes. Only the time of the change tells: a server that was away sends its
+    /// changes late.
     fn is_old(&self, at: SystemTime) -> bool {
         self.begun.is_some_and(|begun| at < begun)
     }

@@ -132,7 +132,7 @@ pub(super) struct Seen {
     /// The time at which the next job of these kinds falls due.
     pub(super) next_due: Vec<(Kind, Option<SystemTime>)>,
     pub(super) instances: Vec<Live>,
-    /// The token may not see the instances.
+    /// Whether the token may not see the instances.
     pub(super) hides_instances: bool,
     pub(super) starts: Vec<(Kind, Duration)>,
     pub(super) failures: Vec<Failure>,
@@ -156,7 +156,7 @@ pub(super) struct Live {
     pub(super) full: usize,
     pub(super) hears_events: bool,
     pub(super) has_fallback: bool,
-    /// Some of its routes adopt plain keys.
+    /// Whether some of its routes adopt plain keys.
     pub(super) adopts: bool,
 }
 

@@ -52,7 +52,7 @@ fn as_number<S: serde::Serializer>(code: &Code, to: S) -> Result<S::Ok, S::Error
 }
 
 impl<T> Answer<T> {
-    /// The call succeeded, and this came of it.
+    /// The answer to a call that succeeded, with its result.
     pub(super) fn with(data: Option<T>, message: impl Into<String>) -> Self {
         Answer {
             code: Code::Done,

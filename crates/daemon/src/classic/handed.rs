@@ -1,7 +1,8 @@
 //! The leases of popped jobs, by id: a finish names no topic and no lease.
 //!
 //! Nothing depends on the table: an id without an entry, or with an old one, is searched for in all
-//! topics. It keeps a finish from the job of another topic that was popped elsewhere meanwhile.
+//! topics. It keeps a finish from ending a job of the same id in another topic, which a consumer of
+//! another daemon has.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};

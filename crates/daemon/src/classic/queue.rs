@@ -28,7 +28,8 @@ pub const TTR: &str = "ttr";
 /// The most topics that are asked at the same time.
 const AT_ONCE: usize = 32;
 
-/// How often a push takes another number: each time, another daemon has come between.
+/// The most numbers that one push takes: it takes another one each time that a push through another
+/// daemon came in between.
 const TRIES: u32 = 32;
 
 /// The first pause before it takes another number, approximately.
@@ -190,8 +191,9 @@ impl Queue {
     /// Ends a delivery of this id: one, since each consumer finishes its own. `id` is the id of its
     /// key.
     ///
-    /// Several can be out if topics share the id. First ends a delivery whose job a later push has
-    /// cancelled: if it is the wrong one, the later job is delivered again, and not lost.
+    /// Several deliveries can be out if topics share the id. The first choice is a delivery whose
+    /// job a later push has cancelled: if the consumer has finished another delivery, the later job
+    /// is delivered again, and not lost.
     pub(super) async fn finish(&self, id: &str) -> Result<Ended> {
         let handed = self.handed.get(id);
         let mut topics = self.topics().await?;

@@ -98,7 +98,7 @@ impl Faults {
         self.0.iter().any(|fault| fault.field == field)
     }
 
-    /// The number of faults: at least one, where somebody gets them.
+    /// The number of faults; at least one in a `Faults` that is returned as an error.
     pub fn count(&self) -> usize {
         self.0.len()
     }

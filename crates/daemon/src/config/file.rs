@@ -276,7 +276,7 @@ impl<'a> Entry<'a> {
         faults.add(self.at(field), format!("{}.{field}", self.name), wrong);
     }
 
-    /// A field as it stands there.
+    /// The value of a field as TOML, not yet read.
     pub(super) fn raw(&self, field: &str) -> Option<&'a Spanned<DeValue<'a>>> {
         self.table.get(field)
     }

@@ -104,7 +104,7 @@ impl Config {
         }
     }
 
-    /// The same, of the text of a file, and any environment.
+    /// The same, from the text of a file and from `env` as the environment.
     fn read(
         file: Option<(&Path, &str)>,
         env: &dyn Fn(&str) -> Option<String>,
@@ -230,7 +230,7 @@ impl Redis {
         sources.faults.or((redis, place))
     }
 
-    /// A client of it.
+    /// A client of this Redis.
     pub fn client(&self) -> ClientBuilder {
         let mut builder = Client::builder(self.url.reveal())
             .namespace(&self.namespace)

@@ -55,7 +55,7 @@ pub struct RouteConfig {
     pub alerts: RouteAlerts,
     /// Whether plain keys become its jobs.
     pub adoption: Adoption,
-    /// How many replicas must have the end of a run.
+    /// The number of replicas that must have the settlement of a run.
     pub durable: Option<NonZeroU32>,
 }
 

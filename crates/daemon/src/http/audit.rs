@@ -28,7 +28,7 @@ pub struct AuditIn {
 pub struct AuditOut {
     pub kinds: Vec<AuditedOut>,
     /// Damage of the keys that all kinds share, and kinds that are missing in the list of kinds.
-    /// The former only without a prefix.
+    /// Damage of shared keys is listed only without a prefix.
     #[serde(default)]
     pub damaged: Vec<DamageOut>,
     /// Whether all keys of the database were searched for kinds that are not listed.

@@ -141,7 +141,7 @@ impl Caller {
         }))
     }
 
-    /// The way to one job.
+    /// Access to one job.
     pub(super) fn may_with(&self, scope: Scope, key: &JobKey) -> Result<&Api, Problem> {
         self.may(scope, key.as_str())
     }

@@ -18,7 +18,7 @@ pub struct BulkIn {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "app1:trans:notice:")]
     pub prefix: Option<String>,
-    /// All of them, instead of a prefix.
+    /// All jobs, instead of a prefix.
     #[serde(default)]
     pub everything: bool,
     /// Changes nothing, and counts the jobs that the call would change.
@@ -34,7 +34,7 @@ pub struct BulkPostponeIn {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "app1:trans:notice:")]
     pub prefix: Option<String>,
-    /// All of them, instead of a prefix.
+    /// All jobs, instead of a prefix.
     #[serde(default)]
     pub everything: bool,
     /// Changes nothing, and counts the jobs that the call would change.

@@ -109,7 +109,7 @@ fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     // A client whose machine or network is gone says nothing more, and small writes go on into the
     // buffer of the system: a tail would keep its place until the system gives up, after a quarter
-    // of an hour. Only Linux can be told so, and a sandbox may refuse it.
+    // of an hour. Only Linux lets a process shorten that time, and a sandbox may refuse it.
     #[cfg(target_os = "linux")]
     if let Err(error) =
         socket2::SockRef::from(stream).set_tcp_user_timeout(Some(patience.min(LONGEST_PATIENCE)))

@@ -26,7 +26,7 @@ pub struct LettersOut {
 pub struct RequeueIn {
     /// The number of the dead letter.
     pub letter: u64,
-    /// Due so long after Redis receives the call. Due now, if neither this nor `at` is given.
+    /// Due this long after Redis receives the call. Due now, if neither this nor `at` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<Span>,
     /// Due at this time, by Redis' clock.
@@ -34,7 +34,7 @@ pub struct RequeueIn {
     pub at: Option<Time>,
 }
 
-/// Which letter.
+/// The dead letter to delete.
 #[derive(Debug, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

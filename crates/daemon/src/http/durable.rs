@@ -1,5 +1,5 @@
-//! Durable calls: the replicas and disks that must have a write before its answer, and the reached
-//! ones.
+//! Durable calls: the replicas and disks that must have a write before its answer, and the replicas
+//! and disks that have it.
 
 use keyfall::{Durable, Reached};
 use serde::{Deserialize, Serialize};

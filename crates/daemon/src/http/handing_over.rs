@@ -14,8 +14,8 @@ const PART: usize = 64 * 1024;
 
 /// An answer in JSON with jobs. The jobs belong to the consumer once its last byte has gone; then
 /// each is accepted. If the connection breaks before, they go back. If one of them goes back
-/// before, or the consumer loses the right to them, the answer has no end, so that no consumer
-/// believes to have them.
+/// before, or the consumer loses the right to them, the answer is cut short, so that no consumer
+/// believes that it has the jobs.
 pub(crate) fn handed_over(
     text: Vec<u8>,
     pulled: Vec<Pulled>,

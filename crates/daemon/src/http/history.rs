@@ -117,7 +117,7 @@ pub struct HistoryIn {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "app1:trans:notice:")]
     pub prefix: Option<String>,
-    /// All of them, instead of a prefix.
+    /// All kinds, instead of a prefix.
     #[serde(default)]
     pub everything: bool,
     /// The number of entries that each history keeps, a million at the most. With 0 no further

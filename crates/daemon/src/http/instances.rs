@@ -73,7 +73,7 @@ pub struct InstanceOut {
     pub saturated: Vec<String>,
     /// Whether it takes jobs that no instance has a route for.
     pub has_fallback: bool,
-    /// Whether it hears events. An instance that does not finds its jobs by sweeping.
+    /// Whether it hears events. An instance without events finds its jobs by sweeping.
     pub hears_events: bool,
     /// The routes that adopt plain keys.
     #[serde(default)]

@@ -73,7 +73,7 @@ pub enum Condition {
     Present,
 }
 
-/// The new due time of a job: one of the two.
+/// The new due time of a job: either `after` or `at`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PostponeIn {

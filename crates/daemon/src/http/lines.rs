@@ -36,7 +36,7 @@ pub(super) struct Lines {
 pub(super) struct Line {
     /// Its number, from 1.
     pub(super) number: u64,
-    /// Its text, or why it cannot be read. No line follows one that did not arrive.
+    /// Its text, or why it cannot be read. No line follows a line that did not arrive.
     pub(super) text: Result<Bytes, Problem>,
 }
 

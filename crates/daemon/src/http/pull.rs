@@ -18,7 +18,7 @@ use super::problem::Problem;
 use super::routes::Routes;
 use super::wire::{HeaderMap, PayloadOut, Span, Time, headers};
 
-/// The longest that a pull holds its connection. Proxies between cut longer ones.
+/// The longest that a pull holds its connection. Proxies cut longer connections.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(180);
 
 /// The most jobs of one pull, and the most leases of one call.
@@ -83,7 +83,8 @@ struct PulledJobOut {
     /// The time from the due time to the claim.
     lag_ms: u64,
     first_scheduled_at: Time,
-    /// Only grows for a key: a store that remembers the largest can refuse a lower one.
+    /// The fencing value. For one key it only grows: a store that remembers the largest value can
+    /// refuse lower ones.
     fence: u64,
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct RouteTerms {
     pub retry: Option<RetryPolicy>,
     /// The largest payload that is taken for it, in bytes.
     pub payload_limit: Option<usize>,
-    /// The number of replicas that must have the end of a lease.
+    /// The number of replicas that must have the settlement of a lease.
     pub durable: Option<u32>,
     /// The alerts of its jobs.
     pub alerts: Alerts,
@@ -55,13 +55,13 @@ impl Routes {
         terms.and_then(|it| it.retry.clone()).unwrap_or_default()
     }
 
-    /// The number of replicas that must have the end of a lease of this job.
+    /// The number of replicas that must have the settlement of a lease of this job.
     pub(super) fn durable(&self, key: &JobKey) -> Option<u32> {
         self.now().of(key).1?.durable
     }
 
-    /// The alerts of this job. An alert has none itself, or alerts about alerts could go round for
-    /// ever.
+    /// The alerts of this job. A job that is itself an alert has none: otherwise alerts could cause
+    /// alerts for ever.
     pub(crate) fn alerts(&self, key: &JobKey) -> Alerts {
         let set = self.now();
         let mut known = set.destinations.iter();

@@ -71,8 +71,8 @@ impl LiveRoutes {
         (!live.takes(key)).then(|| live.warning(key))
     }
 
-    /// The routes of live instances, if they are known: older ones if one of them matches the job,
-    /// else the routes of the last second.
+    /// The routes of live instances, if they are known: routes of an earlier read if one of them
+    /// matches the job, else the routes of the last second.
     async fn live<R>(&self, key: &JobKey, read: impl FnOnce() -> R) -> Option<Arc<Live>>
     where
         R: Future<Output = Option<Live>> + Send + 'static,

@@ -22,7 +22,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The trace of this request: the one in its headers `traceparent` and `tracestate`, or a new
+    /// The trace of this request: the trace in its headers `traceparent` and `tracestate`, or a new
     /// one. Health checks are not traced.
     pub(crate) fn of(request: &Request, id: &str, route: &str, is_probe: bool) -> Self {
         if is_probe {
