@@ -13,7 +13,7 @@ use crate::traces;
 pub(crate) struct Ended<'a> {
     /// The header as it was claimed.
     pub(crate) header: &'a Header,
-    /// The number of the attempt, lapsed ones included.
+    /// The number of the attempt, lapsed attempts included.
     pub(crate) attempt: u32,
     /// The policy of the job, or of its route.
     pub(crate) policy: &'a RetryPolicy,

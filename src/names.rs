@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::key::Kind;
 use crate::shards;
 
-/// The value of every trigger, which tells our own keys from foreign ones.
+/// The value of every trigger, which tells our own keys from foreign keys.
 pub(crate) const MARKER: &str = "keyfall";
 
 /// A part of the names of probe keys, whose events prove which changes Redis announces.

@@ -1,6 +1,6 @@
 //! The end of a run: the outcome that a handler returns, and the values that become one.
 //!
-//! `crate::ending` derives from it, with the retry policy, what follows for the job.
+//! `crate::ending` derives the consequence for the job from the outcome and the retry policy.
 
 mod failure;
 

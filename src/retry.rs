@@ -47,8 +47,8 @@ const HOUR: u64 = 60 * MINUTE;
 ///
 /// # As text
 ///
-/// In JSON, TOML and the like a policy has one of these forms; `attempts` may always be left out.
-/// Durations are written with their units (`90s`, `1h 30m`, `2 days`), and `0` needs none.
+/// In JSON, TOML and similar formats a policy has one of these forms; `attempts` may always be left
+/// out. Durations are written with their units (`90s`, `1h 30m`, `2 days`), and `0` needs none.
 ///
 /// ```
 /// use keyfall::RetryPolicy;

@@ -137,8 +137,8 @@ pub(crate) const LANES: usize = 4;
 /// Redis up (about a millisecond), and is far below the limit of Lua's `unpack`.
 pub(crate) const BATCH: usize = 256;
 
-/// The number of calls that may wait for a lane; beyond it `schedule` and the like make their
-/// callers wait.
+/// The number of calls that may wait for a lane; callers of `schedule` and of similar calls wait
+/// beyond it.
 pub(crate) const QUEUE: usize = 4 * BATCH;
 
 /// The approximate largest size of one call to a script, in bytes, unless a single item is larger.

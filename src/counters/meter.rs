@@ -16,8 +16,8 @@ use crate::key::Kind;
 #[cfg(feature = "worker")]
 use crate::source::Source;
 
-/// How long an unused handle counts as the one that the recorder shows. A recorder may forget a
-/// metric that was idle for an hour; an update through the old handle would then be invisible.
+/// How long an unused handle is taken for the handle that the recorder shows. A recorder may forget
+/// a metric that was idle for an hour; an update through the old handle would then be invisible.
 const ASKED_FOR: Duration = Duration::from_secs(900);
 
 /// A handle of the recorder with the time of its last use. It is fetched at the first use, and

@@ -96,9 +96,9 @@ impl Diagnose {
     }
 
     /// Repairs two settings, without harm to other users of the server: it adds the missing
-    /// notification flags to those that are set, and raises the output buffer of subscribers. Both
-    /// last until Redis restarts; each [finding](Finding::fixed) says how to make them last. Off by
-    /// default.
+    /// notification flags to the flags that are set, and raises the output buffer of subscribers.
+    /// Both last until Redis restarts; each [finding](Finding::fixed) says how to make them last.
+    /// Off by default.
     pub fn fix(mut self) -> Self {
         self.fix = true;
         self

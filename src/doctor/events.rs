@@ -66,8 +66,8 @@ pub(super) fn unannounced(why: String) -> Finding {
 }
 
 /// The value of `client-output-buffer-limit` that raises the limits of subscribers to the
-/// recommended ones, and lowers none. It leaves the limits of other clients alone. `None` if `text`
-/// has no limits of subscribers.
+/// recommended limits, and lowers none. It leaves the limits of other clients alone. `None` if
+/// `text` has no limits of subscribers.
 pub(super) fn raised(text: &str) -> Option<String> {
     OutputLimits::parse(text).map(|limits| limits.raised().to_string())
 }
@@ -85,7 +85,7 @@ impl OutputLimits {
         })
     }
 
-    /// These limits, or the recommended ones where these are lower.
+    /// These limits, each raised to the recommended limit if it is lower.
     fn raised(self) -> Self {
         let more = |limit, enough: u64| if limit == 0 { 0 } else { enough.max(limit) };
         OutputLimits {

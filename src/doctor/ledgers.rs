@@ -57,7 +57,7 @@ pub(super) struct Looked {
 /// The facts about all kinds that were read.
 pub(super) struct Ledgers {
     pub(super) looked: Vec<Looked>,
-    /// The number of all kinds, including those beyond the limit.
+    /// The number of all kinds, including kinds beyond the limit.
     pub(super) all: usize,
 }
 
@@ -359,8 +359,8 @@ impl Judge<'_> {
         self.sum(check, judged)
     }
 
-    /// One finding from the findings about several kinds: the worst one, with the texts of the next
-    /// ones. `Ok` if there are none.
+    /// One finding from the findings about several kinds: the worst finding, with the texts of the
+    /// next findings. `Ok` if there are none.
     fn sum(&self, check: &'static Check, judged: impl Iterator<Item = Finding>) -> Finding {
         let mut judged: Vec<Finding> = judged.collect();
         judged.sort_by_key(|one| std::cmp::Reverse(one.severity));

@@ -31,7 +31,7 @@ struct MissingRights {
 }
 
 impl MissingRights {
-    /// Adds the refusals of another server; equal ones are kept once.
+    /// Adds the refusals of another server; equal refusals are kept once.
     fn add(&mut self, more: MissingRights) {
         for (all, more) in [
             (&mut self.producers, more.producers),

@@ -180,7 +180,7 @@ impl Pull {
         Ok(ticket.take())
     }
 
-    /// Subscribes a worker to new requests, and tells it of those that wait already.
+    /// Subscribes a worker to new requests, and tells it of the requests that wait already.
     pub(crate) fn tell(&self, worker: mpsc::UnboundedSender<LeaseEvent>) {
         let waiting = self.0.lock();
         for demand in waiting.demands.values() {

@@ -194,8 +194,8 @@ impl Rehearsal {
         }
     }
 
-    /// The job of this name, waiting or ended: the one that was scheduled last. `None` if no job of
-    /// the name was scheduled.
+    /// The job that was last scheduled under this name, waiting or ended. `None` if no job was
+    /// scheduled under it.
     ///
     /// # Panics
     /// If `key` is no job key.

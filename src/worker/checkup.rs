@@ -1,5 +1,5 @@
-//! The checkup: runs the server checks of the doctor after each new connection, and logs the
-//! problems that are new and those that are over.
+//! The checkup: runs the server checks of the doctor after each new connection, and logs new
+//! problems and the ends of problems.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn note_said_by_client(findings: &[Finding], conditions: &Conditions) {
     }
 }
 
-/// Logs the findings that are new or have changed, and those that are over.
+/// Logs the findings that are new or have changed, and the ends of findings.
 fn tell(findings: Vec<Finding>, conditions: &Conditions, server: &str) {
     for finding in findings {
         let (check, severity) = (finding.check, finding.severity);

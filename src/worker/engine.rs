@@ -1,5 +1,5 @@
-//! The engine: all actors of a worker with one set of routes. [`Engine::run`] lists what it starts,
-//! in which order it stops, and why. An engine runs on a thread of its own;
+//! The engine: all actors of a worker with one set of routes. [`Engine::run`] lists the actors, the
+//! order in which they stop, and the reasons. An engine runs on a thread of its own;
 //! [`rerouting`](super::rerouting) starts and retires engines.
 
 use std::sync::Arc;

@@ -174,7 +174,7 @@ impl ServedLedgers {
         unheard.map(|(kind, _)| kind.clone()).collect()
     }
 
-    /// Forgets those of the given kinds that were not heard of meanwhile. Returns their number.
+    /// Forgets each of these kinds that was not heard of meanwhile. Returns their number.
     fn forget<'a>(&self, kinds: impl Iterator<Item = &'a Kind>) -> usize {
         let mut known = self.known.write().expect("no panic while held");
         let known = &mut *known;
@@ -337,8 +337,8 @@ impl ServedLedgers {
         Some(NameMatch { ledgers, id })
     }
 
-    /// The ledger that a job belongs to, and the one that may still have it while the kind is being
-    /// resharded. `None` if the kind is not served.
+    /// The ledger that a job belongs to, and the ledger that may still have it while the kind is
+    /// being resharded. `None` if the kind is not served.
     pub(crate) fn places_of(&self, kind: &str, id: &str) -> Option<[Option<Arc<ServedLedger>>; 2]> {
         let shards = self.shards(kind);
         if shards.is_empty() {

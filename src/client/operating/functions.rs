@@ -41,7 +41,7 @@ pub enum LibraryState {
     Unprepared,
     /// No library of this name.
     Absent,
-    /// A library of another version of Keyfall, or one that was edited.
+    /// A library of another version of Keyfall, or an edited library.
     Differs {
         /// The version that the library states.
         version: String,

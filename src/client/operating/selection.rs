@@ -12,8 +12,8 @@ use crate::prefix::Prefix;
 
 /// All jobs whose keys share a prefix; from [`Client::prefix`] or [`Client::everything`].
 ///
-/// Each call that changes something has a `dry_run`, which changes nothing and reports what the
-/// call would affect.
+/// Each call that changes something has a `dry_run`, which changes nothing and reports the jobs or
+/// kinds that the call would affect.
 #[derive(Debug)]
 #[must_use = "a selection does nothing by itself"]
 pub struct Selection<'a> {

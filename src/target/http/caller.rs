@@ -220,8 +220,8 @@ impl Caller {
         unreachable!("a hop too many is an answer")
     }
 
-    /// The headers for one hop: all of them for the origin of the first URL, and without private
-    /// ones for any other.
+    /// The headers for one hop: all headers for the origin of the first URL, and all but the
+    /// private headers for any other origin.
     fn headers_for(&self, request: &HttpRequest, place: &CallDestination) -> HeaderMap {
         let mut headers = request.headers.clone();
         if place.is_meant {

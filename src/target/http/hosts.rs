@@ -44,7 +44,7 @@ pub(super) struct HostLimits {
     pub(super) concurrency: Option<usize>,
     /// The number of failures in a row after which a host is paused.
     pub(super) failures: u32,
-    /// The longest pause. A host without a call for so long after its pause counts as new.
+    /// The longest pause. A host without a call for this long after its pause counts as new.
     pub(super) longest_pause: Duration,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Hosts {
 #[derive(Debug)]
 struct HostTable {
     hosts: HashMap<String, Host>,
-    /// The number of hosts at which idle ones are forgotten.
+    /// The number of hosts at which idle hosts are forgotten.
     forget_at: usize,
 }
 

@@ -93,7 +93,7 @@ pub fn http_of_jobs<T: Into<String>>(hosts: impl IntoIterator<Item = T>) -> Http
 ///
 /// # Request
 ///
-/// The body is the payload. `content-type` is the one that the job has as a header, or else
+/// The body is the payload. `content-type` is the header of this name that the job has, or else
 /// `application/json` if the payload is JSON, or else `application/octet-stream`. These headers
 /// describe the job:
 ///
@@ -114,8 +114,8 @@ pub fn http_of_jobs<T: Into<String>>(hosts: impl IntoIterator<Item = T>) -> Http
 ///
 /// # Allowed addresses
 ///
-/// The URL of the route comes from the operator of the worker, and may have any address, loopback
-/// and private ones included. A URL that a job or a redirect names may not: see
+/// The URL of the route comes from the operator of the worker, and may have any address, including
+/// loopback and private addresses. A URL that a job or a redirect names may not: see
 /// [`job_urls`](Self::job_urls) and [`redirects`](Self::redirects).
 #[derive(Clone)]
 #[must_use = "it does nothing before it is the handler of a route"]

@@ -34,7 +34,7 @@ pub(super) const PRIVATE: [&str; 2] = ["authorization", "cookie"];
 
 /// The request of one attempt.
 pub(super) struct HttpRequest {
-    /// All headers but those that a route adds.
+    /// All headers except the headers that a route adds.
     pub(super) headers: HeaderMap,
     /// The payload of the job, shared with it.
     pub(super) body: Bytes,

@@ -13,7 +13,8 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use super::address::{Network, is_public};
 use super::lookups::{Lookups, NameSource};
 
-/// The addresses that jobs and redirects may lead to: public ones, and those in `networks`.
+/// The addresses that jobs and redirects may lead to: public addresses, and addresses in
+/// `networks`.
 #[derive(Debug, Clone)]
 pub(super) struct AddressFilter {
     /// Allowed networks beside the open internet.

@@ -285,7 +285,7 @@ impl Adopter {
     /// Adds the kind to the lists of all servers. A new kind starts with one ledger, so that a
     /// client that sets its keys knows on which of several servers.
     async fn make_known(&self, served: &ServedLedger) -> Result<bool> {
-        // All servers are told; one that is away delays the call.
+        // All servers are told; a server that is away delays the call.
         let until = Instant::now() + 2 * PATIENCE;
         self.store
             .register(served.ledger.kind(), Some(1), until)

@@ -216,9 +216,10 @@ impl KeySearch {
 }
 
 impl Adopter {
-    /// Looks at the adopted ones of these keys. Returns when all have been looked at, so that a
-    /// search that continues behind them misses none; or when a ledger has no room for its keys, so
-    /// that the other ledgers need not wait for it. Returns whether there was room for all.
+    /// Looks at these keys, as far as routes adopt them. Returns when all have been looked at, so
+    /// that a search that continues behind them misses none; or when a ledger has no room for its
+    /// keys, so that the other ledgers need not wait for it. Returns whether there was room for
+    /// all.
     ///
     /// # Errors
     /// If a call fails and the keys have to be found again.

@@ -1,9 +1,9 @@
 //! Picks the next claim of one ledger: the jobs to claim, with a slot for each.
 //!
 //! If one route takes all jobs of a kind, a claim names the jobs that were heard of, or asks for
-//! the oldest due ones if there are more than that. If the route depends on the id, the oldest jobs
-//! may belong to routes without a slot: then a [`RouteSearch`] reads the due jobs page by page, and
-//! a claim names those with a slot.
+//! the oldest due jobs if more are due. If the route depends on the id, the oldest jobs may belong
+//! to routes without a slot: then a [`RouteSearch`] reads the due jobs page by page, and a claim
+//! names the jobs with a slot.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -188,8 +188,8 @@ fn whole(
     })
 }
 
-/// A claim of due jobs of a kind whose route depends on the id: of the jobs heard of, those whose
-/// route has a slot; or else a look at the due jobs.
+/// A claim of due jobs of a kind whose route depends on the id: it names the jobs heard of whose
+/// route has a slot. If there are none, a look at the due jobs.
 fn mixed(
     ledger_inbox: &mut LedgerInbox,
     search: &mut RouteSearch,
@@ -350,7 +350,7 @@ impl RouteSearch {
         Some(self.passed)
     }
 
-    /// Takes in a page of due jobs: puts those with a slot into the inbox, and counts the rest.
+    /// Takes in a page of due jobs: puts the jobs with a slot into the inbox, and counts the rest.
     pub(crate) fn found(
         &mut self,
         ledger_inbox: &mut LedgerInbox,

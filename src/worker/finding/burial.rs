@@ -77,7 +77,7 @@ impl Burial {
         }
     }
 
-    /// The keys of those ids for which no instance has a route.
+    /// The keys of the ids for which no instance has a route.
     fn without_route(&self, kind: &Kind, ids: &[String]) -> Vec<JobKey> {
         let keys = ids.iter().filter_map(|id| kind.key(id).ok());
         keys.filter(|key| !self.instances.route(key)).collect()

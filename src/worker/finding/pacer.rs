@@ -119,8 +119,8 @@ impl Pacer {
         self.woken.notify_one();
     }
 
-    /// Paces until the shutdown. The ledgers are stepped in parallel: one that hangs does not delay
-    /// the others.
+    /// Paces until the shutdown. The ledgers are stepped in parallel: a ledger that hangs does not
+    /// delay the others.
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         let mut tracks = Tracks::default();
         let mut steps = FuturesUnordered::new();

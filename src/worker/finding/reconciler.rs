@@ -4,7 +4,7 @@
 //! It is the safety net of Keyfall: without events, pacer and wake-ups, its sweeps alone still find
 //! every due job, only later. A ledger is swept shortly after each expected due time and lapse,
 //! after each gap in the events, and at intervals. Each further instance sweeps a little later than
-//! the one before it, so that as a rule only one does.
+//! the one before it, so that as a rule only one instance sweeps.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -177,8 +177,8 @@ impl Reconciler {
         }
     }
 
-    /// Sweeps until the shutdown. The ledgers are swept in parallel: one that hangs does not delay
-    /// the others.
+    /// Sweeps until the shutdown. The ledgers are swept in parallel: a ledger that hangs does not
+    /// delay the others.
     pub(crate) async fn run(&self, shutdown: &CancellationToken) {
         let mut tracks = Tracks::default();
         let mut steps = FuturesUnordered::new();

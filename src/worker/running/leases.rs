@@ -198,7 +198,7 @@ impl Leases {
         }
     }
 
-    /// Warns the runs whose lease is about to end, and ends those whose lease has ended.
+    /// Warns the runs whose lease is about to end, and ends the runs whose lease has ended.
     fn end_overdue(&self, now: &Moment) {
         for lease in self.lock().values_mut() {
             let safe = lease.length.safe();

@@ -1,7 +1,7 @@
 //! The rate limit of a route: a token bucket, with one token for each job.
 //!
-//! The claimer takes tokens before a claim, and returns those for which it found no job. The rate
-//! limiters of other crates cannot take tokens back.
+//! The claimer takes tokens before a claim, and returns the tokens for which it found no job. The
+//! rate limiters of other crates cannot take tokens back.
 
 use std::time::{Duration, Instant};
 

@@ -211,7 +211,7 @@ impl Runner {
     }
 }
 
-/// Runs those of these jobs whose plain keys confirm them, and gives the others back.
+/// Runs the jobs that their plain keys confirm, and gives the other jobs back.
 async fn confirm(runner: Arc<Runner>, mut runs: Vec<(JobRun, Vec<u8>)>, at: ClaimedAt) {
     let mut round = ConfirmRound::AtOnce;
     while let Some((first, _)) = runs.first() {

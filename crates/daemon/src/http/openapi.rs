@@ -17,7 +17,7 @@ pub(super) struct Document;
 const KEY: &str =
     r"^[A-Za-z0-9_.\-]+:[A-Za-z0-9_.\-]+:[A-Za-z0-9_.\-]+:[^:*{}\s\x00-\x1f\x7f-\x9f]+$";
 
-/// The answers that every call can give, and the further ones of calls with a body.
+/// The answers that every call can give, and the further answers of calls with a body.
 const ANY: [(&str, &str); 6] = [
     ("400", "A part of the request is not valid"),
     ("401", "No token, or an unknown token"),

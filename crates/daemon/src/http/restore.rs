@@ -71,7 +71,7 @@ pub struct RestoredOut {
 pub enum RestoredAs {
     /// It is pending again.
     Pending,
-    /// The same, and a pending job was replaced.
+    /// It is pending again, and has replaced a pending job.
     Replaced,
     /// It is a dead letter again.
     Dead,

@@ -123,8 +123,8 @@ impl PaceTrack {
         Some(expires_at(*due).max(self.touched_at.plus(STRIDE)))
     }
 
-    /// Takes the jobs to touch now: first those that were alive after their last touch, then those
-    /// that are due for the first time.
+    /// Takes the jobs to touch now: first the jobs whose triggers were alive after their last
+    /// touch, then the jobs that are due for the first time.
     pub(super) fn take_due(&mut self, now: UnixUs) -> TouchBatch {
         let is_time = |at: Option<UnixUs>| at.is_some_and(|at| at <= now);
         if !is_time(self.next_touch()) && !is_time(self.touch_again) {
@@ -185,7 +185,7 @@ impl PaceTrack {
         }
     }
 
-    /// Leaves the jobs that are due before now to others, and reads the next ones.
+    /// Leaves the jobs that are due before now to others, and reads the next jobs.
     pub(super) fn start_from(&mut self, now: UnixUs) {
         self.rest();
         self.touched = now.floor_ms();
@@ -248,7 +248,7 @@ impl PaceTrack {
         }
     }
 
-    /// Takes in that a job is due at `due`, which may be sooner than all known ones. The same call
+    /// Takes in that a job is due at `due`, which may be sooner than all known jobs. The same call
     /// may have scheduled further jobs.
     pub(super) fn hear_of(&mut self, due: UnixMs, now: UnixUs) {
         let is_next = self.coming.front().is_none_or(|(_, next)| due < *next);
