@@ -74,6 +74,7 @@ struct PullQueue {
 struct PullRequests {
     /// By number, so in the order in which they came.
     demands: BTreeMap<u64, PullRequest>,
+    /// The number of requests so far.
     number: u64,
     /// The workers that have a route here, which are told of new requests.
     workers: LeaseSubscribers,
@@ -88,6 +89,7 @@ struct PullRequest {
     reserved: usize,
     /// Whether it is about to return, so that nothing more is claimed for it.
     closed: bool,
+    /// The jobs that have arrived.
     got: Vec<Pulled>,
     changed: Arc<Notify>,
 }
@@ -95,6 +97,7 @@ struct PullRequest {
 /// Removes a request from the queue when its call returns or its future is dropped.
 struct RequestGuard {
     hub: Arc<PullQueue>,
+    /// The number of the request.
     number: u64,
     changed: Arc<Notify>,
 }
@@ -102,6 +105,7 @@ struct RequestGuard {
 /// The right to hand one job to one waiting request. Dropped unused, it gives the place back.
 pub(crate) struct PullPermit {
     hub: Arc<PullQueue>,
+    /// The number of the request.
     number: u64,
     is_taken: bool,
 }
@@ -112,7 +116,9 @@ pub(crate) struct PullPermit {
 pub struct Pulled {
     job: Job,
     lease: Lease,
+    /// The length of the lease.
     length: Duration,
+    /// Whether the worker is still sure of the lease.
     is_ours: Box<dyn Fn() -> bool + Send + Sync>,
     accept: oneshot::Sender<Accepted>,
 }

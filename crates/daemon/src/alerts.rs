@@ -35,14 +35,17 @@ struct Alert<'a> {
     reason: Option<&'a str>,
     attempts: u32,
     due: Time,
+    /// The time from the due time to the last start, in milliseconds, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     lag_ms: Option<u64>,
+    /// Of a late start: the lateness that the route allows, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_scheduled_at: Option<Time>,
     headers: BTreeMap<&'a str, &'a str>,
     payload_bytes: usize,
+    /// Of a late start: the number of late starts before it that caused no alert.
     #[serde(skip_serializing_if = "Option::is_none")]
     untold: Option<u64>,
     instance: &'a str,

@@ -26,6 +26,7 @@ struct ScheduleBatch {
     places: Vec<usize>,
     /// The durability that each item waits for.
     durable: Vec<Option<Durable>>,
+    /// About how many bytes the items add to the call.
     bytes: usize,
 }
 

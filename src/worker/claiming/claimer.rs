@@ -76,6 +76,7 @@ enum ClaimResult {
         named: Vec<ClaimItem>,
         fill: Vec<Slot>,
         lease: LeaseLength,
+        /// The count of `said` in the inbox when the call was sent.
         said: u64,
         reply: Result<ClaimReply>,
     },

@@ -39,6 +39,7 @@ pub(crate) enum ClaimCall {
         named: Vec<ClaimItem>,
         fill: Vec<Slot>,
         lease: LeaseLength,
+        /// The value of [`LedgerInbox::said`] at this time.
         said: u64,
     },
     /// Take over these jobs, whose leases have lapsed.

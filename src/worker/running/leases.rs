@@ -52,6 +52,7 @@ enum LeaseStatus {
 
 /// All leases that the worker holds.
 pub(crate) struct Leases {
+    /// The leases, by their numbers in this process.
     held: Mutex<HashMap<u64, HeldLease>>,
     numbers: AtomicU64,
     /// Notified when the first lease is added, and when a lease has to be renewed or is to run out.
@@ -93,6 +94,7 @@ struct Last {
 /// Keeps a lease: the worker renews it until the guard is dropped.
 pub(crate) struct LeaseGuard {
     leases: Arc<Leases>,
+    /// The number of the lease in [`Leases`].
     number: u64,
     /// Receives the reason if the run has to end early.
     pub(crate) stop: oneshot::Receiver<Stop>,

@@ -34,6 +34,7 @@ const LOOK: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Tokens {
     path: PathBuf,
+    /// The shortest time between two looks at the file.
     look: Duration,
     known: Mutex<Known>,
 }

@@ -38,10 +38,13 @@ const MOST_LAST: usize = 1000;
 pub struct Tail {
     store: Arc<Store>,
     call_timeout: Duration,
+    /// How long one read waits for new entries.
     wait: Duration,
+    /// The prefixes of the jobs that are followed; all jobs, if it is empty.
     wanted: Vec<Prefix>,
     /// The changes that are followed; all of them, if it is empty.
     only: HashSet<What>,
+    /// The number of past changes that the tail begins with.
     last: usize,
     /// The last entry that was read from each history; `None` before the first read.
     behind: Option<BTreeMap<HistoryStream, String>>,
