@@ -79,7 +79,6 @@ pub(crate) struct Header {
 /// The terms that a job brings itself. They take precedence over its route's.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Terms {
-    /// The retry policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry: Option<RetryPolicy>,
     /// The number of attempts, 1 or more, under the policy of the job or of its route.

@@ -20,7 +20,6 @@ use crate::time::UnixMs;
 /// A job that is about to become a dead letter, as the hooks see it.
 #[derive(Clone, Copy)]
 pub(crate) struct DyingJob<'a> {
-    /// The key of the job.
     pub(crate) key: &'a JobKey,
     /// The header line of the future dead letter.
     pub(crate) header: &'a str,

@@ -32,7 +32,8 @@ pub(crate) struct Mend {
     #[arg(long, requires = "yes")]
     drop: bool,
 
-    /// Join such copies instead: for ledgers that began anew without them
+    /// Join parts of a ledger that is complete on the node that serves it: for a ledger that began
+    /// anew without them
     #[arg(long, requires = "yes", conflicts_with = "drop")]
     join: bool,
 

@@ -17,7 +17,7 @@ enum Command {
     #[command(after_help = "Example:\n  keyfall config check keyfall.toml\n\n\
         The environment and flags are read as `keyfall serve` reads them.")]
     Check {
-        /// The file
+        /// The configuration file
         file: PathBuf,
         #[command(flatten)]
         flags: Flags,

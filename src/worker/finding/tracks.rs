@@ -7,7 +7,6 @@ use crate::worker::served::{ServedLedger, ServedLedgers};
 
 /// The state of an actor for one ledger.
 pub(super) trait OfLedger {
-    /// The ledger.
     fn served(&self) -> &ServedLedger;
 }
 

@@ -50,7 +50,6 @@ impl Wrong {
     }
 }
 
-/// One fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) at: Origin,

@@ -43,7 +43,6 @@ impl Routes {
         Routes(Arc::new(RwLock::new(Arc::new(routes))))
     }
 
-    /// Replaces the routes.
     pub(crate) fn replace(&self, routes: RouteSet) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
     }

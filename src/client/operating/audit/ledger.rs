@@ -88,7 +88,7 @@ impl<'a> Auditor<'a> {
             }
         }
         // The repair removed a wrong entry of a name. The letters of that name cannot be found by
-        // it until another scan enters them.
+        // it until another scan adds them to it.
         let is_cut = |it: &Flawed| it.repaired && it.flaw == Flaw::LetterMisfiled;
         if self.flawed.iter().any(is_cut) {
             self.seen.clear();

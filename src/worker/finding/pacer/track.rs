@@ -36,7 +36,6 @@ const CHECK_GATHER: Duration = Duration::from_millis(8);
 
 /// The pacer's state of one ledger.
 pub(super) struct PaceTrack {
-    /// The ledger.
     pub(super) served: Arc<ServedLedger>,
     /// Whether this instance paces the ledger.
     pub(super) mine: bool,
