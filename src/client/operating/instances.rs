@@ -111,10 +111,10 @@ impl Client {
         })
     }
 
-    /// Makes all live instances call a host of [callbacks](crate::target::http) again, although
-    /// they found it down and avoid it. `host` is the name in [`Instance::open_breakers`]: with a
-    /// port, unless that is the port of the scheme. Returns the number of live instances that avoid
-    /// the host.
+    /// Ends the pause of a host of [callbacks](crate::target::http): instances that avoid the host
+    /// because it is down call it again at once. `host` is the name in [`Instance::open_breakers`]:
+    /// with a port, unless that is the port of the scheme. Returns the number of live instances
+    /// that avoid the host.
     ///
     /// Jobs that were postponed meanwhile start at their new due time, or when they are
     /// [fired](Self::fire_now). An instance that misses the message tries the host when its own

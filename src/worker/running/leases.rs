@@ -446,7 +446,7 @@ mod tests {
         let mut held = hold(&leases, earlier);
         let number = held.number;
         let (ours, lost) = (LeaseStatus::Ours, LeaseStatus::Lost);
-        // The lease is as old as at its renewal.
+        // The lease is now old enough to be renewed.
         leases.lock().get_mut(&number).unwrap().since = earlier.minus(length.renewal());
         assert_eq!(leases.standing(number), LeaseStatus::Doubtful);
         assert!(!held.proof()());
