@@ -1,4 +1,4 @@
--- adopt: adapts jobs to changes of their keys by plain commands.
+-- adopt: brings jobs into line with the changes that plain commands made to their keys.
 --
 -- KEYS  1 due       keyfall:{app:module:biz/0}:due
 --       2 shadow    keyfall:{app:module:biz/0}:shadow
@@ -8,30 +8,35 @@
 --       6 calls     keyfall:{app:module:biz/0}:calls
 --       7 adopted   keyfall:{app:module:biz/0}:adopted
 --       8 history   keyfall:{app:module:biz/0}:history
---       9… trigger  app:module:biz:id, one for each item: theirs, and only read
+--       9… trigger  app:module:biz:id, one for each item: the plain key, which is only read
 -- ARGV  1 who, 2 place, 3 wake channel, 4 subject (app:module:biz/0), 5 marker,
---       then for each item: id, one if its job is to be elsewhere by now and here only as long as
---       it runs, else zero, most bytes of its payload, why it is looked at (seen: it was
---       changed, or found; gone: it was taken away; over: it expired; missed: nobody heard why it
---       was missing; begun: its job is leased and about to run; heard: the same, and it expired;
---       asked: the same, and it is to be said if it is missing and is not noted as expired; lost:
---       the same, and that is to cancel its job, unless that was moved), how long ago it was heard
---       to expire (ms, for over)
--- Reply {'ok', now µs, answers}, with `unlisted` behind it as that of schedule; or {'stale',
---       now µs, layout} if this ledger goes by another layout; answers, separated by blanks:
---       created:due replaced:due succeeds:due   as those of schedule
---       moved:due successor:due   the same value, at another time
---       cancelled   its key has no time any more, or was taken away; it will not start, and if
---                   it is leased and about to, it is not to
---       absent      nothing there to adopt, and no adopted job to cancel
---       same        adopted already, or a trigger of ours
---       missing     there is none, and nobody has noted that it expired: it may have been deleted
---       elsewhere   not here any more: nothing was done
---       unread      not looked at: the values before it were many bytes
--- Holds: all items or none. The state decides, so any call may be repeated, be late, or be made
---       by several at once. A change of an adopted job by other calls stands until its key
---       changes again. Refused before anything is written while Redis is full, if it would
---       store anything; the rest works then, too.
+--       then for each item: id; 1 if the job belongs to another ledger by now and stays here only
+--       while it runs, else 0; the most bytes of its payload; the reason for the look; how long
+--       ago the expiry was heard (ms, for `over`). The reasons:
+--       seen    the key was changed, or found by the search
+--       gone    the key was deleted
+--       over    the key expired
+--       missed  the search found the key missing, and no event said why
+--       begun   the job is leased and about to run
+--       heard   as `begun`, and an event said that the key expired
+--       asked   as `begun`; the answer says if the key is missing without a note of its expiry
+--       lost    as `begun`; if the key is missing without a note of its expiry, the job is
+--               cancelled, unless another call has moved it
+-- Reply {'ok', now µs, answers}, followed by `unlisted` as in schedule; or {'stale', now µs,
+--       layout} if this ledger has another layout; answers, separated by blanks:
+--       created:due replaced:due succeeds:due   as in schedule
+--       moved:due successor:due   the same value, with another expiry
+--       cancelled   the key was deleted or no longer expires: its job does not start, even if it is
+--                   leased and about to run
+--       absent      there is nothing to adopt, and no adopted job to cancel
+--       same        the key is adopted already, or is a trigger of ours
+--       missing     the key is missing without a note of its expiry: it may have been deleted
+--       elsewhere   the job belongs to another ledger by now: nothing was done
+--       unread      the key was not looked at, because the values before it were many bytes
+-- Holds: all items or none. Only the present state of a key counts, so any call may be repeated, be
+--       late, or be made by several workers at once. What other calls change in an adopted job
+--       stays until its key changes again. While Redis is full, a call that would store anything is
+--       refused before its first write; other calls work.
 
 local FIXED, HEAD, WIDTH = 8, 5, 5
 local due_key, shadow_key, lease_key = KEYS[1], KEYS[2], KEYS[3]
@@ -44,7 +49,8 @@ local now_ms = math.floor(now / 1000)
 -- The approximate number of bytes of values that one call reads.
 local VALUE_BYTES = 4 * 1024 * 1024
 
--- Redis takes later times than Lua can count to, or any calendar.
+-- The latest expiry that is told apart. Redis accepts later ones, which Lua's numbers cannot hold
+-- exactly.
 local LATEST = 2 ^ 53
 
 -- The expiry of a key; before Redis 7.0 only the remaining time is known, to the millisecond.
@@ -71,7 +77,8 @@ local function look_at(key, known, most)
   if type(bytes) ~= 'number' then
     local kind = redis.call('TYPE', key).ok
     if kind == 'string' then
-      -- It is refused for another reason, such as the rights of the user: then nothing is done.
+      -- `STRLEN` failed for another reason, such as the rights of the user: this call raises the
+      -- error, before anything is written.
       redis.call('STRLEN', key)
     end
     return 'timed', expiry, nil, 'the key held no string: ' .. kind
@@ -108,13 +115,14 @@ local expiries = redis.call('ZMSCORE', adopted_key, unpack(ids))
 local before = soonest(due_key, now)
 local story = new_story(kept[1])
 
--- Keys whose time is over, and whose jobs have ended. The other keys are still asked for: they may
--- be known to have expired.
+-- Keys that expired more than a second ago and whose jobs have ended: they leave `adopted`. The
+-- other keys stay there, because later calls may ask whether they expired.
 local over = {}
 local old = {}
 local expired = redis.call('ZCOUNT', adopted_key, '-inf', int(now_ms - 1000))
 if expired > 0 then
-  -- Somewhere among them, so that remaining keys do not hide the others for ever.
+  -- The start of the range varies, so that keys whose jobs have not ended cannot hide the others
+  -- for ever.
   local most_old = 2 * #ids + 16
   local first = expired > most_old and now % (expired - most_old + 1) or 0
   old = redis.call('ZRANGE', adopted_key, int(first), int(math.min(first + most_old, expired) - 1))
@@ -139,16 +147,16 @@ local function move(id, due)
   note(news, id, due, now)
 end
 
--- Whether its job is leased, and about to run.
+-- Whether the reason for the look is that the job is leased and about to run.
 local BEGUN = {begun = true, heard = true, asked = true, lost = true}
 local function is_begun(i)
   return BEGUN[whys[i]]
 end
 
--- A missing key means something else if it expires during this look.
+-- The reasons for which a missing key means something else if it expires during this look.
 local DOUBTFUL = {gone = true, missed = true, asked = true, lost = true}
 
--- There is a value with a time: it becomes a job, unless it is one.
+-- The key has a value and an expiry: it becomes a job, unless it is one already.
 local function take(i, id, expiry, value, unusable)
   local digest = redis.sha1hex(value or unusable)
   local known = tonumber(expiries[i] or nil)
@@ -160,13 +168,15 @@ local function take(i, id, expiry, value, unusable)
   local was = current and adopted_from(current)
   local is_same = was == digest
   if known == expiry and (is_same or not was) then
-    -- As it was adopted; later changes of the job did not come through the key.
+    -- The key is as it was adopted; later changes of the job did not come through the key.
     answers[i] = 'same'
     if is_begun(i) and waits and was then
-      -- Its key was changed, and that was seen when the job had been claimed: it is not to run.
+      -- The key was changed after the claim, and the change was adopted as the successor: this run
+      -- must not start.
       answers[i] = 'successor:' .. int(expiry)
     elseif is_begun(i) and was and leases[i] and select(4, split_lease(leases[i])) == expiry then
-      -- Redis has the key until this millisecond is over, and a client may still change it.
+      -- Redis keeps the key until the millisecond of its expiry is over, and a client may still
+      -- change it.
       answers[i] = 'moved:' .. int(expiry)
     end
     return
@@ -213,7 +223,8 @@ local function is_adopted(i)
   return records[i] and adopted_from(records[i])
 end
 
--- No key can fall due any more: an adopted job that waits is cancelled.
+-- The key will not expire any more: cancels its adopted job or successor that waits, or its leased
+-- job that is about to run.
 local function drop(i, id, why)
   answers[i] = 'absent'
   if leases[i] then
@@ -240,8 +251,8 @@ local function drop(i, id, why)
   end
 end
 
--- Whether the key was heard to expire before its present job was adopted: then an earlier key of
--- this name expired. An instance may look late, for another one that is gone.
+-- Whether the expiry was heard before the present job was adopted: then an earlier key of this name
+-- expired. A look comes so late if an instance makes it in place of one that is gone.
 local function is_outdated(i)
   local successor = leases[i] and successors[i]
   local current = successor and select(2, split_successor(successor)) or records[i]
@@ -253,8 +264,8 @@ local function is_outdated(i)
   return adopted_at and adopted_at > now_ms - ages[i] and adopted_at <= now_ms
 end
 
--- Whether the key got another time when its job had been claimed and had not begun, and that time
--- is over, too: then the job that follows runs, and this one does not.
+-- Whether the key got another expiry between the claim and the start of its job, and that time is
+-- over, too: then the successor runs, and not this job.
 local function was_renewed(i, known)
   if not (is_begun(i) and leases[i] and successors[i] and records[i] and known <= now_ms) then
     return false
@@ -264,13 +275,13 @@ local function was_renewed(i, known)
   return digest and due == known and digest == adopted_from(records[i])
 end
 
--- The key is missing. Only some of the reasons to look tell what that means.
+-- The key is missing. Only some of the reasons for the look say why.
 local function miss(i, id, why)
   local known, due = tonumber(expiries[i] or nil), tonumber(dues[i] or nil)
   local is_early = known and known > now_ms
   local may_be_lost = is_early
   if not is_early and known and leases[i] then
-    -- A job that was moved by other means does not fall due with its key.
+    -- A job that another call has rescheduled does not fall due with its key.
     may_be_lost = select(4, split_lease(leases[i])) == known
   end
   answers[i] = 'absent'
@@ -286,7 +297,7 @@ local function miss(i, id, why)
     -- It is known to have expired.
     over[#over + 1] = id
     if due == known and is_early and is_adopted(i) then
-      -- Sooner than was known: its time was brought forward, and it was too short.
+      -- The key expired sooner than was known: it got a nearer expiry, and no look came in time.
       move(id, now_ms)
       tell(story, 'fired', 'key expired', id, int(now_ms), '-')
       answers[i] = 'moved:' .. int(now_ms)

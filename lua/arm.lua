@@ -1,13 +1,13 @@
--- arm: adapts triggers to their jobs, if they live in another slot than the ledger.
+-- arm: sets or deletes triggers that are in other slots than their ledger.
 --
 -- KEYS  1… trigger  app:module:biz:id, one for each item
--- ARGV  1 marker, then for each item: when the job is due, Unix ms; empty where there is none
+-- ARGV  1 marker, then for each item: the due time of the job, Unix ms; empty to delete the trigger
 -- Reply {'ok', now µs, answers}; answers, separated by blanks:
---       armed     the trigger expires then, or is not there because that time has come
---       disarmed  no trigger of ours is there
---       …!        the name holds a foreign value: no trigger
--- Holds: the last call wins, even if the ledger has changed by then; the pacer of the ledger finds
---       wrong.
+--       armed     the trigger expires at the due time, or is absent because that time has come
+--       disarmed  the job has no trigger of ours
+--       …!        no trigger: its name holds a foreign value
+-- Holds: the last call wins, even if the ledger has changed since; the pacer notices a wrong
+--       trigger.
 
 local FIXED, HEAD = 0, 1
 local marker = ARGV[1]

@@ -1,11 +1,13 @@
 -- aside: moves a key of a wrong type out of the way.
 --
 -- KEYS  1 calls  keyfall:{app:module:biz/0}:calls
---       or any other key of ours; behind one of a ledger all keys of that
--- ARGV  1 type: what it should hold, 2 name of ours, in its slot: where it is kept from now on
--- Reply {'ok', now µs, type}: what it held
--- Holds: leaves alone a key of the right type, and an absent one. Nothing is overwritten. A ledger
---       that had all its keys still has them, as `found` makes them: it would be taken for torn.
+--       or any other key of ours; behind one of a ledger all keys of that ledger
+-- ARGV  1 type: the type that the key should have, 2 name of ours, in the same slot: the new name
+--       of the key
+-- Reply {'ok', now µs, type}: the type that the key had
+-- Holds: leaves alone a key of the right type, and an absent one. Overwrites nothing. If the ledger
+--       had all its keys, as on a cluster, the key is created anew, as `found` does: without it the
+--       ledger would count as torn.
 
 local _, stamp = now_us()
 local found = redis.call('TYPE', KEYS[1]).ok

@@ -1,5 +1,5 @@
--- audit: finds the flaws of these names, and mends them on request: nothing disappears, and
--- the books balance afterwards as well as before, or better.
+-- audit: finds the flaws of the given names and, on request, mends them. No data disappears, and
+-- the books balance at least as well as before.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 shadow   keyfall:{app:module:biz/0}:shadow
@@ -11,38 +11,38 @@
 --       8 stats    keyfall:{app:module:biz/0}:stats
 --       9 calls    keyfall:{app:module:biz/0}:calls
 --      10 history  keyfall:{app:module:biz/0}:history
--- ARGV  1 repair: one to mend, zero to look, 2 lease ms: how long a lease lasts that is mended,
+-- ARGV  1 repair: one to mend, zero to look, 2 lease ms: the length of a mended lease,
 --       3 wake channel, 4 subject (app:module:biz/0), 5 who, then for each item: name (an id, or
---       the `id:number` of a dead letter), header (of the letter that it becomes, or of the
---       letter without a record), judged (what the caller says of name or record; see
---       lua/lib/faults.lua), id (by which a letter is kept whose name none can have)
--- Reply {'ok', now µs, answers}; answers, separated by blanks, each with what mending does, and
---       with `!` behind it if it was to be mended and is left as it was, because a counter that it
---       takes is no number, or because a worker will end it:
+--       the `id:number` of a dead letter), header (of the dead letter that it becomes, or of the
+--       letter without a record), judged (the caller's judgement of name and record; see
+--       lua/lib/faults.lua), id (of the letter that keeps the data of an impossible name)
+-- Reply {'ok', now µs, answers}; answers, separated by blanks, each with its repair behind the
+--       colon. `!` behind an answer: a requested repair has left the name as it was, because a
+--       counter that it needs is not a number, or because a worker will end the job:
 --       sound       nothing is wrong
 --       bare        due, without a record: becomes a dead letter
 --       stray       a record, of a job neither due nor leased: becomes a dead letter
---       untimely    due at no time that there is: becomes a dead letter
---       garbled     its record, or that of its successor, cannot be read: that becomes a dead
---                   letter, unless it is leased
---       twice       both due and leased: what is due becomes the successor, unless there is one
---       tokenless   it has a deadline and no lease: gets one that nobody holds
---       timeless    it has a lease and no deadline that ever comes: gets one
---       blank       lapsed, without a record: becomes a dead letter; its successor pending
+--       untimely    its due time is not a possible time: becomes a dead letter
+--       garbled     its record, or the record of its successor, cannot be read: that job becomes a
+--                   dead letter, unless it is leased
+--       twice       both due and leased: the due job becomes the successor, or is dropped if there
+--                   is one
+--       tokenless   it has a deadline and no lease: gets a lease that nobody holds
+--       timeless    it has a lease and no possible deadline: gets a deadline
+--       blank       lapsed, without a record: becomes a dead letter; its successor becomes pending
 --       blind       leased, without a record: left alone
 --       headless    the successor of a job that is not leased: becomes pending
 --       wordless    a dead letter without a record: gets one
---       undead      the record of a letter that is not among the dead: becomes one of them
+--       undead      the record of a letter that is missing in `dead`: gets its entry back
 --       illegible   the record of a dead letter cannot be read: gets another header
---       misfiled    the id leads to letters that are not there: leads to the others only
---       unfiled     the id leads to no letter, and there is one: leads to it
---       alien       no job, or no letter, can have this name: what is stored under it becomes a
---                   dead letter of another name
---       void        the same, and nothing is stored under it that can be kept: it goes
--- Holds: looks and mends in one step, so each mended name was broken. Takes no lane: a repeat, or
---       a late original, finds it sound. Works while Redis is full. What is to be present
---       without having been counted is counted as accepted, unless a job is missing by the
---       counters.
+--       misfiled    the list of letters under the id names letters that do not exist: loses them
+--       unfiled     the id of a dead letter has no list of letters: gets one with this letter
+--       alien       no job, or no letter, can have this name: its record becomes a dead letter of
+--                   another name
+--       void        the same, without a record to keep: the name is deleted
+-- Holds: looks and mends in one step, so each mended name was broken. Takes no lane: a repeat, or a
+--       late original, finds the name sound. Works while Redis is full. A job that comes to light
+--       is counted as accepted, unless the counters miss a job already.
 
 local HEAD, WIDTH = 5, 4
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -62,7 +62,8 @@ local function is_number(name)
   return not value or string.find(value, '^%d+$')
 end
 
--- How many jobs, and how many letters, have come in and are not accounted for.
+-- The numbers of jobs and of letters that the counters know and the ledger lacks; negative if it
+-- has more.
 local missing = counter('accepted') + counter('requeued') + counter('moved_in')
   - members(due_key) - members(leased_key) - fields(next_key)
   - counter('done') - counter('cancelled') - counter('replaced') - counter('buried')
@@ -100,8 +101,8 @@ local function one_if(holds)
   return holds and 1 or 0
 end
 
--- The counters that mending raises, by fault, and the number of jobs that come to light, which the
--- books include if they miss one.
+-- For each flaw, the counters that its repair raises, and the number of jobs that come to light.
+-- Such a job also counts as accepted, unless the books miss one.
 local plan = {}
 
 function plan.bare(job)
@@ -144,7 +145,7 @@ function plan.undead()
   return {accepted = times, buried = times}, 0
 end
 
--- No call accepts such a name, so its data may be the jobs that the books miss.
+-- No call accepts such a name, so its records may be the jobs that the books miss.
 function plan.alien(job)
   if job.judged == 'L' then
     return {accepted = 1, buried = 1}, 0
@@ -197,7 +198,7 @@ for at = HEAD + 1, #ARGV, WIDTH do
       for counted, times in pairs(planned) do
         counts[counted] = counts[counted] + times
       end
-      -- By the name that the letter has.
+      -- The id of the letter, if the repair makes one of another name.
       local id = job.id ~= '' and job.id or string.match(name, '^[^:]*')
       tell(story, 'repaired', fault, id, '-', '-')
     end
@@ -219,8 +220,8 @@ local function to_pending(job, due, record)
   note(news, job.name, due, now)
 end
 
--- Makes an unreadable record readable: with the given header, and the part that looks like the
--- payload, or all of it.
+-- Makes an unreadable record readable: the given header, and the part that looks like the payload,
+-- or the whole record as the payload.
 local function readable(job, record)
   local header, _, payload = split_record(record)
   local kept = string.sub(header, 1, 1) == '{' and payload or record
@@ -329,8 +330,8 @@ function mend.alien(job)
   end
 end
 
--- A full Redis lets a script run on if its first write is a removal, even an empty one. Then the
--- counters, since only a damaged counter can still fail.
+-- A full Redis lets a script run on if its first write is a removal, even an empty one. The
+-- counters come next, because only a damaged counter can still fail.
 redis.call('ZREM', due_key, '')
 for name, times in pairs(counts) do
   if times > 0 then

@@ -1,9 +1,9 @@
 -- beat: the heartbeat of an instance; it returns the live instances.
 --
 -- KEYS  1 instances   keyfall:instances
--- ARGV  1 id, 2 silence ms: after which an instance counts as gone, 3 room: of its routes, in
---       order, `1` if it can run another job, else `0`; behind `h` if it hears events, else
---       `d`, 4 description: one line of JSON, 5 pulse channel, 6 wake channel
+-- ARGV  1 id, 2 silence ms: the age at which an instance counts as gone, 3 room: for each of its
+--       routes, in order, `1` if it can run another job, else `0`; behind that `h` if it hears
+--       events, else `d`, 4 description: one line of JSON, 5 pulse channel, 6 wake channel
 -- Reply {'ok', now µs, id, age ms, room, id, age ms, room, …}: the instances that live, this
 --       one included.
 -- Holds: works while Redis is full. Instances that are gone for long are forgotten, a few at a
@@ -14,14 +14,14 @@ local id, silence = ARGV[1], tonumber(ARGV[2])
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
--- How much longer than `silence` an absent instance is remembered: it may only have been stopped
--- for a while.
+-- How many times `silence` the row of an absent instance is kept: it may only have been stopped for
+-- a while.
 local MEMORY = 20
 
 -- The most instances that are forgotten at once.
 local FORGOTTEN = 64
 
--- The age of a heartbeat, although this clock and the clock of the beat can differ.
+-- The age of a heartbeat; never negative, although the clock may have been set back since.
 local function age_of(beat)
   return math.abs(now_ms - beat)
 end

@@ -10,14 +10,15 @@
 --       8 history   keyfall:{app:module:biz/0}:history
 --       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 kind (app:module:biz), 7 marker,
---       then for each item: id; or `id number`, of a job with a lower order number only
--- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
---       by another layout; answers, separated by blanks:
+--       then for each item: `id`; or `id number`, to cancel the job only if its order number is
+--       lower
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger has
+--       another layout; answers, separated by blanks:
 --       cancelled   it will never start
 --       running     it is running and will not be retried; its successor is gone
 --       absent      no such job
---       overtaken:number   the present job has this number, and it is not lower
---       elsewhere   not here any more, by an old place
+--       overtaken:number   the job has this order number, which is not lower: nothing was done
+--       elsewhere   the job belongs to another ledger by now: nothing was done
 -- Holds: works while Redis is full.
 
 local FIXED, HEAD = 8, 7

@@ -1,4 +1,4 @@
--- claim: moves jobs that are due to leased and hands out their records. One winner each.
+-- claim: leases jobs that are due, and returns their records. One caller gets each job.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 shadow   keyfall:{app:module:biz/0}:shadow
@@ -7,22 +7,22 @@
 --       5 calls    keyfall:{app:module:biz/0}:calls
 --       6 lanes    keyfall:{app:module:biz/0}:lanes
 --       7 history  keyfall:{app:module:biz/0}:history
--- ARGV  1 lane, 2 number, 3 who, 4 lease ms, 5 fill: how many of the oldest due jobs to take
---       beside those named, 6 sources: of each id named, how it was found, a letter (e event,
---       p pacer, r reconciler, b backlog), then the ids named
+-- ARGV  1 lane, 2 number, 3 who, 4 lease ms, 5 fill: the most jobs to take beside the named ones,
+--       the oldest first, 6 sources: one letter for each named id, how it was found (e event,
+--       p pacer, r reconciler, b backlog), then the named ids
 -- Reply {'ok', now µs, misses, id, lease, record, id, lease, record, …}, the same with
 --       'paused' instead of 'ok' and no jobs if the kind is paused, or {'late', now µs};
---       misses, one for each id named, separated by blanks:
---       claimed   it is among the jobs that follow
---       early:ms  not due for so long; early:0 if the reply was full before it
---       paused    due, and its kind is paused
+--       misses, one for each named id, separated by blanks:
+--       claimed   the job is in this reply
+--       early:ms  due in so many ms; 0 if the reply was full before it
+--       paused    due, but its kind is paused
 --       leased    it is running
 --       absent    no such job
---       lease is `token claims fence due flag`; the token is `lane-number`. A job whose
---       record is missing comes with an empty one, so that its claimer can bury it.
--- Holds: a repeated call gets the same jobs, those that it still holds, their leases counted
---       from now. Fencing values only grow in a ledger, from call to call: the jobs of one call
---       have the same. Works while Redis is full.
+--       `lease` is `token claims fence due flag`; the token is `lane-number`. A job whose record
+--       is missing comes with an empty one, so that the caller can bury it.
+-- Holds: a repeated call gets those of its jobs whose leases it still holds, and these leases count
+--       from now. The jobs of one call share a fencing value, which is higher than all earlier ones
+--       of the ledger. Works while Redis is full.
 
 local HEAD = 6
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -91,8 +91,8 @@ for i = #taken, #records + 1, -1 do
   taken[i] = nil
 end
 
--- The jobs of a crowd are due at the same time, and so their leases are the same text. To make
--- it anew for each would cost as much as to store it.
+-- Jobs that are due at the same time share the text of their leases: making it anew for each would
+-- cost as much as storing it.
 local leases, held, deadlines = {}, {}, {}
 local due, text, lease
 local story = new_story(history)
@@ -114,14 +114,14 @@ reply[1] = paused and 'paused' or 'ok'
 -- A full Redis lets a script run on if its first write is a removal, even an empty one. A claim
 -- without jobs is remembered too, or its late original could claim jobs for nobody.
 if #ARGV == HEAD and #taken > 0 then
-  -- None was named, so they are the first ones, and a range goes in a third of the time.
+  -- No job was named, so all are the first ones, and a range takes a third of the time.
   redis.call('ZREMRANGEBYRANK', due_key, 0, #taken - 1)
 else
   redis.call('ZREM', due_key, '', unpack(taken))
 end
 if #taken > 0 then
-  -- Keys that were not read may be of a wrong type. The attempt to write costs nothing if all is
-  -- well.
+  -- The types of these keys were not checked, and may be wrong. To try costs nothing if they are
+  -- right.
   local fault = error_in(redis.pcall('ZADD', leased_key, unpack(deadlines)))
     or error_in(redis.pcall('HSET', lease_key, unpack(held)))
   if fault then

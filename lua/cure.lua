@@ -1,9 +1,9 @@
--- cure: gives a field of a hash another value, or takes it away, if its value is the one found.
+-- cure: replaces or deletes a field of a hash, if it has the expected value.
 --
 -- KEYS  1 calls  keyfall:{app:module:biz/0}:calls
 --       or any other hash of ours
--- ARGV  1 name of the field, 2 found: its value, empty for none, 3 value that it gets, empty if it
---       is to go
+-- ARGV  1 name of the field, 2 found: the expected value, empty for none, 3 value that it gets,
+--       empty to delete the field
 -- Reply {'ok', now µs}
 -- Holds: may be repeated, and be late: another value stays.
 

@@ -7,8 +7,8 @@
 --       5 lanes   keyfall:{app:module:biz/0}:lanes
 --       6 history keyfall:{app:module:biz/0}:history
 -- ARGV  1 lane, 2 number, 3 who, 4 place, then for each item: id, number of the letter
--- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
---       by another layout; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger has
+--       another layout; answers, separated by blanks:
 --       deleted   the letter is gone
 --       absent    no such letter
 -- Holds: works while Redis is full. A job of the same name, pending or running, is not touched.

@@ -21,7 +21,7 @@
 local SETS, HASHES = 5, 7
 local _, stamp = now_us()
 
--- A write that was refused because Redis is full can be repeated later.
+-- A write that a full Redis refuses. The call can be repeated later.
 local full
 local function note_refusal(reply)
   if type(reply) == 'table' and reply.err and string.find(reply.err, 'OOM', 1, true) then
@@ -35,7 +35,7 @@ end
 for i = SETS + 1, SETS + HASHES do
   note_refusal(redis.pcall('HSETNX', KEYS[i], PLACEHOLDER, '0'))
 end
--- An empty stream exists, too. An existing one refuses so low a number.
+-- A stream exists even if it is empty. One that exists already refuses so low an id.
 note_refusal(redis.pcall('XADD', KEYS[SETS + HASHES + 1], 'MAXLEN', 0, '0-1', 'what', 'founded'))
 keep_for_good(KEYS[4], KEYS[SETS + 6])
 return full or {'ok', stamp}

@@ -14,10 +14,10 @@
 --       {'leased', now µs, deadline, lease, record, successor}   successor: `due record` or ''
 --       {'dead', now µs, died, number, record}
 --       {'absent', now µs}
---       {'elsewhere', now µs}     not here any more, by an old place
---       {'stale', now µs, layout}  this ledger goes by another layout
+--       {'elsewhere', now µs}      the job belongs to another ledger by now
+--       {'stale', now µs, layout}  this ledger has another layout
 --       times in Unix ms
--- Holds: a dead letter is shown only where nothing of its name is pending or leased.
+-- Holds: a dead letter is shown only if no job of its name is pending or leased.
 
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local next_key, dead_key, grave_key, calls_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]

@@ -7,9 +7,10 @@
 --       5 grave   keyfall:{app:module:biz/0}:grave
 --       6 stats   keyfall:{app:module:biz/0}:stats
 --       7 calls   keyfall:{app:module:biz/0}:calls
--- ARGV  1 since: one to look when it was last called, zero not to
--- Reply {'ok', now µs, there, called}; there is one if any of these keys is, else zero; called is
---       when the last call came that is remembered, Unix ms, or zero; now, if too many are
+-- ARGV  1 since: one to look for the last call, zero not to
+-- Reply {'ok', now µs, there, called}; `there` is one if any of these keys exists, else zero;
+--       `called` is the time of the last remembered call, Unix ms: zero if there is none, now if
+--       there are too many to look at
 -- Holds: a call that can change nothing need not be sent to an absent ledger.
 
 local calls_key = KEYS[7]

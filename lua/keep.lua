@@ -5,8 +5,8 @@
 --       3 history keyfall:{app:module:biz/0}:history
 -- ARGV  1 lane, 2 number, 3 who, 4 entries
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, one word:
---       kept   so many, from now on
--- Holds: works while Redis is full. A history that is too long is cut when it is next written.
+--       kept   the history keeps this many entries from now on
+-- Holds: works while Redis is full. A history that is too long is cut with its next entry.
 
 local calls_key, lanes_key, history_key = KEYS[1], KEYS[2], KEYS[3]
 local lane, number = ARGV[1], tonumber(ARGV[2])

@@ -1,18 +1,19 @@
--- layout: tells a ledger by which layout its kind goes, and what holds for the kind as a whole.
+-- layout: writes the layout of a kind, and the fields that all its ledgers share.
 --
 -- KEYS  1 calls  keyfall:{app:module:biz/0}:calls
---       where the field is `layout`; or the list of kinds instead, where it is the kind
--- ARGV  1 field, 2 layout: `shards epoch` or `shards epoch from`, 3 expected: the layout that is
---       to be there, or empty for any that it follows, then fields and values to set if they are
---       not there
--- Reply {'ok', now µs, layout}: the one that is there now
--- Holds: may be repeated, and be late: a newer layout stays, since its epoch is larger, or the same
---       and nothing moves any more. Takes the mark `founding` off a ledger.
+--       or the list of kinds
+-- ARGV  1 field: `layout` in a ledger, the kind in the list of kinds, 2 layout: `shards epoch` or
+--       `shards epoch from`, 3 expected: the layout that is there now, or empty for any older
+--       one, then fields and values to set where they are missing
+-- Reply {'ok', now µs, layout}: the layout that is stored now
+-- Holds: may be repeated, and be late: a newer layout stays. The larger epoch is newer; of two
+--       layouts with the same epoch, the one without `from` is newer, whose reshard has ended.
+--       Removes the mark `founding` from a ledger.
 
 local key, field, layout, expected = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local now, stamp = now_us()
 
--- By epoch; of two with the same the one that is settled is newer.
+-- The rank of a layout by its age: a newer layout has a larger rank.
 local function age(text)
   local _, epoch, from = string.match(text, '^(%d+) ?(%d*) ?(%d*)$')
   return (tonumber(epoch) or 0) * 2 + (from == '' and 1 or 0)
@@ -24,7 +25,7 @@ if expected ~= '' then
   fits = fits and (there or '1') == expected
 end
 if fits then
-  -- A kind that was to be taken off the list is not.
+  -- A drop in progress now leaves the kind on the list.
   redis.call('HDEL', key, '=' .. field)
   redis.call('HSET', key, field, layout)
   there = layout

@@ -3,11 +3,11 @@
 -- KEYS  1 dead    keyfall:{app:module:biz/0}:dead
 --       2 grave   keyfall:{app:module:biz/0}:grave
 --       3 calls   keyfall:{app:module:biz/0}:calls
--- ARGV  1 id, 2 place, 3 limit: how many of its last letters at the most,
---       then the numbers of those to read instead, if any
--- Reply {'ok', now µs, number, died, record, number, died, record, …}, or {'stale', now µs, layout}
---       if this ledger goes by another layout;
---       the newest first, or in the order of the numbers; died in Unix ms
+-- ARGV  1 id, 2 place, 3 limit: the most letters to read, the newest first, then the numbers of the
+--       letters to read instead, if any
+-- Reply {'ok', now µs, number, died, record, number, died, record, …}, the newest first, or in the
+--       order of the given numbers; died in Unix ms; or {'stale', now µs, layout} if this ledger
+--       has another layout
 -- Holds: bounded by limit, and by some 4 MiB of records. The last sixteen letters of an id are
 --       found by the id, older ones by their number.
 

@@ -7,18 +7,19 @@
 --       5 next     keyfall:{app:module:biz/0}:next
 --       6 dead     keyfall:{app:module:biz/0}:dead
 --       7 grave    keyfall:{app:module:biz/0}:grave
--- ARGV  1 state (pending | leased | running | lapsed | dead), 2 order (up | down), 3 limit: how
---       many jobs at the most, 4 looks: how many members to look at for them, 5 records: one
---       if they are wanted, else zero, 6 until: the last score, Unix ms, 7 prefix of the ids,
---       8 score, 9 member: those of the last page's end; both empty for the first page
--- Reply {'ok', now µs, looked, score, member, member, score, member, score, …}; looked is how
---       many members were looked at, and the first score and member are where the next page
---       begins, empty if there is none. With records, each job is five: member, score, lease,
---       record, due of its successor; what it has not is empty.
---       The member is the id, and of a dead letter `id:number`; the score is the due time, the
+-- ARGV  1 state (pending | leased | running | lapsed | dead), 2 order (up | down), 3 limit: the
+--       most jobs, 4 looks: the most members to look at, 5 records: one to read records, leases and
+--       successors, else zero, 6 until: the highest score, Unix ms, 7 prefix of the ids, 8 score,
+--       9 member: the end of the page before; both empty for the first page
+-- Reply {'ok', now µs, looked, score, member, member, score, member, score, …}; `looked` is the
+--       number of members that were looked at; the first score and member are the end of this page,
+--       behind which the next one begins, and are empty if there is none. With records, each job
+--       has five values: member, score, lease, record, due time of the successor; absent values are
+--       empty.
+--       The member is the id, or the `id:number` of a dead letter; the score is the due time, the
 --       deadline, or the time of death, Unix ms
--- Holds: in order of score and member. Bounded by looks and by some 4 MiB of records, so a page
---       can be short, and even empty, and still have a next one.
+-- Holds: in order of score and member. Bounded by looks and by some 4 MiB of records, so a page can
+--       be short or even empty, and still have a next one.
 
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local next_key, dead_key, grave_key = KEYS[5], KEYS[6], KEYS[7]

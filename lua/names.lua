@@ -1,9 +1,9 @@
 -- names: the names in one part of a ledger, without their values. Reads only.
 --
 -- KEYS  1 shadow  keyfall:{app:module:biz/0}:shadow
---       or its grave instead, or what was adopted
--- ARGV  1 cursor: zero at first, then that of the last reply, 2 count: about how many to look at,
---       3 scan: HSCAN, or ZSCAN for a sorted set
+--       or `grave` or `adopted` instead
+-- ARGV  1 cursor: zero at first, then the cursor of the last reply, 2 count: about how many to look
+--       at, 3 scan: HSCAN, or ZSCAN for a sorted set
 -- Reply {'ok', now µs, cursor, names}; the cursor is zero at the end, the names are separated by
 --       blanks
 -- Holds: bounded by count. Names that exist from the first call to the last are included.

@@ -1,5 +1,5 @@
 -- pause: from now on no job of this kind is claimed. Runs go on, and all other calls work as
--- ever.
+-- before.
 --
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
 --       2 lanes   keyfall:{app:module:biz/0}:lanes
@@ -7,10 +7,10 @@
 -- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 kind (app:module:biz), 6 turn: its number among
 --       the pauses and resumes of several servers, or 0
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, one word:
---       paused   it is paused, from now on or since an earlier call; or was resumed at a later
---                turn, and stays so
--- Holds: refused before anything is written while Redis is full, but for one of several servers,
---       which may be told late.
+--       paused   the kind is paused, from now on or since an earlier call; or it was resumed with a
+--                larger turn, and stays resumed
+-- Holds: while Redis is full, refused before anything is written; but one of several servers
+--       accepts the call, because it may be told late.
 
 local calls_key, lanes_key, history_key = KEYS[1], KEYS[2], KEYS[3]
 local lane, number = ARGV[1], tonumber(ARGV[2])
