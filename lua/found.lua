@@ -21,7 +21,7 @@
 local SETS, HASHES = 5, 7
 local _, stamp = now_us()
 
--- A write that a full Redis refuses. The call can be repeated later.
+-- The error of a write that a full Redis has refused. The whole call may be repeated later.
 local full
 local function note_refusal(reply)
   if type(reply) == 'table' and reply.err and string.find(reply.err, 'OOM', 1, true) then

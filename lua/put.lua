@@ -1,4 +1,4 @@
--- put: takes in jobs and dead letters that were taken out of another ledger of the kind.
+-- put: takes in jobs and dead letters that `take` has taken out of another ledger of the kind.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 shadow   keyfall:{app:module:biz/0}:shadow
@@ -10,16 +10,16 @@
 --       8 history  keyfall:{app:module:biz/0}:history
 --       9 adopted  keyfall:{app:module:biz/0}:adopted
 --      10… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
--- ARGV  1 who, 2 place, 3 subject of the other ledger, 4 batch, 5 fence, 6 wake channel,
---       7 subject (app:module:biz/0), 8 marker, then for each item: what (job | letter |
---       mark | counters), id, number of the letter (else empty), at (when it is due, died, or
---       its key expires, Unix ms), record
--- Reply {'ok', now µs}, {'late', now µs, batch} if a later one was taken in already, or {'stale',
---       now µs, layout} if this ledger goes by another layout
--- Holds: a batch is taken in once: batches of one ledger come one after the other, so one that
---       comes again has the number of the last, and one that comes late a lower one. Fencing values
---       go on from those of the other ledger. A letter keeps its number, unless one of its job has
---       that. Works while Redis is full.
+-- ARGV  1 who, 2 place, 3 subject of the other ledger, 4 batch, 5 fence, 6 wake channel, 7 subject
+--       (app:module:biz/0), 8 marker, then for each item: what (job | letter | mark | counters),
+--       id, number of the letter (else empty), at (due time, time of death, or expiry of the key,
+--       Unix ms), record
+-- Reply {'ok', now µs}; {'late', now µs, batch} if a later batch, the one with this number, was
+--       taken in before; or {'stale', now µs, layout} if this ledger has another layout
+-- Holds: a batch is taken in once. The batches of a ledger come one after the other, with rising
+--       numbers: a repeat has the number of the last batch, and a late batch a lower one. Later
+--       fencing values are higher than those of the other ledger. A letter keeps its number, unless
+--       another letter of its job has that number. Works while Redis is full.
 
 local FIXED, HEAD, WIDTH = 9, 8, 5
 local due_key, shadow_key, lease_key, dead_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -46,7 +46,7 @@ for at = HEAD, #ARGV - 1, WIDTH do
     trigger = KEYS[FIXED + (at - HEAD) / WIDTH + 1]}
   if ARGV[at + 1] == 'counters' then
     for name, value in string.gmatch(item.record, '(%S+) (%d+)') do
-      -- Numbers are left out by each ledger for itself.
+      -- Each ledger skips numbers on its own account, so `skipped` does not move.
       counts[name] = name ~= 'skipped' and tonumber(value) or nil
     end
   else
@@ -59,7 +59,7 @@ local story = new_story(kept[4])
 local news = {}
 for _, job in ipairs(jobs) do
   count_one(counts, 'moved_in')
-  -- After a rollback of one of the two ledgers the job may be here as well, and this one is newer.
+  -- After a rollback of one of the two ledgers this one can have the job, too; its own is newer.
   job.is_old = redis.call('ZSCORE', due_key, job.id) or redis.call('HGET', lease_key, job.id)
   if job.is_old then
     count_one(counts, 'replaced')

@@ -14,12 +14,12 @@
 --      12 leaving  keyfall:{app:module:biz/0}:leaving
 --      13 history  keyfall:{app:module:biz/0}:history
 -- ARGV  1 place
--- Reply {'ok', now µs, held}, or {'stale', now µs, layout} if this ledger goes by another layout;
---       held is how many jobs, letters, and adopted keys that are still to expire are in it: it
---       was left as it is, unless that is zero
--- Holds: may be repeated, and be late. Works while Redis is full. What it was called with in the
---       last hour is remembered for two more, and what is promised beside that: a pause, and the
---       largest fencing value.
+-- Reply {'ok', now µs, held}, or {'stale', now µs, layout} if this ledger has another layout; held
+--       is the number of jobs, letters, and adopted keys that are still to expire; unless it is
+--       zero, the ledger is unchanged
+-- Holds: may be repeated, and be late. Works while Redis is full. If the ledger is paused or was
+--       called in the last hour, `calls` and `lanes` stay for two hours: they hold the pause, the
+--       largest fencing value and the memory of calls.
 
 local lanes_key, calls_key = KEYS[4], KEYS[11]
 local now, stamp = now_us()

@@ -13,11 +13,11 @@
 --      10… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 lease ms, 5 wake channel, 6 subject (app:module:biz/0),
 --       7 marker, then for each item: id
--- Reply {'ok', now µs, misses, id, lease, record, …}, the same with 'paused' instead of 'ok'
---       and no jobs if the kind is paused, or {'late', now µs}; misses, one for each item,
---       separated by blanks:
---       claimed    it is among the jobs that follow
---       paused     it could be claimed, but for its kind being paused
+-- Reply {'ok', now µs, misses, id, lease, record, …}, the same with 'paused' instead of 'ok' and no
+--       jobs if the kind is paused, or {'late', now µs}; misses, one for each item, separated by
+--       blanks:
+--       claimed    the job is in this reply
+--       paused     its lease has lapsed, but its kind is paused
 --       leased     its lease has not lapsed, or was renewed; or the reply was full before it
 --       replaced   its successor took its place in due
 --       cancelled  it was cancelled while it ran, and is gone

@@ -8,9 +8,9 @@
 --       cancelled  renewed, but the job was cancelled: stop the run
 --       gone       there is no lease: the job was settled, or its ledger was lost
 --       foreign    another token holds it
--- Holds: works while Redis is full. Takes no lane: a renewal that arrives late finds another
---       token, or a lease that its owner counts as shorter. Whose renewals differ in length
---       asks for `longer`, so that a late one cuts nothing short.
+-- Holds: works while Redis is full. Takes no lane: a late renewal finds another token, or extends
+--       the lease beyond the time that its owner counts on. A caller whose renewals differ in
+--       length asks for `longer`, so that a late one shortens no lease.
 
 local leased_key, lease_key = KEYS[1], KEYS[2]
 local now, stamp = now_us()

@@ -13,14 +13,14 @@
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
 --       7 marker,
 --       then for each item: id, number of the letter, when ('+ms' or '@ms'), header
--- Reply {'ok', now µs, answers}, with `unlisted` behind it until somebody has made the kind known
---       since this ledger began; {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
---       by another layout; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, followed by `unlisted` (the time at which this ledger began, µs)
+--       until a client has registered the kind; {'late', now µs}, or {'stale', now µs, layout} if
+--       this ledger has another layout; answers, separated by blanks:
 --       requeued:due   pending from now on, due at Unix ms; the letter is gone
 --       present        a job of this name is pending or runs: the letter stays
 --       absent         no such letter
---       elsewhere      not here any more, by an old place
---       …!             the trigger's name is or holds something foreign: no trigger
+--       elsewhere      the letter belongs to another ledger by now: nothing was done
+--       …!             no trigger: its name holds a foreign value, or is the adopted key
 -- Holds: a letter never changes, so the header may be composed from one that was read
 --       before. All items or none. Refused before anything is written while Redis is full.
 
@@ -79,8 +79,8 @@ for i, id in ipairs(ids) do
   end
 end
 
--- The first write is one that a full Redis refuses. Of the other keys, only the records were not
--- read, and may be of a wrong type.
+-- The first write is one that a full Redis refuses. The key of the records was not read, so its type
+-- may be wrong.
 if #raised > 0 then
   local counts = {requeued = #raised}
   local _, fault = raise(stats_key, counts)

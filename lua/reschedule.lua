@@ -11,16 +11,16 @@
 --       8… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
 --       7 marker,
---       then for each item: id, when ('+ms' or '@ms'; '>ms': so much later than it is due),
+--       then for each item: id, when ('+ms' or '@ms'; '>ms': that long after the present due time),
 --       step (postponed | fired)
--- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
---       by another layout; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger has
+--       another layout; answers, separated by blanks:
 --       moved:due       pending, due at Unix ms
 --       successor:due   running: the successor was moved
---       running         running, and nothing follows: nothing was done
+--       running         running, without a successor: nothing was done
 --       absent          no such job
---       elsewhere       not here any more, by an old place
---       …!              the trigger's name is or holds something foreign: no trigger
+--       elsewhere       the job belongs to another ledger by now: nothing was done
+--       …!              no trigger: its name holds a foreign value, or is the adopted key
 -- Holds: all items or none. Refused before anything is written while Redis is full.
 
 local FIXED, HEAD, WIDTH = 7, 7, 3

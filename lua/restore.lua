@@ -1,5 +1,5 @@
--- restore: brings back jobs and dead letters as a backup has them, with their story. What is
--- there already stays as it is.
+-- restore: stores jobs and dead letters of a backup, with their steps. A pending job of the same
+-- name stays, unless the mode is `set`.
 --
 -- KEYS  1 due       keyfall:{app:module:biz/0}:due
 --       2 shadow    keyfall:{app:module:biz/0}:shadow
@@ -13,19 +13,20 @@
 --      10… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
 --       7 marker,
---       then for each item: id, what it is (pending | dead), mode (absent | set, for pending),
---       when it is due or died (Unix ms), header, story (accepted-ms step@ms …; empty for a job
---       that is accepted now), payload
--- Reply {'ok', now µs, answers}, with `unlisted` behind it as that of schedule; {'late',
---       now µs}, or {'stale', now µs, layout} if this ledger goes by another layout; answers,
---       separated by blanks:
---       created:due replaced:due   pending from now on, due at Unix ms, be it long ago
+--       then for each item: id, state (pending | dead), mode (absent | set, for pending), due time
+--       or time of death (Unix ms), header, story (accepted-ms step@ms …; empty for a job that is
+--       accepted now), payload
+-- Reply {'ok', now µs, answers}, followed by `unlisted` as in schedule; {'late', now µs}, or
+--       {'stale', now µs, layout} if this ledger has another layout; answers, separated by blanks:
+--       created:due replaced:due   pending from now on, due at Unix ms, even if that is long past
 --       buried:number              a dead letter with this number
---       exists                     a job of this name is pending, or a letter of it died then
---       running                    a job of this name runs, and is left to it
---       elsewhere                  not here any more, by an old place
---       …!                         the trigger's name is or holds something foreign: no trigger
--- Holds: repeated, it changes nothing, as long as the restored jobs and letters exist. All items or
+--       exists                     a job of this name is pending, or a letter of it died at the
+--                                  same time
+--       running                    a job of this name runs: nothing was done
+--       elsewhere                  the job or letter belongs to another ledger by now
+--       …!                         no trigger: its name holds a foreign value, or is the adopted
+--                                  key
+-- Holds: a repeat changes nothing, as long as the restored jobs and letters exist. All items or
 --       none. Refused as a whole, before anything is written, while Redis is full. The same id
 --       twice in one call counts as two calls, in order. Letters are not trimmed here.
 
@@ -51,7 +52,7 @@ local leases = redis.call('HMGET', lease_key, unpack(ids))
 local numbers = redis.call('HMGET', grave_key, unpack(ids))
 local before = soonest(due_key, now)
 
--- The letters of an id, by when they died, the oldest first.
+-- The letters of an id, by time of death, the oldest first.
 local letters = {}
 for i, id in ipairs(ids) do
   if items[HEAD + (i - 1) * WIDTH + 2] == 'dead' and not letters[id] then
@@ -69,7 +70,8 @@ for i, id in ipairs(ids) do
 end
 redis.call('ZCARD', dead_key)
 
--- Puts a letter in its place among the letters of its id. Returns false if one of them died then.
+-- Puts a letter in its place among the letters of its id. Returns false if one of them has the same
+-- time of death.
 local function placed(of_id, letter)
   local at = #of_id + 1
   while at > 1 and of_id[at - 1].died >= letter.died do
@@ -82,7 +84,7 @@ local function placed(of_id, letter)
   return true
 end
 
--- The numbers of the last of them, which are found by the id alone.
+-- The numbers of the last letters of an id, which are found by the id alone.
 local function last_numbers(of_id)
   local found = {}
   for at = math.max(1, #of_id - FOUND_BY_ID + 1), #of_id do
@@ -128,8 +130,8 @@ for i, id in ipairs(ids) do
   end
 end
 
--- The first write is one that a full Redis refuses. Of the other keys, only the records were not
--- read, and may be of a wrong type.
+-- The first write is one that a full Redis refuses. The key of the records was not read, so its type
+-- may be wrong.
 local shadows, scores = {}, {}
 for id, job in pairs(pending) do
   shadows[#shadows + 1] = id

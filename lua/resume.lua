@@ -6,10 +6,8 @@
 -- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 kind (app:module:biz), 6 turn: its number among
 --       the pauses and resumes of several servers, or 0
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, one word:
---       resumed   it is not paused any more, or was not; or was paused at a later turn, and stays
---                 so
--- Holds: works while Redis is full. A kind that was resumed by name is not paused by a rule
---       that is older.
+--       resumed   the kind is not paused; or it was paused with a larger turn, and stays paused
+-- Holds: works while Redis is full. An older rule does not pause a kind that was resumed by name.
 
 local calls_key, lanes_key, history_key = KEYS[1], KEYS[2], KEYS[3]
 local lane, number = ARGV[1], tonumber(ARGV[2])

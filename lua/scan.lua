@@ -8,14 +8,14 @@
 --       6 dead     keyfall:{app:module:biz/0}:dead
 --       7 grave    keyfall:{app:module:biz/0}:grave
 -- ARGV  1 part (due | shadow | leased | lease | next | dead | grave), 2 cursor: zero at first,
---       then that of the last reply, 3 count: about how many names to look at
+--       then the cursor of the last reply, 3 count: about how many names to look at
 -- Reply {'ok', now µs, cursor, looked, highest, name, fault, opening, name, fault, opening, …};
---       the cursor is zero at the end, looked is how many names were looked at, highest the
---       largest number of a dead letter among them. Told of are the names, ids or `id:number`,
---       with which something is wrong, in the words of `audit`; those that not only plain
---       characters are in, and those of records that are not plain: whether they can be names,
---       or be read, takes more than Lua. The opening is what stands before the payload of such a
---       record, or the first bytes where nothing does; empty for all others
+--       the cursor is zero at the end, `looked` is the number of names that were looked at, and
+--       `highest` the largest number of a dead letter among them. A name, an id or `id:number`, is
+--       returned if it has a flaw, a word of `audit`; if it has unusual characters; or if its
+--       record is not plain, because Lua cannot tell whether such a name is valid and such a
+--       record readable. The opening is the part before the payload of such a record, or its first
+--       bytes if it has no such part; empty for other names
 -- Holds: bounded by count. Names that exist from the first call to the last are looked at.
 
 local PARTS = {due = 1, shadow = 2, leased = 3, lease = 4, next = 5, dead = 6, grave = 7}
@@ -23,14 +23,14 @@ local part = ARGV[1]
 local at = PARTS[part]
 local now, stamp = now_us()
 
--- The bytes of a record without an opening that are returned.
+-- How many bytes of a record without an opening are returned.
 local FIRST_BYTES = 100
 
 local function is_odd(id)
   return id == '' or #id > 256 or string.find(id, '[^%w_.~@-]')
 end
 
--- A plain record has none: it holds only the time of acceptance.
+-- Returns '' for a plain record, whose steps hold only the time of acceptance.
 local function opening_of(record)
   if record == '' or string.find(record, '^{"v":1,"us":[1-9]%d?%d?}\n%d+\n') or
     string.find(record, '^{"v":1}\n%d+\n') then

@@ -11,18 +11,18 @@
 --       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
 --       7 marker,
---       then for those that are alike in it: mode (set | absent | present | ordered), header,
---       how many,
---       and for each item: id, when ('+ms' or '@ms'), payload
--- Reply {'ok', now µs, answers}, with `unlisted` behind it until somebody has made the kind known
---       since this ledger began; {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
---       by another layout; answers, separated by blanks:
+--       then for each group of items with the same mode and header: mode (set | absent | present |
+--       ordered), header, number of items,
+--       and for each of these items: id, when ('+ms' or '@ms'), payload
+-- Reply {'ok', now µs, answers}, followed by `unlisted` (the time at which this ledger began, µs)
+--       until a client has registered the kind; {'late', now µs}, or {'stale', now µs, layout} if
+--       this ledger has another layout; answers, separated by blanks:
 --       created:due replaced:due   pending from now on, due at Unix ms
---       succeeds:due               running: takes over when the run has ended
---       elsewhere                  not here any more, by an old place: nothing was done
---       exists absent              mode forbade it: nothing was done
---       overtaken:number           mode `ordered`: the present job has this higher number
---       …!                         the trigger's name holds a foreign value: no trigger
+--       succeeds:due               running: the new job follows when the run has ended
+--       elsewhere                  the job belongs to another ledger by now: nothing was done
+--       exists absent              the mode forbids the change: nothing was done
+--       overtaken:number           mode `ordered`: the stored job has this higher order number
+--       …!                         no trigger: its name holds a foreign value
 -- Holds: all items or none. Refused as a whole, before anything is written, while Redis is
 --       full. The same id twice in one call counts as two calls, in order.
 
@@ -116,8 +116,8 @@ for i = 1, #ids do
   end
 end
 
--- The first write is one that a full Redis refuses. Of the other keys, only the records were not
--- read, and may be of a wrong type.
+-- The first write is one that a full Redis refuses. The key of the records was not read, so its type
+-- may be wrong.
 local counts = {accepted = at_least_one(accepted), replaced = at_least_one(replaced)}
 local counted, fault = raise(stats_key, counts)
 if fault then

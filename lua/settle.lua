@@ -15,18 +15,19 @@
 --      12… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
 --       7 most dead letters, 8 most ms that a dead letter is kept,
---       then for those that end alike: token, verb (done | later | bury), when ('+ms' or
---       '@ms', for later), header (for later and bury; empty keeps the old one), step (for
---       later: failed | again | snoozed | returned), note (for the history), how many, and the id
---       of each
--- Reply {'ok', now µs, answers, trimmed} or {'late', now µs}; trimmed is how many old dead
---       letters fell to the limits; where triggers live elsewhere, the place of each item whose
---       successor is pending now, from 0, and its due time, Unix ms, come last; answers,
---       separated by blanks:
+--       then for each group of items with the same end: token, verb (done | later | bury), when
+--       ('+ms' or '@ms', for later), header (for later and bury; empty keeps the old one), step
+--       (for later: failed | again | snoozed | returned), note (for the history), number of items,
+--       and their ids
+-- Reply {'ok', now µs, answers, trimmed} or {'late', now µs}; trimmed is the number of old dead
+--       letters that the limits removed. If KEYS has no triggers, a list follows: for each
+--       successor that is pending now the index of its item, from 0, and its due time, Unix ms. The
+--       answers, separated by blanks:
 --       done            gone for good
 --       later:due       pending again, due at Unix ms
 --       buried:number   a dead letter with this number
---       replaced        not retried: its successor took its place; a failure is counted and told
+--       replaced        not retried: its successor took its place; a failed attempt is still
+--                       counted and enters the history
 --       cancelled       not retried, nor a dead letter: it was cancelled while it ran
 --       gone            there is no lease: settled before, or the ledger was lost
 --       foreign         another token holds it: nothing was done
@@ -131,7 +132,7 @@ for i, id in ipairs(ids) do
       counts.trimmed = 0
     elseif successors[i] then
       answers[i] = 'replaced'
-      -- It is not tried again, and has failed all the same.
+      -- The job is not tried again, but its attempt has failed.
       if alike.step == 'failed' then
         tell(story, 'failed', alike.note, id, '-', run_ms(lease))
         count_one(counts, 'failed')

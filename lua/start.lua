@@ -1,13 +1,14 @@
--- start: says how many shards a kind has that starts with several, if its first ledger is new.
+-- start: writes the layout of a kind that begins with several shards to its first ledger, if that
+-- is new.
 --
 -- KEYS  1 stats  keyfall:{app:module:biz/0}:stats
 --       2 calls  keyfall:{app:module:biz/0}:calls
 -- ARGV  1 layout
--- Reply {'ok', now µs, layout}: the one that the ledger goes by now, empty for one shard
--- Holds: may be repeated, and be late. A ledger that has ever accepted a job, or knows a layout,
---       keeps its own. So the first call decides: this one, or one that stores a job here as in a
+-- Reply {'ok', now µs, layout}: the layout that the ledger has now, empty for one shard
+-- Holds: may be repeated, and be late. A ledger that has a layout, or has ever accepted a job,
+--       stays as it is. So the first call decides: this one, or a call that stores a job as in a
 --       kind with one shard. The mark `founding` stays until the kind is on the list, its pause
---       rules are known, and `layout` tells this ledger so: until then the kind counts as new.
+--       rules are known, and `layout` has told this ledger so; until then the kind counts as new.
 
 local _, stamp = now_us()
 

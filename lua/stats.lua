@@ -9,11 +9,11 @@
 --       7 shadow   keyfall:{app:module:biz/0}:shadow
 --       8 lease    keyfall:{app:module:biz/0}:lease
 -- ARGV  none
--- Reply {'ok', now µs, pending, overdue, oldest, leased, successors, dead, records, leases,
---       name, value, name, value …}, the same with 'paused' instead of 'ok' if the kind is
---       paused; oldest is the first due time, '' if nothing is pending; the names are those of
---       the counters: accepted, done, cancelled, replaced, buried, requeued, deleted, trimmed,
---       failed, again, snoozed, returned, lapsed
+-- Reply {'ok', now µs, pending, overdue, oldest, leased, successors, dead, records, leases, name,
+--       value, name, value …}, the same with 'paused' instead of 'ok' if the kind is paused; oldest
+--       is the first due time, '' if nothing is pending; the names are the fields of `stats`, such
+--       as accepted, done, cancelled, replaced, buried, requeued, deleted, trimmed, failed, again,
+--       snoozed, returned, lapsed, moved_in, moved_out, letters_in, letters_out, skipped
 -- Holds: all numbers are of one instant, so they balance.
 
 local due_key, leased_key, next_key = KEYS[1], KEYS[2], KEYS[3]

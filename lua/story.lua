@@ -2,22 +2,23 @@
 --
 -- KEYS  1 calls     keyfall:{app:module:biz/0}:calls
 --       2 history   keyfall:{app:module:biz/0}:history
--- ARGV  1 id, 2 before: the entry that the page begins behind, `+` for the newest, 3 limit: how
---       many entries to look at
--- Reply {'ok', now µs, kept, next, entry, what, by, number, more, note, entry, …}: how many
---       entries the kind keeps; the last entry looked at, which the next page begins behind,
---       empty at the end; and what happened to the job, with the id of its entry. What is told of
---       the kind comes too.
+-- ARGV  1 id, 2 before: only entries older than this one, `+` for all, 3 limit: how many entries to
+--       look at
+-- Reply {'ok', now µs, kept, next, entry, what, by, number, more, note, entry, …}: `kept` is how
+--       many entries the history keeps; `next` is the last entry that was looked at, to be `before`
+--       for the next page, and empty at the end; then the events of the job and of its kind, each
+--       with the id of its entry.
 -- Holds: bounded by the limit.
 
 local calls_key, history_key = KEYS[1], KEYS[2]
 local id, before, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local _, stamp = now_us()
 
--- The words of an entry for this id: the two words in front of the ids that include it.
+-- The words `number` and `more` of an entry for this id: they stand in front of the group of ids
+-- that includes it.
 local function words_of(jobs)
-  -- The whole word: a short id is part of many others, and to go through their entries word by
-  -- word would hold Redis up.
+  -- The id is searched for as a whole word. A short id is part of many others, and to go through
+  -- their entries word by word would hold Redis up.
   if not string.find(' ' .. jobs .. ' ', ' ' .. id .. ' ', 1, true) then
     return nil
   end

@@ -1,5 +1,6 @@
--- take: takes jobs and dead letters out of a ledger that they no longer belong to, and hands
--- them out. Until they are dropped they are kept aside, and nothing else is taken.
+-- take: takes a batch of jobs and dead letters that belong to another ledger by now out of this
+-- one, and returns it. The batch stays aside in `leaving` until `drop`; meanwhile nothing else is
+-- taken.
 --
 -- KEYS  1 due      keyfall:{app:module:biz/0}:due
 --       2 shadow   keyfall:{app:module:biz/0}:shadow
@@ -10,23 +11,24 @@
 --       7 calls    keyfall:{app:module:biz/0}:calls
 --       8 leaving  keyfall:{app:module:biz/0}:leaving
 --       9 adopted  keyfall:{app:module:biz/0}:adopted
--- ARGV  1 place, 2 late: the number of a batch that another ledger has taken for one of before,
---       or zero, 3 above: if that batch is still here, it gets a number above this one,
---       then names: the id of a job, for it, its last letters, and what is known of its key if that
---       was adopted; `id:number` for a letter, `*` for the counters
--- Reply {'ok', now µs, answers, batch, fence, what, id, number, at, record, what, id, …}, or the
---       same with 'busy' and no answers if a batch is kept aside already, which is handed out, or
---       {'stale', now µs, layout} if this ledger goes by another layout; answers, separated by
+-- ARGV  1 place, 2 late: the number of a batch that another ledger has refused as late, or zero,
+--       3 above: if that batch is still here, it gets a number above this one, then names: the id
+--       of a job, for the job, its last letters and the mark of its adopted key; `id:number` for a
+--       letter; `*` for the counters
+-- Reply {'ok', now µs, answers, batch, fence, what, id, number, at, record, what, id, …}; the same
+--       with 'busy' and no answers if an earlier batch is still aside, which is returned instead;
+--       or {'stale', now µs, layout} if this ledger has another layout; answers, separated by
 --       blanks:
---       taken    it, or letters of it, are among what follows, and nothing of it stays
---       leased   it runs, and stays here until it has settled; its letters are among what follows
---       absent   nothing of it is here
---       waits    there was no room for it in the batch
---       what is `job` (number is empty, at is when it is due), `letter` (at is when it died),
---       `mark` (at is when the key that was adopted expires), or `counters` (the record is
+--       taken    the job, or letters of it, are in the batch, and nothing of it stays
+--       leased   the job is running, and stays until it is settled; its letters are in the batch
+--       absent   nothing of this name is here
+--       waits    the batch was full before it
+--       what is `job` (number is empty, at is the due time), `letter` (at is the time of death),
+--       `mark` (at is the expiry of the adopted key), or `counters` (the record is
 --       `name value name value …`)
--- Holds: may be repeated. Bounded by some 1 MiB of records. Works while Redis is full. Batches
---       have rising numbers, the time in µs: also after a rollback, unless the clock went back too.
+-- Holds: may be repeated. Bounded by some 1 MiB of records. Works while Redis is full. The number
+--       of a batch is the time in µs, or one more than the last number: it grows even after a
+--       rollback, unless the clock went back too.
 
 local due_key, shadow_key, lease_key, dead_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local grave_key, stats_key, calls_key, leaving_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -42,8 +44,8 @@ if refused then
 end
 local reply = {'ok', stamp, '', kept[2] or '0', kept[3] or '0'}
 
--- Adds one thing that leaves to the reply; `name` is `id`, `id:number`, or `id:` of a mark, and
--- `kept_as` is `at record`.
+-- Adds one item of the batch to the reply; `name` is the `id` of a job, the `id:number` of a
+-- letter, the `id:` of a mark, or `*` for the counters; `kept_as` is `at record`.
 local function hand_over(name, kept_as)
   local id, number = string.match(name, '^([^:]*):?(%d*)$')
   local at, record = string.match(kept_as, '^(%d+) (.*)$')

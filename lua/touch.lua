@@ -1,11 +1,11 @@
--- touch: writes the reply to a call once more, if it is the last of its lane here. A server with
--- this write has the writes of that call, too.
+-- touch: writes the remembered reply of a call once more, if it is the last call of its lane. A
+-- server that has this write has the writes of the call, too.
 --
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
 -- ARGV  1 lane, 2 number
 -- Reply {'ok', now µs, answers}; answers, one word:
 --       present  this data set holds the call
---       absent   it does not: it is an older one, or that of another server
+--       absent   it does not: it is older than the call, or belongs to another server
 -- Holds: works while Redis is full.
 
 local calls_key = KEYS[1]

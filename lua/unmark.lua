@@ -1,8 +1,9 @@
--- unmark: takes a mark away, with further fields, if it has not changed since.
+-- unmark: removes a mark, and further fields with it, if the mark is still the expected one.
 --
 -- KEYS  1 kinds  keyfall:kinds, or the calls of a ledger
--- ARGV  1 marked field, 2 mark: what was put there, then further fields to remove with it
--- Reply {'ok', now µs, unmarked}: one, or zero if no mark is there, or another one
+-- ARGV  1 marked field, 2 mark: the expected value of that field, then further fields to remove
+--       with it
+-- Reply {'ok', now µs, unmarked}: one; zero if the mark is missing, or is another one
 -- Holds: may be repeated, and be late. Works while Redis is full.
 
 local _, stamp = now_us()

@@ -8,14 +8,14 @@
 --       6 lanes    keyfall:{app:module:biz/0}:lanes
 --       7 history  keyfall:{app:module:biz/0}:history
 -- ARGV  1 lane, 2 number, 3 who, 4 place, then for each item: id, payload
--- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger goes
---       by another layout; answers, separated by blanks:
+-- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger has
+--       another layout; answers, separated by blanks:
 --       updated:due     pending, due at Unix ms
 --       successor:due   running: the successor was changed
---       running         running, and nothing follows: the run keeps the payload that it was
---                       given, and whatever starts after it gets the new one
+--       running         running, without a successor: the run keeps its payload, and a later run of
+--                       the job gets the new one
 --       absent          no such job
---       elsewhere       not here any more, by an old place
+--       elsewhere       the job belongs to another ledger by now: nothing was done
 -- Holds: all items or none. Refused before anything is written while Redis is full.
 
 local HEAD, WIDTH = 4, 2
