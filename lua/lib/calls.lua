@@ -1,23 +1,22 @@
--- Calls may be repeated. A client numbers the calls of a lane, upwards, one at a time; the
--- ledger remembers the last reply of each lane, answers a repeated number with it, and
--- refuses a lower one: an original that arrives after its repeat. A call without a lane, which
--- is an empty one, is always a new one.
+-- Calls may be repeated. A client numbers the calls of a lane upwards and sends one at a time. The
+-- ledger remembers the last reply of each lane, answers a repeated number with it, and refuses a
+-- lower number: an original that arrives after its repeat. A call with an empty lane is always new.
 
 -- How long the last reply of a silent lane is kept: far longer than any call is repeated.
 local LANE_MEMORY_MS = 3600000
 
--- The answers of a call that finds no job because there never was one; a claim answers nothing.
+-- The first words of replies that found no job. A claim without jobs replies nothing.
 local FOUND_NOTHING = {[''] = true, absent = true, gone = true}
 
--- A call on jobs by name carries the layout of the kind by which it looks for them here: the epoch,
--- with a `-` behind it if the jobs belong to another ledger by now, and stay here only as long as
--- they run.
+-- A call on named jobs has the argument `place`: the epoch of the layout by which the caller chose
+-- this ledger, and behind it a `-` if the jobs belong to another ledger by now and stay here only
+-- while they run.
 
 local function is_old(place)
   return string.sub(place, -1) == '-'
 end
 
--- The refusal of a call by another layout than the ledger's, or nothing.
+-- The refusal of a call whose epoch differs from the epoch of the ledger; nil if they agree.
 local function misplaced(layout, place, stamp)
   local epoch = layout and tonumber(string.match(layout, '^%d+ (%d+)')) or 0
   if tonumber(string.match(place, '^%d+')) ~= epoch then
@@ -25,9 +24,8 @@ local function misplaced(layout, place, stamp)
   end
 end
 
--- Returns 'new', 'again' with the remembered reply, or 'late'; whether the lane is known; and the
--- values that are read along with it: the largest fencing value given out, and the fields `paused`,
--- `history`, `layout` and `unlisted`.
+-- Returns 'new', 'again' or 'late'; the remembered reply, for 'again'; whether the lane is known;
+-- the largest fencing value given out; and the fields `paused`, `history`, `layout` and `unlisted`.
 local function recall(calls, lane, number)
   local found = redis.call('HMGET', calls, lane, 'fence', 'paused', 'history', 'layout',
     'unlisted')
@@ -47,8 +45,8 @@ local function recall(calls, lane, number)
 end
 
 -- The reply to a call that must not be carried out: the remembered reply, or a refusal if the call
--- is late or goes by another layout. Nothing for any other call; whether its lane is known; and the
--- fields `history` and `unlisted`.
+-- is late or has another layout; nil for other calls. Also returns whether the lane is known, and
+-- the fields `history` and `unlisted`.
 local function past_reply(calls, lane, number, stamp, place)
   local seen, reply, known, _, _, history, layout, unlisted = recall(calls, lane, number)
   if seen == 'late' then
@@ -59,9 +57,9 @@ local function past_reply(calls, lane, number, stamp, place)
   return place and misplaced(layout, place, stamp), known, history, unlisted or nil
 end
 
--- Writes the reply, and the given further fields. Number and time are given as text. A new lane
--- makes room for itself: a few lanes that have been silent for long are forgotten. If nothing else
--- is remembered, a call that found nothing is remembered for a while only.
+-- Writes the reply, and further fields if given. Number and time are text. A new lane makes room
+-- for itself: a few lanes that were silent for long are forgotten. If the ledger remembers nothing
+-- else, a call that found nothing is remembered for two hours only.
 local function remember(calls, lanes, lane, number, known, stamp, reply, ...)
   if lane == '' then
     return
@@ -93,7 +91,8 @@ end
 -- The most calls that are searched for the last one.
 local MOST_CALLS = 4096
 
--- When the last call came that is remembered, Unix ms, or zero; now, if too many are.
+-- The time of the last remembered call, Unix ms; 0 if there is none, now if there are more than
+-- `MOST_CALLS`.
 local function last_call(calls, now)
   if redis.call('HLEN', calls) > MOST_CALLS then
     return math.floor(now / 1000)

@@ -1,15 +1,14 @@
 -- Time and numbers. Lua's `..` prints a large integer as 1.7952390779913e+15, so every
 -- number that leaves a script goes through `int`.
 
--- `%d` goes by way of a C `long`, which has 32 bits on some machines; elsewhere it is by far the
--- faster of the two.
+-- `%d` converts to a C `long`, which has 32 bits on some machines; on others it is much faster.
 local WHOLE = string.format('%d', 2 ^ 52) == '4503599627370496' and '%d' or '%.0f'
 
 local function int(number)
   return string.format(WHOLE, number)
 end
 
--- A score as text. Redis answers with whole numbers as they are.
+-- A score as the text of a whole number. Redis answers most scores in this form already.
 local function whole(score)
   return string.find(score, '%D') and int(tonumber(score)) or score
 end
@@ -21,8 +20,8 @@ local function now_us()
   return tonumber(stamp), stamp
 end
 
--- The meaning of a caller's time: '+ms' from now, or '@ms' since the epoch. Rounded up, so that no
--- job is early; the past means now. Returned as a number and as text.
+-- The due time that a caller asks for: '+ms' from now, or '@ms' since the epoch. Rounded up, so
+-- that no job is early; a time in the past means now. Returned as a number and as text.
 local function due_ms(when, now)
   local text = string.sub(when, 2)
   local ms, now_ms = tonumber(text), math.floor(now / 1000)

@@ -4,7 +4,7 @@ local function count_one(counts, name)
   counts[name] = (counts[name] or 0) + 1
 end
 
--- How often an event is to be counted, if at all.
+-- The number of times that an event is counted, or nil for 0.
 local function at_least_one(times)
   return times > 0 and times or nil
 end

@@ -1,12 +1,12 @@
--- Dead letters are kept by id and number, so that the same name can die twice: `dead` holds
--- `id:number` by the time of death, `grave` the record under the same name, and under the
--- plain id the numbers of its last letters, so that a letter is found by its key.
+-- Dead letters are kept by id and number, so that the same name can die twice: `dead` has
+-- `id:number` by time of death; `grave` has the record under the same name, and under the plain id
+-- the numbers of its last letters, so that they are found by the job key.
 
 -- The number of letters of one id that can be found by the id alone.
 local FOUND_BY_ID = 16
 
--- Letters are numbered by their count, above the numbers of letters from another ledger: so many
--- numbers are left out.
+-- How many numbers are left out. The number of a letter is the count of letters buried so far plus
+-- this value, which keeps it above the numbers of letters that came from another ledger.
 local function skipped(stats_key)
   return tonumber(redis.call('HGET', stats_key, 'skipped') or 0) or 0
 end
@@ -55,8 +55,8 @@ local function unbury(dead_key, grave_key, name)
   end
 end
 
--- Keeps the letters within their limits of count and age: it drops a few more than have just come,
--- so that they never grow beyond. Returns how many it dropped.
+-- Keeps the letters within the limits of count and age. For each limit it drops the oldest letters,
+-- up to 16 more than have just come, so that an excess shrinks. Returns how many it dropped.
 local function trim(dead_key, grave_key, most, most_ms, now_ms, came)
   local at_once = came + 16
   local old = redis.call('ZRANGEBYSCORE', dead_key, '-inf', int(now_ms - most_ms), 'LIMIT', 0,

@@ -1,8 +1,9 @@
--- The faults of a name, given the keys of its ledger in the order due, shadow, leased, lease, next,
--- dead, grave. A word for the first fault found, or 'sound'.
+-- The flaws of a name. `keys` are the keys of its ledger in the order due, shadow, leased, lease,
+-- next, dead, grave. Returns the word for the first flaw found, or 'sound'.
 --
--- The judgement of the caller, for questions that Lua cannot answer: nothing; `J` or `L`, for a
--- name that no job or no letter can have; `R` and the beginning of an unreadable record.
+-- `judged` is the judgement of the caller, for questions that Lua cannot answer: empty; `J` for a
+-- name that no job can have, `L` for a name that no letter can have; or `R` and the beginning of
+-- an unreadable record.
 
 local IS_SET = {true, false, true, false, false, true, false}
 
@@ -13,7 +14,7 @@ local function is_time(score)
   return ms >= 0 and ms < 2 ^ 53
 end
 
--- Whether `members` counts it.
+-- Whether `members` counts a member with this score. It does not count the placeholder.
 local function is_counted(score)
   return score and tonumber(score) < math.huge or false
 end
@@ -81,8 +82,8 @@ local function fault_of_letter(keys, name, judged)
   return 'sound'
 end
 
--- The faults of a name that no job can have, in the parts of jobs, or no letter, in the parts of
--- letters. The placeholder belongs there, and is last in a sorted set.
+-- The flaws of an impossible name, in the keys of jobs for `J`, or of letters for `L`. The
+-- placeholder is sound there, and in a sorted set only at the score infinity.
 local function fault_of_name(keys, name, judged)
   local is_there, is_kept = false, false
   for at = judged == 'J' and 1 or 6, judged == 'J' and 5 or 7 do

@@ -1,16 +1,17 @@
--- The history of a ledger: a capped stream that tells people what was done. A hint: it is written
--- after everything else, through `pcall`, and never fails the call. One entry tells of all jobs of
--- a call that the same happened to; its fields are always the same, in the same order, so that
--- Redis stores their names once: `what`, `by`, `jobs`, `note`. `jobs` is `number more id id …`, and
--- behind a colon, which no id is, the same of others. What the two words mean goes by `what`:
+-- The history of a ledger: a capped stream that tells people what was done with its jobs. It is a
+-- hint: a script writes it last, through `pcall`, and it never fails the call. One entry has all
+-- jobs of a call with the same transition and note. Its fields are always `what`, `by`, `jobs`,
+-- `note`, in this order, so that Redis stores their names once. `jobs` is `number more id id …`;
+-- jobs with other words follow behind a colon, which no id is. The words `number` and `more` mean,
+-- by `what`:
 --
 --   scheduled replaced succeeds follows    due -        pending; for `succeeds`, once the run ends
 --   postponed fired requeued restored      due -
 --   moved                                  due -        here from another ledger of the kind
 --   updated cancelled stopping superseded  -   -        stopping: cancelled while it runs
 --   claimed                                due source   e event, p pacer, r reconciler, b backlog
---   lapsed                                 due claims   taken over: which attempt since it was
---                                                       last settled
+--   lapsed                                 due claims   taken over: the number of attempts since it
+--                                                       was last settled
 --   done                                   -   ran      ms since it was claimed
 --   failed again snoozed returned          due ran      note: `attempts error`, of `failed` only;
 --                                                       due is - if its successor takes its place
@@ -18,9 +19,9 @@
 --   deleted                                letter -
 --   repaired                               -   -        note: what an audit found
 --
--- What came through a plain key says how in its note: `key set`, `key time`, `key expired` (sooner
--- than was known), `key gone`, `key lasting` (it has no time any more), `key lost` (it is missing,
--- and nobody heard why).
+-- The note of a transition that a plain key caused: `key set`, `key time` (another expiry),
+-- `key expired` (sooner than was known), `key gone` (deleted), `key lasting` (it does not expire
+-- any more), `key lost` (missing, and no event said why).
 --
 --   paused resumed                                      no job: the kind
 
@@ -30,8 +31,8 @@ local KEPT = 5000
 -- The approximate limit of the jobs in an entry, in bytes: it bounds the stream in bytes.
 local JOBS_BYTES = 1024
 
--- The story of this call, given the field `history` of `calls`: the number of entries that are
--- kept. Nothing if there are to be none.
+-- The entries of this call, to be written at its end. `history` is the field of `calls` that says
+-- how many entries the ledger keeps. Returns nil if it keeps none.
 local function new_story(history)
   local kept = tonumber(history or nil) or KEPT
   return kept > 0 and {kept = kept} or nil
@@ -44,8 +45,8 @@ local function new_entry(story, what, note)
   return entry
 end
 
--- Adds an event of a kind; with `tell`, an event of a job. In a large batch, the jobs mostly differ
--- only in their ids.
+-- Adds an event of the kind; `tell` adds an event of a job. The jobs of a large batch mostly differ
+-- only in their ids, so `tell` tries the last entry first.
 local function tell_of_kind(story, what)
   if story then
     new_entry(story, what, '')

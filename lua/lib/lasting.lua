@@ -1,8 +1,8 @@
--- The memory of a ledger for calls outlives the ledger, for twice as long as a lane is remembered.
--- A ledger that begins anew meanwhile keeps it for good.
+-- The memory of calls outlives its ledger for two hours, twice as long as a silent lane is
+-- remembered. A ledger that begins anew meanwhile keeps that memory for good.
 local OUTLIVES_MS = 7200000
 
--- When a key expires of which a user may not say that it is to stay.
+-- The expiry, Unix ms, of a key that is to stay, if the user may not call `PERSIST`.
 local FAR_AHEAD_MS = '9007199254740991'
 
 local function keep_for_a_while(at_ms, ...)
@@ -13,7 +13,7 @@ end
 
 local function keep_for_good(...)
   for _, key in ipairs({...}) do
-    -- Redis 6.2 has no option to leave keys without an expiry alone.
+    -- The option `XX`, which passes over keys without an expiry, came with Redis 7.0.
     if type(redis.pcall('PERSIST', key)) == 'table'
       and type(redis.pcall('PEXPIREAT', key, FAR_AHEAD_MS, 'XX')) == 'table' then
       redis.pcall('PEXPIREAT', key, FAR_AHEAD_MS)
@@ -21,9 +21,9 @@ local function keep_for_good(...)
   end
 end
 
--- A ledger has accepted its first job: it is new, or its kind was dropped, or the database was
--- emptied. `fence` tells it from a ledger that never had any job. `unlisted` tells every client
--- that stores a job to make the kind known, until one of them has. Returns that mark.
+-- Marks a ledger that has accepted its first job: it is new, or its kind was dropped, or the
+-- database was emptied. `fence` tells it from a ledger that never had a job. `unlisted` tells every
+-- client that stores a job to register the kind, until one has done so. Returns `unlisted`.
 local function begin_ledger(stamp, calls, ...)
   keep_for_good(calls, ...)
   redis.pcall('HSETNX', calls, 'fence', '0')

@@ -1,5 +1,6 @@
--- A lease is `token claims fence due flag`: claims counts the attempts begun since the
--- record was last written; due is given as text; flag is `-`, or `cancelled` for a run that must not be retried.
+-- A lease is `token claims fence due flag`: `claims` counts the attempts begun since the record was
+-- last written; `due` is given as text; `flag` is `-`, or `cancelled` for a run that must not be
+-- retried.
 local function new_lease(token, claims, fence, due, flag)
   return token .. ' ' .. claims .. ' ' .. int(fence) .. ' ' .. due .. ' ' .. flag
 end
@@ -10,8 +11,7 @@ local function split_lease(lease)
   return token or '', tonumber(claims) or 1, tonumber(fence) or 0, tonumber(due) or 0, flag or '-'
 end
 
--- Whether a lease has this token, and whether its run must not be retried, without taking it
--- apart.
+-- Whether a lease has this token. Like `is_cancelled`, it does not take the lease apart.
 local function holds(lease, token)
   return string.find(lease, token .. ' ', 1, true) == 1
 end
@@ -20,8 +20,8 @@ local function is_cancelled(lease)
   return string.sub(lease, -10) == ' cancelled'
 end
 
--- The approximate limit of the records that a claim hands out: as much as a connection carries in a
--- moment.
+-- The approximate limit of the records in the reply of a claim: about as much as a connection
+-- carries in a moment.
 local REPLY_BYTES = 4 * 1024 * 1024
 
 -- How many records are read at once, and so how far the limit can be exceeded.
@@ -55,8 +55,8 @@ local function hand_out(stamp, misses, ids, leases, records)
   return reply
 end
 
--- The reply of a claim that is repeated: the same jobs, as far as the token still holds
--- them, their leases counted from now.
+-- The reply of a repeated claim: its jobs as far as the token still holds them; their leases count
+-- from now.
 local function hand_out_again(shadow_key, leased_key, lease_key, stamp, token, remembered, deadline)
   local ids, leases, deadlines = {}, {}, {}
   for id in string.gmatch(remembered, '%S+') do

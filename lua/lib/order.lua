@@ -1,5 +1,5 @@
--- The order of a sorted set: by score, and by the bytes of the member where scores are equal.
--- Lua's own `<` on texts goes by the locale of the server.
+-- The order of a sorted set: by score, and for equal scores by the bytes of the member. Lua's own
+-- `<` compares texts by the locale of the server.
 
 local function comes_before(one, other)
   for i = 1, math.min(#one, #other) do
@@ -11,8 +11,8 @@ local function comes_before(one, other)
   return #one < #other
 end
 
--- The number of members before this one, and whether it exists. Many can share a score, so the
--- place among them is searched by halves.
+-- The number of members before this one, and whether it exists. Many members can share a score, so
+-- a binary search finds the place among them.
 local function place_of(key, score, member)
   local first = redis.call('ZCOUNT', key, '-inf', '(' .. score)
   local low, high = first, first + redis.call('ZCOUNT', key, score, score)

@@ -1,11 +1,11 @@
--- Jobs of several ledgers can stand for the same thing, and the latest must stay. An order number
--- tells which one that is: it is a field of their header, and nothing else tells it.
+-- Order numbers. Jobs in several ledgers can stand for the same thing, and only the latest must
+-- stay. The order number in the header of each tells which one that is.
 
--- The order number that a record says; 0 if none.
+-- The order number in a record; 0 if it has none.
 local function order_of(record)
   local header = string.match(record, '^[^\n]*')
   if string.find(header, '"order":', 1, true) then
-    -- The word may also be the name of a header that a client gave the job.
+    -- The text may also be the name of a header that a client gave the job.
     local is_read, it = pcall(cjson.decode, header)
     return is_read and type(it.order) == 'number' and it.order or 0
   end

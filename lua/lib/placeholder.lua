@@ -14,7 +14,7 @@ local function fields(hash)
   return redis.call('HLEN', hash) - redis.call('HEXISTS', hash, PLACEHOLDER)
 end
 
--- The fields of a hash and their values in turn, but for it.
+-- The fields of a hash and their values in turn, without the placeholder.
 local function contents(hash)
   local all, found = redis.call('HGETALL', hash), {}
   for i = 1, #all, 2 do
@@ -25,7 +25,7 @@ local function contents(hash)
   return found
 end
 
--- Empties a hash, but for it.
+-- Deletes all fields of a hash but the placeholder.
 local function clear(hash)
   local found = contents(hash)
   for i = 1, #found, 2 do

@@ -1,22 +1,22 @@
--- A record is three parts: `header JSON \n accepted-ms step@ms step@ms … \n payload`. Scripts
--- hand the header on, or replace it by one that a caller composed; all they put in is when a job was
--- accepted, and all they read is that, and whether it was adopted.
+-- A record has three parts: `header JSON \n accepted-ms step@ms step@ms … \n payload`. Scripts pass
+-- the header on, or replace it by one that a caller composed. They add only `us` to it, and read
+-- only `adopted`, and `order` in `lib/overtaken.lua`.
 
--- The number of last steps that a record keeps.
+-- The number of steps that a record keeps, the last ones.
 local STEPS = 8
 
--- The header of a job that is accepted now: with the microseconds of its time, so that no two of a
--- name begin at one.
+-- The header of a job that is accepted now. It gets the field `us`, the microseconds of the time of
+-- acceptance after its millisecond: no two jobs of a name share that time.
 local function begun(header, now)
   return string.sub(header, 1, -2) .. ',"us":' .. int(now % 1000) .. '}'
 end
 
--- The part before the payload in a new record.
+-- The opening of a new record, the part before the payload.
 local function record_opening(header, steps)
   return header .. '\n' .. steps .. '\n'
 end
 
--- Returns header, steps, payload; a record that is no record comes back whole, as payload.
+-- Returns header, steps, payload. A text that is no record is returned whole, as the payload.
 local function split_record(record)
   local first = string.find(record, '\n', 1, true)
   local second = first and string.find(record, '\n', first + 1, true)
@@ -27,11 +27,12 @@ local function split_record(record)
     string.sub(record, second + 1)
 end
 
--- The digest of the value of a key that a record was made from, if it was adopted.
+-- The digest of the key's value that the record was made from; nil or false if the job was not
+-- adopted.
 local function adopted_from(record)
   local header = string.match(record, '^[^\n]*')
   if string.find(header, '"adopted":"', 1, true) then
-    -- The word may also be the name of a header that a client gave the job.
+    -- The text may also be the name of a header that a client gave the job.
     local is_read, it = pcall(cjson.decode, header)
     return is_read and it.adopted
   end
@@ -41,7 +42,8 @@ end
 local function with_step(record, step, now, header, payload)
   local old_header, steps, old_payload = split_record(record)
   if steps == '' then
-    -- A record that is damaged or missing, about to be buried: it began now, for all we know.
+    -- The record is damaged or missing, and about to be buried. The time of acceptance is lost, so
+    -- now takes its place.
     steps = int(math.floor(now / 1000))
   end
   steps = steps .. ' ' .. step .. '@' .. int(math.floor(now / 1000))

@@ -1,10 +1,10 @@
--- A successor waits beside the run that it will replace as `due record`.
+-- A successor is stored as `due record`, beside the run that it will replace.
 local function split_successor(successor)
   local due, record = string.match(successor, '^(%d+) (.*)$')
   return tonumber(due) or 0, record or successor
 end
 
--- The successors of these runs. Only a leased job has a successor, and few have.
+-- The successors of these jobs. Only a leased job can have one, and few have.
 local function next_of(next_key, ids, leases)
   for i = 1, #ids do
     if leases[i] then

@@ -1,15 +1,15 @@
 -- Triggers are hints: nothing here may fail the call, hence `pcall` throughout. A name is written
--- only if it is free or carries our marker; a foreign value is left alone.
+-- only if it is free or holds our marker; a foreign value stays.
 
--- The beginning of the name's value, long enough to tell our marker from a foreign value, which may
--- be large.
+-- The beginning of the value under the name of a trigger, long enough to tell our marker from a
+-- foreign value, which may be large.
 local function held(trigger, marker)
   return redis.pcall('GETRANGE', trigger, 0, #marker)
 end
 
--- Makes the trigger of a job expire at `due`, given as text. Returns false if the job has no
--- trigger. Its record is given unless it is new: the key that a job was adopted from is not ours to
--- write, and its trigger has a name of ours if such jobs are served.
+-- Makes the trigger of a job expire at `due`, given as text. Returns false if the job gets no
+-- trigger. `record` is nil for a new job. An adopted job gets a trigger only under a name of ours:
+-- the key under its own name belongs to another program.
 local function arm(trigger, marker, due, now, record)
   if record and adopted_from(record) and not string.find(trigger, '}:trigger:', 1, true) then
     return false
@@ -56,12 +56,12 @@ local function note(news, id, due, now)
   end
 end
 
--- How near a due time must be that the pacer hears of although it is not the earliest. Longer than
--- the time in which the pacer goes on without another read, which is `READ_AGAIN`.
+-- The pacer hears of a due time that is nearer than this, even if it is not the earliest. Longer
+-- than `READ_AGAIN`, the time for which the pacer relies on its last read.
 local NEAR_MS = 50
 
--- Tells the workers which jobs are due, and the pacer that one is due sooner than all before, or
--- so soon that the pacer may have read past it.
+-- Tells the workers which jobs are due, and the pacer of a due time that is sooner than all before,
+-- or so near that the pacer may have read past it.
 local function wake(channel, subject, news, before, now)
   if #news > 0 then
     redis.pcall('PUBLISH', channel, 'now ' .. subject .. ' ' .. table.concat(news, ' '))

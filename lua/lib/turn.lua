@@ -1,5 +1,5 @@
--- On several servers pauses and resumes are numbered. A ledger remembers the largest number that it
--- was told, in the field `turn` of its hash `calls`: a server that was away may be told late.
+-- On several servers pauses and resumes are numbered. The field `turn` of `calls` is the largest
+-- number that the ledger was told: a server that was away may be told late.
 
 local function is_past_turn(calls, turn)
   local taken = tonumber(redis.call('HGET', calls, 'turn') or nil) or 0
