@@ -1,22 +1,26 @@
--- mend: a step on the way of a key of a ledger from a node that does not serve its slot to the one
--- that does, where this runs. What comes is kept aside, in the same slot, until it is complete and
--- gone from the other node; only then it is joined with what is here. Each step may be repeated.
+-- mend: one step of moving a key of a ledger from a node that does not serve its slot to the node
+-- that does, where this script runs. The copy is kept aside, in the same slot, until it is complete
+-- and the original is deleted; only then it is joined with the key that is here. Each step may be
+-- repeated.
 --
 -- KEYS  1 lock     keyfall:{app:module:biz/0}:mending
 --       2 aside    keyfall:{app:module:biz/0}:mending:copying:shadow, …:copied:…, …:moved:…
---       3 key      what it becomes: its next name aside, or keyfall:{app:module:biz/0}:shadow
--- ARGV  1 token of whoever mends, 2 step: begin | put | rename | join, then of put a command and its
---       arguments behind the key, of join the part, how many fields or members at the most, and
---       `replace` where what comes is newer than what was there before the ledger was torn
+--       3 key      its new name: the next name aside, or keyfall:{app:module:biz/0}:shadow
+-- ARGV  1 token of the caller, 2 step: begin | put | rename | join, then for `put` a command and
+--       its arguments behind the key; for `join` the part, the most fields or members to join, and
+--       `replace` if the data aside are newer than the data from before the ledger was torn
 -- Reply one word:
 --       ok           done
---       more         there is more to join
---       busy         somebody else mends this ledger, or did a moment ago
+--       more         there are more fields or members to join
+--       busy         another caller mends this ledger, or did so a moment ago
+--       clash name   both keys have a dead letter of this name, and the two differ; or the two keys
+--                    have different types
 --       clash name   both have a dead letter of this name, and they differ; or keys of two types
--- Rules: to replace, a key that was there before, which has the placeholder, gives way as a whole.
---       Otherwise what is only aside is added, and of what is on both sides this one stays, which
---       began later; but counters are added up (`stats`), of fences and turns the larger counts
---       (`calls`), and a dead letter is never given up (`grave`).
+-- Rules: with `replace`, the copy takes the place of a key that was here before, which shows in its
+--       placeholder. Otherwise fields and members that exist only aside are added, and of those
+--       that exist in both the value here stays, because it is newer. Exceptions: counters are
+--       added up (`stats`), the larger `fence` and `turn` hold (`calls`), and a dead letter is
+--       never given up (`grave`).
 
 local LOCKED_MS = 30000
 local lock, aside, key = KEYS[1], KEYS[2], KEYS[3]
@@ -33,7 +37,7 @@ elseif step == 'put' then
   redis.call(ARGV[3], aside, unpack(ARGV, 4))
   return 'ok'
 end
--- To join.
+-- From here on: the steps `rename` and `join`.
 local rule, most, replaces = ARGV[3], tonumber(ARGV[4]), ARGV[5] == 'replace'
 if redis.call('EXISTS', aside) == 0 then
   return 'ok'
@@ -50,7 +54,7 @@ if kind ~= redis.call('TYPE', key).ok then
   return 'clash ' .. key
 end
 
--- The numbers of the letters of one id, of both sides.
+-- The numbers of the letters of one id, from both keys, in order.
 local function both(one, other)
   local numbers, known = {}, {}
   for number in string.gmatch(one .. ' ' .. other, '%d+') do
@@ -70,7 +74,7 @@ local function join_field(field, value)
   elseif field == ':' or here == value and rule ~= 'stats' then
     return
   elseif rule == 'stats' then
-    -- A text that is no number counts as 0.
+    -- A value that is not a number counts as 0.
     redis.pcall('HINCRBY', key, field, value)
   elseif rule == 'calls' and (field == 'fence' or field == 'turn') then
     if (tonumber(value) or 0) > (tonumber(here) or 0) then
@@ -99,7 +103,7 @@ elseif kind == 'zset' then
     redis.call('ZREM', aside, page[i])
   end
 else
-  -- A history cannot be put before another one.
+  -- Entries cannot be inserted into a stream before others, so the history aside is dropped.
   redis.call('UNLINK', aside)
 end
 return redis.call('EXISTS', aside) == 1 and 'more' or 'ok'

@@ -1,13 +1,13 @@
--- On a cluster each script on a ledger begins with this, and gets all keys of the ledger behind its
--- own, in the order in which `found` takes them. A node that took over while a slot was on its way
--- does not know that some of its keys have left, so the script itself refuses to work on the others,
--- before it reads or writes anything:
+-- On a cluster, each script on a ledger begins with this part, and gets all keys of the ledger
+-- behind its own keys, in the order of `found`. A node that took over while a slot was moving does
+-- not know that some of the keys have left. So the script itself refuses the call before it reads
+-- or writes anything else:
 --
---   TORN parts   these are missing, though the ledger once had all: `due shadow`
---   UNFOUNDED    nothing of the ledger is here; allowed where MAY_BE_NEW, which is set before this
+--   TORN parts   these parts are missing, though the ledger once had all: `due shadow`
+--   UNFOUNDED    the ledger has no key here; allowed if MAY_BE_NEW, which is set before this part
 --
--- A ledger that never had all its keys has no placeholder in any of them. Its history, which has no
--- place for one, is never its only key.
+-- A ledger that never had all its keys has no placeholder in any of them. Its history, which cannot
+-- hold a placeholder, is never its only key.
 do
   local PARTS, SETS = 13, 5
   local ledger = {}

@@ -1,18 +1,21 @@
--- What the functions take and answer: the end of the body of `answers`, a Lua function.
+-- The functions: their arguments and answers. This is the end of the body of the Lua function
+-- `answers`.
 --
--- Before it stand, by src/store/functions.rs: what this library is (LIBRARY, VERSION, SCHEMA), how
--- things are called (META, KINDS, PAUSED; LEDGER and NAMES, before and behind the subject of a
--- ledger), limits (…_BYTES, DELAY_MS), and in `scripts`, word for word, scripts as Lua functions of
--- KEYS and ARGV. It is run by the first call: while a library is loaded there is no `string`.
+-- src/store/servers/functions.rs writes the definitions before it: LIBRARY, VERSION and SCHEMA; the
+-- key names META, KINDS and PAUSED; LEDGER and NAMES, the parts of the key names of a ledger before
+-- and behind its subject; the limits …_BYTES and DELAY_MS; and `scripts`, scripts word for word as
+-- Lua functions of KEYS and ARGV. The first call runs this body, because the module `string` is not
+-- available while a library is loaded.
 --
 -- FCALL    keyfall_schedule 1 key payload EX s | PX ms | EXAT s | PXAT ms [NX | XX] [CALL id]
 -- FCALL    keyfall_cancel   1 key [CALL id]
 -- FCALL_RO keyfall_get      1 key
 -- FCALL_RO keyfall_version  0
 
--- The rules of a job key are those of src/key.rs, and so are the words.
+-- The rules of a job key, and the words of their errors, are the same in src/key.rs.
 
--- The code point that begins at a byte, and where the next one begins; nothing if this is no UTF-8.
+-- The code point that begins at byte `at`, and the position behind it; nil if the text is not
+-- UTF-8.
 local LEAST = {0x80, 0x800, 0x10000}
 
 local function code_point(text, at)
@@ -36,11 +39,12 @@ local function code_point(text, at)
   return point, at + more + 1
 end
 
--- White space and control characters beyond ASCII, beside 0x80 to 0x9F and 0x2000 to 0x200A.
+-- White space and control characters beyond ASCII; `odd_in_id` adds 0x80 to 0x9F and 0x2000 to
+-- 0x200A.
 local BLANK = {[0xA0] = true, [0x1680] = true, [0x2028] = true, [0x2029] = true, [0x202F] = true,
   [0x205F] = true, [0x3000] = true}
 
--- The first byte of an id that it may not hold, or nothing.
+-- The position of the first character that an id may not hold; nil if there is none.
 local function odd_in_id(id)
   local odd = string.find(id, '[%z\1-\32:*{}\127]')
   if odd or not string.find(id, '[\128-\255]') then
@@ -60,7 +64,7 @@ end
 
 local SEGMENTS = {'app', 'module', 'biz', 'id'}
 
--- What is wrong with a segment, or nothing.
+-- The fault of a segment, as the end of an error message; nil if it is valid.
 local function fault_of_segment(name, segment)
   local is_id = name == 'id'
   local limit = is_id and ID_BYTES or SEGMENT_BYTES
@@ -77,7 +81,7 @@ local function fault_of_segment(name, segment)
   end
 end
 
--- Returns kind and id of the one key of a call; or nothing, and why not.
+-- Returns kind and id of the one key of a call; or nil and the refusal.
 local function job_of(keys, usage)
   if #keys ~= 1 then
     return nil, refused('SYNTAX', 'one call takes one key: ' .. usage)
@@ -100,8 +104,9 @@ local function job_of(keys, usage)
   return string.match(key, '^(.*):(.*)$')
 end
 
--- Returns the wake channel of this database, which has its number in it and was noted by the
--- install; or nothing, and why this library must not be used on these data.
+-- Returns the wake channel of this database, as the installation has noted it: its name contains
+-- the number of the database. Returns nil and the refusal if the library must not be used on these
+-- data.
 local function wake_channel()
   local found = redis.call('HMGET', META, 'schema', 'functions', 'server')
   if found[1] and found[1] ~= SCHEMA then
@@ -119,8 +124,9 @@ local function wake_channel()
   return (string.match(found[2], '^%S+'))
 end
 
--- The words behind key and payload, `known` being those that take a value (true) and those that
--- take none (false). Returns them with their values; or nothing, and what is wrong.
+-- Parses the options behind key and payload. `known` has the words of all options: true for an
+-- option with a value, false for one without. Returns the given options with their values; or nil
+-- and the refusal.
 local function options(args, from, known, usage)
   local given = {}
   local at = from
@@ -139,8 +145,8 @@ local function options(args, from, known, usage)
   return given
 end
 
--- Whoever repeats a call under the same id gets the same answer: the lane of this one call, which
--- goes by function and job as well, so that ids need not differ between those.
+-- The lane of this one call, so that a repeat under the same id gets the same answer; empty without
+-- an id. It contains function and job, so calls of other functions or jobs may use the same id.
 local function lane_of(name, id, call)
   if not call then
     return ''
@@ -153,7 +159,7 @@ end
 
 local TIMES = {EX = 1000, PX = 1, EXAT = 1000, PXAT = 1}
 
--- When a job is due, as the scripts read it; or nothing, and what is wrong.
+-- The due time of a job in the form that scripts read; or nil and the refusal.
 local function when_of(given)
   local word
   for unit in pairs(TIMES) do
@@ -182,10 +188,10 @@ local function when_of(given)
   return (is_at and '@' or '+') .. int(ms)
 end
 
--- What a client does before and after it stores the first job of a ledger: the kind is made known, and
--- paused if a rule says so.
+-- Registers a kind, as a client does when it stores the first job of a ledger, and pauses the kind
+-- if a rule covers it.
 local function make_known(kind, layout, wake)
-  -- Whoever is about to drop it is not to take it off the list from here on.
+  -- From here on, a drop in progress leaves the kind on the list.
   redis.call('HDEL', KINDS, '=' .. kind)
   redis.call('HSETNX', KINDS, kind, layout.text)
   local rules = redis.call('HGETALL', PAUSED)
@@ -210,14 +216,14 @@ local SCHEDULE = 'FCALL ' .. LIBRARY .. '_schedule 1 app:module:biz:id payload '
 local SCHEDULE_WORDS = {EX = true, PX = true, EXAT = true, PXAT = true, NX = false, XX = false,
   CALL = true}
 
--- What a caller is told, given what the script answers.
+-- The answer to the caller, from the answer of the script for one item.
 local function placed(reply)
   local word, due, bang = string.match(reply, '^(%a+):?(%d*)(!?)$')
   return {word, tonumber(due), bang == '!' and 'unarmed' or nil}
 end
 
--- Answers {'created' | 'replaced' | 'succeeds', due ms}, with 'unarmed' behind where the name holds
--- a foreign value; or {'exists'}, {'absent'}.
+-- Answers {'created' | 'replaced' | 'succeeds', due ms}, and 'unarmed' behind it if the name of the
+-- job holds a foreign value; or {'exists'}, or {'absent'}.
 local function scheduled(keys, args)
   local kind, id = job_of(keys, SCHEDULE)
   if not kind then
@@ -255,7 +261,7 @@ local function scheduled(keys, args)
   end
   local mode = given.NX and 'absent' or given.XX and 'present' or 'set'
   local reply = ask(kind, id, function(subject, place, layout)
-    -- One that takes no place that is not taken leaves nothing behind.
+    -- With XX, a kind that does not exist is not registered: the call then leaves nothing behind.
     local is_made_known = mode ~= 'present' and not redis.call('HGET', KINDS, kind)
     if is_made_known then
       make_known(kind, layout, wake)
@@ -267,7 +273,7 @@ local function scheduled(keys, args)
       make_known(kind, layout, wake)
     end
     if unlisted then
-      -- Nobody comes in between.
+      -- The field can be deleted unconditionally: no other client comes in between.
       redis.call('HDEL', key_of(subject, NAMES.calls), 'unlisted')
     end
     return said
@@ -315,7 +321,7 @@ local function cancelled(keys, args)
   return reply[3]
 end
 
--- Adds to the fields what a record says; returns what is wrong with it, if anything is.
+-- Adds the contents of a record to the fields of the answer. Returns the refusal if it cannot.
 local function read_record(key, record, fields)
   local header, steps, payload = split_record(record)
   local is_json, told = pcall(cjson.decode, header)
@@ -335,7 +341,7 @@ end
 
 local GET = 'FCALL_RO ' .. LIBRARY .. '_get 1 app:module:biz:id'
 
--- Answers a map; nil if there is no job of the name, and no letter either. Times in Unix ms.
+-- Answers a map; nil if there is neither a job nor a dead letter of this name. Times in Unix ms.
 local function looked_up(keys, args)
   local kind, id = job_of(keys, GET)
   if not kind then

@@ -1,23 +1,24 @@
--- The ledgers of a kind: which of them has a job. All ledgers are in this one Redis and nobody comes in
--- between, so what a function has read holds until it returns. A job that a reshard is still to move is
--- refused: it moves in a moment, and to move it here would be a second implementation of that.
+-- The ledgers of a kind, and the one that has a job. All ledgers are in this one Redis and a
+-- function is atomic, so data that it has read stay true until it returns. A call on a job that a
+-- reshard is still to move is refused: the job moves in a moment, and to move it here would take a
+-- second implementation of moves.
 
--- What calls are told apart by in the history.
+-- The caller of all functions, as the history names it.
 local WHO = 'fcall'
 
 local function refused(code, text)
   return redis.error_reply(code .. ' ' .. text)
 end
 
--- What somebody has sent, as an error can show it: one line of ASCII.
+-- A text from a caller in the form for an error: one line of ASCII, shortened.
 local function shown(text)
   local cut = #text > 120
   text = string.gsub(string.sub(text, 1, 120), '[^ -~]', '?')
   return '"' .. text .. '"' .. (cut and '...' or '')
 end
 
--- A key of a ledger, given what stands behind the subject in its name; and a list of them, before the
--- trigger of a job.
+-- The name of a key of a ledger; `part` is the text behind the subject. `keys_of` returns several
+-- such names, and behind them the trigger of a job.
 local function key_of(subject, part)
   return LEDGER .. subject .. part
 end
@@ -31,13 +32,14 @@ local function keys_of(subject, parts, trigger)
   return keys
 end
 
--- Where it is written down what holds for the kind as a whole, whatever number of ledgers it has.
+-- The key that holds what the whole kind has in common, however many ledgers it has.
 local function calls_of(kind)
   return key_of(subject_of(kind, 0), NAMES.calls)
 end
 
--- A layout: how many ledgers a kind has, with which epoch, and, while jobs are moved, from how many.
--- Of a kind, or a ledger, that says nothing it is the first. Nothing if it cannot be read; and why.
+-- Parses a layout: how many ledgers a kind has, its epoch and, during a reshard, how many it had
+-- before. A kind or ledger without a layout has the first one. Returns nil and the refusal if the
+-- text cannot be read.
 local function read_layout(kind, text)
   text = text and text ~= '' and text or '1'
   local shards, epoch, from = string.match(text, '^(%d+) ?(%d*) ?(%d*)$')
@@ -59,10 +61,10 @@ local function not_arrived(kind, layout)
     .. '`keyfall reshard ' .. kind .. ' --to ' .. layout.shards .. '`')
 end
 
--- The subject of the ledger that a job is in, and by which place it is asked for there; or nothing,
--- and what is said against it: the job is still to be moved, or the ledger that it is to leave, and that
--- others may put it into, was not told of the layout yet. Also the ledger that it left, or letters of it
--- are still to leave, if there is one.
+-- Returns the subject of the ledger that has a job, and the place that calls on it carry; if the
+-- job moves in a reshard, also the subject of the ledger that it left, which can still have letters
+-- of it. Returns nil and the refusal if the job is still to be moved, or if the ledger that it
+-- leaves has another layout, so that others may still store it there.
 local function place_of(kind, id, layout)
   local shard, before = shard_of(id, layout.shards), layout.from and shard_of(id, layout.from)
   local place = int(layout.epoch)
@@ -82,8 +84,8 @@ local function place_of(kind, id, layout)
   return subject_of(kind, shard), place, old
 end
 
--- Tells a new ledger what holds for its kind, as the first ledger knows it. A client that was killed
--- while it founded the kind has told the first ledger only.
+-- Tells a new ledger the fields that hold for the whole kind, from the first ledger. A client that
+-- was killed while it founded the kind has told only the first ledger.
 local function tell_new_ledger(kind, subject)
   for _, field in ipairs({'layout', 'paused', 'turn', 'history'}) do
     local value = redis.call('HGET', calls_of(kind), field)
@@ -94,9 +96,9 @@ local function tell_new_ledger(kind, subject)
   keep_for_good(key_of(subject, NAMES.calls))
 end
 
--- Calls a script for the ledger that a job is in, by the layout that the first ledger goes by. Returns
--- the reply, or an error. In a ledger that was told nothing there is no job to look up or cancel; one
--- that stores a job tells it first, with `tells`.
+-- Calls a script on the ledger that has a job, by the layout of the first ledger. Returns the reply
+-- or an error. A ledger that was told no layout has no job to look up or cancel; a call that stores
+-- a job tells it the layout first, with `tells`.
 local function ask(kind, id, call, tells)
   local layout, fault = read_layout(kind, redis.call('HGET', calls_of(kind), 'layout'))
   if not layout then
@@ -118,8 +120,8 @@ local function ask(kind, id, call, tells)
   return reply
 end
 
--- What `get` says of a job. Its letters may be yet to be moved, or on their way, and the latest be
--- among them.
+-- The reply of `get` for a job. If dead letters of it are still to be moved, or are in a batch, the
+-- latest can be among them: then the call is refused.
 local function find(kind, id)
   return ask(kind, id, function(subject, place, layout, old)
     local reply = scripts.get(keys_of(subject, NAMES.get), {id, place})
@@ -132,9 +134,9 @@ local function find(kind, id)
   end)
 end
 
--- What a call that has an id was answered before; or nothing, and whether its lane is known. All calls
--- on a kind are remembered in its first ledger, which is there whatever number it has, so that a repeat
--- is known after any resharding.
+-- The earlier answer to a call with this id, or nil; and whether its lane is known. The first
+-- ledger of a kind remembers all such calls: it exists with any number of ledgers, so a repeat is
+-- recognised after a reshard.
 local function answered(kind, lane)
   if lane == '' then
     return nil

@@ -6,8 +6,8 @@ local function answer(name, keys, args)
   return ANSWERS[name](keys, args)
 end
 
--- Which functions there are, and under which conditions Redis runs them. None declares the keys of
--- the ledger, so none may run on a cluster.
+-- Registers one function, with the conditions under which Redis runs it. No function declares the
+-- keys of the ledger, so none may run on a cluster.
 local function register(name, ...)
   redis.register_function{
     function_name = LIBRARY .. '_' .. name,

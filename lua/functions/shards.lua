@@ -1,8 +1,8 @@
--- The shard of a job, and the name of a shard's ledger: `shard_of` and `subject` of src/shards.rs,
--- in Lua. The tables are kept for later calls. The first call that needs them builds them, since
--- there are no `bit` and no `string` while a library is loaded.
+-- The shard of a job, and the name of the ledger of a shard: `shard_of` and `subject` of
+-- src/shards.rs in Lua. The first call that needs the tables makes them, because the modules `bit`
+-- and `string` are not available while a library is loaded; later calls use them again.
 
--- The checksums of single bytes.
+-- The CRC of each single byte.
 local SUMS_32, SUMS_16 = {}, {}
 
 local function make_sums()
@@ -25,7 +25,7 @@ local function crc_32(text)
   return bit.bnot(sum) % 2 ^ 32
 end
 
--- The CRC-16 by which a cluster chooses the slot of a key, with one more byte.
+-- Adds one byte to a CRC-16, the checksum by which a cluster chooses the slot of a key.
 local function more_crc_16(sum, byte)
   return bit.bxor(sum % 256 * 256, SUMS_16[bit.bxor(math.floor(sum / 256), byte)])
 end
@@ -38,7 +38,7 @@ local function crc_16(text)
   return sum
 end
 
--- Of an id with a hint, which stands before a `~`, only the hint counts.
+-- An id can begin with a hint, which ends at the first `~`; then only the hint counts.
 local function shard_of(id, shards)
   if shards == 1 then
     return 0
@@ -48,13 +48,13 @@ local function shard_of(id, shards)
   return crc_32(string.match(id, '^([^~]+)~') or id) % shards
 end
 
--- The most names of ledgers that are kept.
+-- How many names of ledgers are kept for later calls.
 local MOST_SUBJECTS = 4096
 
 local SUBJECTS, subjects = {}, 0
 
--- The name that lies near its place among the slots, which is found by trying one number after the
--- other.
+-- Finds the name of a ledger whose slot lies near the place of the shard: it tries one number after
+-- the other.
 local function find_subject(kind, shard)
   if not SUMS_16[0] then
     make_sums()
@@ -68,7 +68,7 @@ local function find_subject(kind, shard)
   local before, sums, salt = crc_16(name), {}, -1
   repeat
     salt = salt + 1
-    -- Of a number, all digits but the last are a number that was tried before.
+    -- All digits but the last are a number that was tried before, so its checksum is known.
     local tens = math.floor(salt / 10)
     sums[salt] = more_crc_16(tens > 0 and sums[tens] or before, string.byte('0') + salt % 10)
     local apart = (sums[salt] - best) % SLOTS

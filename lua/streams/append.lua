@@ -1,20 +1,21 @@
--- append: adds an entry to a stream. Where groups acknowledge, each knows what a trim may have taken,
--- whoever trims. With a lease there is a note that the entry was written, so that a server that
--- forgets one forgets the other.
+-- append: adds an entry to a stream, and trims the stream. Every group that acknowledges knows what
+-- a trim may have removed, whichever caller trims. An entry with a lease is noted as written in the
+-- same step, so that a server that loses the entry loses its note, too.
 --
 -- KEYS  1 stream, 2.. written of each known group   orders, orders:closers:written
--- ARGV  1 about how many entries are kept, 2 lease of the entry, which is noted in the second key,
---       or nothing, 3 how many groups are known, 4.. their names, then names and values of the
---       fields of the entry
--- Reply {id, groups}   groups: none, or all that there are, if some are not known: nothing is
---                      trimmed then
---       nil            nothing is written: with a lease, the notes must be tied to a group first
--- Holds: what a trim may have taken is known to all groups for ever: all that is older than what it
---       left.
+-- ARGV  1 about how many entries the stream keeps, 2 lease of the entry, which is noted in the
+--       second key, or empty, 3 number of the known groups, 4.. their names, then names and values
+--       of the fields of the entry
+-- Reply {id, groups}   groups: empty; or all groups of the stream, if some are not known, and then
+--       nothing is trimmed
+--       nil            nothing is written: an entry with a lease needs notes that are tied to a
+--                      group
+-- Holds: all groups know for ever what a trim may have removed: every entry older than the first
+--       one that it left.
 
 local stream, lease, known = KEYS[1], ARGV[2], tonumber(ARGV[3])
 
--- Fails before anything is written, if one of these keys is no hash.
+-- These reads also fail if a key is not a hash, before anything is written.
 local tied = {}
 for at = 2, #KEYS do
   if redis.call('HGET', KEYS[at], 'consumer') then

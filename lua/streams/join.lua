@@ -1,20 +1,20 @@
--- join: makes the group of an acknowledged stream, if there is none, and ties the notes of what was
--- written to it: a consumer that never reads, with a name of its own, is in the group as long as the
--- group lives.
+-- join: creates the group of an acknowledged stream, if there is none, and ties the notes of
+-- written entries to it: the notes name a consumer that never reads, which is in the group as long
+-- as the group exists.
 --
 -- KEYS  1 stream, 2 written, 3 settled   orders, orders:closers:written, orders:closers:settled
--- ARGV  1 group, 2 name of that consumer, if there is none yet
+-- ARGV  1 group, 2 name of the new consumer, if the notes are not tied yet
 -- Reply {'ok'}
--- Holds: a group begins where entries are that were not settled. Notes that belong to another group,
---       or to another stream of this name, are gone; the first entries that the group has yet to
---       read are noted.
+-- Holds: a new group begins at the first entry that was not settled. Notes of an earlier group or
+--       stream of this name are deleted; the first entries that the group has not read are noted
+--       anew.
 
 local stream, written, group = KEYS[1], KEYS[2], ARGV[1]
 
--- The approximate number of entries that are noted anew. Others are delivered once more.
+-- The most entries that are noted anew; later ones are delivered once more.
 local MOST = 1000
 
--- The value that follows this name in a reply that is names and values.
+-- The value of a field in a reply of names and values in turn.
 local function field(row, name)
   for at = 1, #row, 2 do
     if row[at] == name then
@@ -36,7 +36,7 @@ local known
 if redis.call('EXISTS', stream) == 1 then
   known = find(redis.call('XINFO', 'GROUPS', stream), group)
   local settled = redis.call('GET', KEYS[3])
-  -- A foreign value is no id, and all entries are looked at again.
+  -- A foreign value is not an id; then all entries are looked at again.
   begin = settled and string.match(settled, '^%d+%-%d+$') or begin
 else
   redis.call('DEL', KEYS[3])

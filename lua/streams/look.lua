@@ -1,16 +1,16 @@
 -- look: the state of some entries in the group of an acknowledged stream.
 --
 -- KEYS  1 stream, 2 written   orders, orders:closers:written
--- ARGV  1 group, 2 how many pending entries are looked at, at the most, then for each entry, in
---       their order: id, lease, and 1 if it is to be looked for even if it is not the oldest
--- Reply nil if there is no such group; else one for each entry, and none for the last ones if too
+-- ARGV  1 group, 2 the most pending entries to look at, then for each entry, by id: id, lease, and
+--       1 to look for the entry even behind an unread one
+-- Reply nil if there is no such group; else a state for each entry, without the last entries if too
 --       many are pending to tell:
---       {'unread'}                it is there, as far as was looked
---       {'read', consumer, ms}    pending: by whom, and for how long
---       {'acknowledged'}          read and not pending: it was written, to this group, and is
---                                 there, or was deleted and not trimmed
---       {'unproven'}              nothing shows that anybody has read it, and nobody will
--- Holds: an entry that is unproven is so for ever: its note is gone.
+--       {'unread'}                no consumer has read it; it is there, as far as was looked
+--       {'read', consumer, ms}    this consumer has read it, and not acknowledged it for so long
+--       {'acknowledged'}          read and not pending; its note proves that it was written for
+--                                 this group, and it is there, or was deleted and not trimmed
+--       {'unproven'}              nothing proves that a consumer has read it, and none will
+-- Holds: an unproven entry stays unproven, because its note is deleted.
 
 local stream, written, group = KEYS[1], KEYS[2], ARGV[1]
 
@@ -18,7 +18,7 @@ if redis.call('EXISTS', stream) == 0 then
   return false
 end
 
--- A field of a reply that is names and values, one after the other.
+-- The value of a field in a reply of names and values in turn.
 local function field(row, name)
   for at = 1, #row, 2 do
     if row[at] == name then
@@ -73,7 +73,7 @@ local function lease_at(id)
 end
 
 -- Whether the notes belong to this group: a group that another program made may begin behind
--- entries that nobody has read.
+-- entries that no consumer has read.
 local tied
 local function is_tied()
   if tied == nil then
@@ -85,8 +85,8 @@ local function is_tied()
   return tied
 end
 
--- Whether an absent entry can only have been deleted by its id. Some servers keep the largest id
--- that was deleted so.
+-- Whether an absent entry can only have been deleted by its id: no trim has come so far, and its id
+-- is not above the largest deleted id, which some servers keep.
 local ANY = '18446744073709551615-18446744073709551615'
 local deleted_to
 local function is_deleted(id)
@@ -96,7 +96,7 @@ local function is_deleted(id)
   return not is_below(deleted_to, id) and not (oldest and is_below(id, oldest))
 end
 
--- The oldest go first: if one is there, no later one was trimmed.
+-- Entries are judged in order: if one is there, no later one was trimmed.
 local is_trimmed = true
 
 local function standing(id, lease, note, is_sought)

@@ -1,12 +1,10 @@
--- page: the entries that follow another one, by id and lease alone, and whether their jobs have
--- ended.
+-- page: the ids of the entries behind a given one, each with its lease if its job has not ended.
 --
 -- KEYS  1 stream, 2 written   orders, orders:closers:written
--- ARGV  1 group, 2 the entry that they follow, 3 how many, at the most
--- Reply {id, lease, id, lease, ..}   in their order
---       lease: nothing if the entry has none, or is not to be looked at any more: it was read, is
---              not pending, and no note says that its job has not ended
--- Holds: nothing is written.
+-- ARGV  1 group, 2 id of the entry before the first one, 3 the most entries
+-- Reply {id, lease, id, lease, ..} in order; a lease is empty if the entry has none or needs no
+--       more looks: it was read, is not pending, and no note says that its job has not ended
+-- Holds: reads only.
 
 local stream, written, group = KEYS[1], KEYS[2], ARGV[1]
 
@@ -15,7 +13,7 @@ if #entries == 0 then
   return {}
 end
 
--- A field of a reply that is names and values, one after the other.
+-- The value of a field in a reply of names and values in turn.
 local function field(row, name)
   for at = 1, #row, 2 do
     if row[at] == name then
