@@ -1,7 +1,7 @@
-//! Calls that find a job. Names are drawn before the states of their jobs are known, so here most
-//! calls are turned to a job in the state that they need; if no job is in it, the call becomes one
-//! that brings a job there. Calls with a wrong token or number stay as they are, and so do calls
-//! that only name jobs, so that every call meets every state.
+//! Makes calls find jobs. Random names are drawn before the states of their jobs are known. So most
+//! calls get another name here: of a job in the state that they need. If there is none, the call is
+//! replaced by one that brings a job into that state. Calls with a wrong token or number stay, and
+//! so do calls that take any name, so that every call meets every state.
 
 use super::ledger::Ledger;
 use super::operations::{

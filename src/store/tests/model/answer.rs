@@ -1,21 +1,21 @@
-//! The answer to a call that takes a lane, word for word: new, repeated, or late.
+//! The replies to calls with a lane, word for word: to new, repeated and late calls.
 
 use std::fmt;
 
 use super::ledger::{Job, Kept, Lane, Ledger};
 use super::operations::{Id, Operation};
 
-/// The reply of a script, but for the time.
+/// The reply of a script, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) status: String,
     pub(super) rest: Vec<Vec<u8>>,
 }
 
-/// The header that clients give to a letter that is requeued.
+/// The header that clients send to requeue a letter.
 pub(super) const REQUEUED: &str = r#"{"v":1,"headers":{"again":"yes"}}"#;
 
-/// A call that has a number.
+/// Lane and number of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Number<'a> {
     pub(super) lane: &'a str,
@@ -56,8 +56,8 @@ impl Number<'_> {
 }
 
 impl Ledger {
-    /// Carries out a call that takes a lane: anew, again, or not at all. Its sender has the
-    /// tokens and numbers that were `known` when it was sent.
+    /// Carries out a call with a lane: as a new call, as a repeat, or not at all. `known` is the
+    /// model when the call was sent: it has the tokens and letter numbers that the sender knew.
     pub(super) fn numbered(
         &mut self,
         call: Number,
@@ -126,8 +126,8 @@ impl Ledger {
         }
     }
 
-    /// The answers; and the number of trimmed letters, or the time since when the kind is unknown,
-    /// if the reply has it.
+    /// The answers; and the number of dropped letters, or the time since which the kind has to be
+    /// registered, if the reply has it.
     fn by_items(&mut self, operation: &Operation, known: &Ledger) -> (Vec<String>, Option<String>) {
         let answers = match operation {
             Operation::Schedule(items) => {

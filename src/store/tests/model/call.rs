@@ -1,4 +1,4 @@
-//! The form of each call: its arguments, as the headers in `lua/` list them.
+//! The arguments of each call, as the headers in `lua/` list them.
 
 use redis::{Cmd, ToRedisArgs};
 
@@ -58,7 +58,7 @@ impl Operation {
         )
     }
 
-    /// The jobs whose triggers the script takes.
+    /// The jobs whose triggers are keys of the call.
     fn triggers(&self) -> Vec<Id> {
         match self {
             Operation::Schedule(items) => items.iter().map(|item| item.id).collect(),
@@ -72,10 +72,10 @@ impl Operation {
     }
 }
 
-/// The place of all jobs.
+/// The place in all calls: the epoch of the first layout.
 const PLACE: &str = "0";
 
-/// A call of this operation, with the knowledge at the time of sending.
+/// The call for this operation, with the tokens and numbers of `known`, the model when it is sent.
 pub(super) fn render(
     bench: &Bench,
     known: &Ledger,
@@ -201,7 +201,8 @@ fn args(cmd: &mut Cmd, some: impl ToRedisArgs) {
 }
 
 impl Call {
-    /// Sends it. Returns the time of the reply, Unix µs, and the reply; or why it was refused.
+    /// Sends the call. Returns the time in the reply, Unix µs, and the reply; or the message of the
+    /// refusal.
     pub(super) async fn send(&self, bench: &Bench) -> Result<(u64, Reply), String> {
         let called = bench.ledger.eval(self.script, &self.cmd, soon()).await;
         let mut reply = called.map_err(|error| error.to_string())?.reply;

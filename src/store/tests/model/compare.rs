@@ -1,4 +1,4 @@
-//! Compares all stored data with the model.
+//! Compares the stored data of a ledger with its model.
 
 use std::collections::BTreeMap;
 
@@ -17,22 +17,22 @@ const PASSING: [&str; 2] = ["calls", "lanes"];
 const EXPIRES: &[u8] = b"(expires)";
 const HASHES: [&str; 6] = ["shadow", "lease", "next", "grave", "stats", "calls"];
 
-/// `part field` → value, as it can be printed.
+/// The contents of a ledger: `part field` → value, in a form that can be printed.
 pub(super) type Parts = BTreeMap<String, String>;
 
 /// The contents of a ledger, read at one instant.
 struct Stored {
     parts: Parts,
-    /// The value of each trigger's name, and its remaining time in ms.
+    /// For each trigger the value under its name, and the remaining time in ms.
     triggers: Vec<(Option<String>, i64)>,
-    /// The server's clock before and after, Unix ms.
+    /// The server's clock before and after the reading, Unix ms.
     between: [u64; 2],
-    /// The answer of an audit about each name.
+    /// The answer of the audit for each name.
     audit: Vec<String>,
 }
 
-/// The differences between the stored data and the model; and whether the books balance, and an
-/// audit finds nothing: these two need no model.
+/// The differences between the stored data and the model. Also checks that the books balance and an
+/// audit finds nothing, for which it needs no model.
 pub(super) async fn differences(bench: &Bench, model: &Ledger) -> Vec<String> {
     let names = model.names();
     let stored = Stored::read(bench, &names).await;
@@ -80,7 +80,7 @@ impl Stored {
         let mut parts = Parts::new();
         for part in SETS.into_iter().chain(HASHES) {
             for (field, value) in read::<Vec<(Vec<u8>, Vec<u8>)>>(next()) {
-                // A counter that was never moved may be there, or not.
+                // A counter that was never raised can be 0 or missing.
                 if (part, &value[..]) != ("stats", b"0") && field != PLACEHOLDER {
                     parts.insert(name(part, &field), printed(&value));
                 }
@@ -107,7 +107,7 @@ impl Stored {
         let differ = all.into_keys().filter_map(|name| {
             let is = self.parts.get(name).unwrap_or(&nothing);
             let should = expected.get(name).unwrap_or(&nothing);
-            // Only number and time of a remembered claim are compared.
+            // Of a remembered claim, only number and time are compared.
             let same = match should.strip_suffix(ANYTHING) {
                 Some(beginning) => is.starts_with(beginning),
                 None => is == should,
@@ -124,11 +124,12 @@ impl Stored {
             let value = value.as_deref();
             let right = match model.triggers.get(id) {
                 Some(Trigger::Foreign) => value == Some(FOREIGN),
-                // It may have expired, and Redis may not have seen it.
+                // The trigger has expired, whether or not Redis has noticed.
                 Some(Trigger::Ours(due)) if (before..=after + 1).contains(due) => true,
                 Some(Trigger::Ours(due)) if *due > after => {
                     let left = u64::try_from(*left).unwrap_or_default();
-                    // Redis counts from the millisecond in which it began to look.
+                    // Redis measures the remaining time from the millisecond in which the call
+                    // began.
                     let expires = before + left - 2..=after + left + 2;
                     value == Some(MARKER) && expires.contains(due)
                 }
@@ -140,7 +141,7 @@ impl Stored {
         differ.collect()
     }
 
-    /// Promise 13, judged by the stored data alone.
+    /// Promise 13 of `docs/design.md`: the books balance, by the stored data alone.
     fn imbalance(&self) -> Option<String> {
         let size = |part: &str| {
             let begins = |name: &&String| name.starts_with(&format!("{part} "));
@@ -160,7 +161,7 @@ impl Stored {
     }
 }
 
-/// Looks at each name, without repairing.
+/// Adds an audit of each name, without repairs.
 fn audit(pipe: &mut Pipeline, bench: &Bench, names: &[String]) {
     let mut cmd = bench
         .ledger
@@ -182,7 +183,7 @@ const PLACEHOLDER: &[u8] = b":";
 /// A foreign value.
 pub(super) const FOREIGN: &str = "theirs";
 
-/// Behind the beginning of a value of which only that is known.
+/// Stands for the rest of a value of which only the beginning is known.
 const ANYTHING: &str = "…";
 
 impl Ledger {
@@ -195,7 +196,7 @@ impl Ledger {
         IDS.map(str::to_owned).into_iter().chain(letters).collect()
     }
 
-    /// The data that should be stored.
+    /// The data that the ledger should hold.
     pub(super) fn parts(&self) -> Parts {
         let mut parts = Parts::new();
         let mut put = |part: &str, field: &str, value: Vec<u8>| {

@@ -1,5 +1,5 @@
-//! Random sequences. The weights are such that most steps find a job, and that in a run of the test
-//! each call meets each state.
+//! Random sequences of steps. The weights make most steps find a job, and let each call meet each
+//! state in one run of the test.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::operations::{
     Verb, When, Which,
 };
 
-/// The longest sequence.
+/// The most steps of a sequence.
 const STEPS: usize = 80;
 
 pub(super) fn sequences() -> impl Strategy<Value = Vec<Step>> {
@@ -156,7 +156,7 @@ fn instant() -> impl Strategy<Value = When> {
     ]
 }
 
-/// A lease that outlasts the sequence, or lapses before the next step.
+/// The length of a lease, which either outlasts the sequence or lapses before the next step.
 fn lease() -> impl Strategy<Value = u64> {
     select(&[HOUR, MOMENT, MOMENT][..])
 }
@@ -194,7 +194,7 @@ fn header() -> impl Strategy<Value = &'static str> {
     ])
 }
 
-/// None, or among the order numbers that headers have.
+/// No order number, or one among the numbers that headers have.
 fn limit() -> impl Strategy<Value = Option<u64>> {
     select(vec![None, None, Some(1), Some(3), Some(9)])
 }

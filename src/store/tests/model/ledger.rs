@@ -1,39 +1,39 @@
-//! A ledger as `docs/states.md` has it: one value for each job, which is in one state.
+//! A ledger as `docs/states.md` describes it: each job is one value in one state.
 
 use std::collections::BTreeMap;
 
 use super::operations::{Holder, Id, LONG_AGO, When, Which};
 use crate::store::tests::support::NEVER;
 
-/// The number of last steps that a record keeps.
+/// The most steps that a record keeps, the last ones.
 const STEPS: usize = 8;
 
-/// The number of last letters that a job leads to.
+/// How many letters are found by the id of their job, the last ones.
 const FOUND_BY_ID: usize = 16;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
     pub(super) jobs: BTreeMap<Id, Job>,
-    /// By number.
+    /// The dead letters by number.
     pub(super) letters: BTreeMap<u64, Letter>,
     /// The numbers of the last letters of each job.
     pub(super) found: BTreeMap<Id, Vec<u64>>,
     pub(super) counters: BTreeMap<&'static str, u64>,
     pub(super) triggers: BTreeMap<Id, Trigger>,
     pub(super) lanes: BTreeMap<String, Lane>,
-    /// Since when, Unix ms; 0 once it was resumed.
+    /// The start of the pause, Unix ms; 0 after a resume.
     pub(super) paused: Option<u64>,
-    /// All fencing values to come are larger.
+    /// Every later fencing value is larger than this.
     pub(super) fence: Option<u64>,
-    /// Since when its kind is to be made known, Unix µs.
+    /// The time since which the kind has to be registered, Unix µs.
     pub(super) unlisted: Option<u64>,
-    /// None of its keys is ever absent, even if empty.
+    /// Whether the keys exist even if they are empty.
     pub(super) founded: bool,
-    /// Only the memory of calls is left, and it expires.
+    /// Whether only the memory of calls is left, which expires.
     pub(super) passing: bool,
-    /// The memory of workers: each lease that there was.
+    /// Every lease that a worker was given: id and token.
     pub(super) issued: Vec<(Id, String)>,
-    /// When the sequence began, Unix ms.
+    /// The beginning of the sequence, Unix ms.
     pub(super) began: u64,
     /// The server's clock, Unix µs.
     pub(super) now: u64,
@@ -41,9 +41,9 @@ pub(super) struct Ledger {
 
 #[derive(Debug, Clone)]
 pub(super) enum Job {
-    /// Waiting to be retried, too.
+    /// Also a job that waits for a retry.
     Pending(Waiting),
-    /// Lapsed, too.
+    /// Also a job whose lease has lapsed.
     Leased(Run),
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Record {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trigger {
-    /// It expires then.
+    /// Our trigger, with its expiry.
     Ours(u64),
     Foreign,
 }
@@ -111,7 +111,7 @@ impl Record {
         }
     }
 
-    /// A run has ended; no header leaves the old one.
+    /// Ends a run; an empty header keeps the old one.
     pub(super) fn end(&mut self, header: &str, step: &str, at: u64) {
         if !header.is_empty() {
             header.clone_into(&mut self.header);
@@ -128,7 +128,7 @@ impl Record {
 }
 
 impl Waiting {
-    /// The stored form beside the run that it follows.
+    /// The stored form of a successor.
     pub(super) fn bytes(&self) -> Vec<u8> {
         [format!("{} ", self.due).as_bytes(), &self.record.bytes()].concat()
     }
@@ -155,7 +155,7 @@ impl Letter {
 }
 
 impl Ledger {
-    /// The millisecond that it is.
+    /// The present millisecond.
     pub(super) fn ms(&self) -> u64 {
         self.now / 1000
     }
@@ -170,7 +170,7 @@ impl Ledger {
         }
     }
 
-    /// The due time of a job that is moved: an overdue job keeps its place.
+    /// The due time of a job that is rescheduled: an overdue job keeps its place.
     pub(super) fn due_instead(&self, old: u64, when: When) -> u64 {
         match when {
             When::After(0) => old.min(self.ms()),
@@ -179,7 +179,7 @@ impl Ledger {
         }
     }
 
-    /// As [`due`](Self::due), for a job that a worker gives back: it stays as overdue as it was.
+    /// As [`due`](Self::due), for a job that a worker returns: it stays as overdue as it was.
     pub(super) fn due_again(&self, when: When) -> u64 {
         match when {
             When::Past => LONG_AGO,
@@ -198,13 +198,13 @@ impl Ledger {
         value
     }
 
-    /// Whether no call is remembered.
+    /// Whether the memory of calls is empty.
     pub(super) fn remembers_nothing(&self) -> bool {
         let is_told = self.fence.is_some() || self.paused.is_some() || self.founded;
         self.lanes.is_empty() && !is_told
     }
 
-    /// Removes the ledger, if it is empty. Its memory outlives it.
+    /// Removes the ledger if it is empty. Its memory of calls stays.
     pub(super) fn raze(&mut self) -> bool {
         if !self.jobs.is_empty() || !self.letters.is_empty() {
             return false;
@@ -217,13 +217,13 @@ impl Ledger {
             (self.fence, self.paused) = (None, None);
         }
         if self.founded {
-            // It is made known anew.
+            // The rig founds the ledger again at once, so its memory stays for good.
             self.passing = false;
         }
         true
     }
 
-    /// Makes a job pending. Says `!` if it has to do without a trigger.
+    /// Makes a job pending. Returns `!` if the job gets no trigger.
     pub(super) fn put(&mut self, id: Id, job: Waiting) -> &'static str {
         let unarmed = self.arm(id, job.due);
         self.jobs.insert(id, Job::Pending(job));
@@ -244,7 +244,7 @@ impl Ledger {
         }
     }
 
-    /// The successor of a run that has ended.
+    /// Ends a run, and makes its successor pending.
     pub(super) fn follow(&mut self, id: Id, successor: Option<Waiting>) {
         self.jobs.remove(id);
         if let Some(job) = successor {
@@ -252,7 +252,7 @@ impl Ledger {
         }
     }
 
-    /// The letters that can be found by the id, the latest first.
+    /// The numbers of the letters that are found by the id, the latest first.
     pub(super) fn letters_of(&self, id: Id) -> Vec<u64> {
         let found = self.found.get(id).into_iter().flatten();
         found.rev().copied().collect()
@@ -288,7 +288,7 @@ impl Ledger {
         token.map_or_else(|| NEVER.to_owned(), |(_, token)| token.clone())
     }
 
-    /// The number that a client sends.
+    /// The number of a letter that a client sends.
     pub(super) fn letter(&self, id: Id, which: Which) -> u64 {
         match which {
             Which::Latest(before) => self.letters_of(id).get(before).copied().unwrap_or(1),

@@ -3,7 +3,7 @@
 use super::ledger::{Ledger, Waiting};
 use super::operations::{Id, Limits, When};
 
-/// How many more letters are dropped at once than have just come.
+/// How many more letters a call drops than have just come.
 const MORE: usize = 16;
 
 impl Ledger {
@@ -37,7 +37,7 @@ impl Ledger {
             .is_some_and(|letter| letter.id == id)
     }
 
-    /// Letters, the oldest first, as their names are ordered.
+    /// The letters in the order of `dead`: by time of death, then by name.
     pub(super) fn by_death(&self) -> Vec<(u64, String, u64)> {
         let letters = self.letters.iter();
         let mut all: Vec<_> = letters
@@ -47,7 +47,7 @@ impl Ledger {
         all
     }
 
-    /// Drops letters beyond their limits, when so many have come. Returns how many it dropped.
+    /// Drops letters beyond the limits after `came` new ones. Returns how many it dropped.
     pub(super) fn trim(&mut self, limits: Limits, came: usize) -> usize {
         let at_once = came + MORE;
         let all = self.by_death();

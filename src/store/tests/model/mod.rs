@@ -1,5 +1,6 @@
-//! The table of `docs/states.md`, written down a second time as a small program, and random
-//! calls of every script held against it: each reply, and all that is stored, after every step.
+//! A model of a ledger: the table of `docs/states.md`, written a second time as a small program.
+//! Random calls of every script go to a real ledger and to the model; each reply, and all stored
+//! data after each step, must agree.
 //!
 //! | part | contents |
 //! |---|---|
@@ -46,12 +47,12 @@ fn random_calls_agree_with_the_table_on_keys_with_placeholders() {
     random_calls_do_so_on(Keys::Always);
 }
 
-/// When the keys of a ledger are there.
+/// The time for which the keys of a ledger exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keys {
-    /// While they are not empty.
+    /// While they have contents.
     AsNeeded,
-    /// Always, as on a cluster.
+    /// Always, by placeholders, as on a cluster.
     Always,
 }
 

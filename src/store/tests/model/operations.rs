@@ -1,7 +1,7 @@
 //! The events of a ledger: the calls of a few clients, their repeats and late originals, and
 //! foreign writes to the names of its triggers.
 
-/// Few, so that the steps of a sequence meet; one begins like another.
+/// Few ids, so that the steps of a sequence meet the same jobs. One id is the beginning of another.
 pub(super) const IDS: [Id; 4] = ["a", "ab", "b", "c"];
 
 /// Each client has one lane.
@@ -10,10 +10,10 @@ pub(super) const CLIENTS: usize = 3;
 pub(super) const HOUR: u64 = 3_600_000;
 pub(super) const MOMENT: u64 = 1;
 
-/// Unix ms.
+/// A time in the past, Unix ms.
 pub(super) const LONG_AGO: u64 = 1000;
 
-/// The approximate number of letters that one call may trim.
+/// About how many letters one `Trim` drops.
 pub(super) const AT_ONCE: usize = 4;
 
 pub(super) type Id = &'static str;
@@ -24,18 +24,17 @@ pub(super) enum Step {
     Call(usize, Operation),
     /// A call is lost before it arrives.
     Lost(usize, Operation),
-    /// A client has no reply, and sends its last call again.
+    /// A client got no reply, and sends its last call again.
     Repeat(usize),
-    /// A call arrives, for the first time or once more, when its client has gone on for so many
-    /// calls.
+    /// A call arrives late: its client has made this many calls since. It may have arrived before.
     Late(usize, usize),
     /// A foreign program stores a value under the name of a trigger.
     Seize(Id),
-    /// A trigger is evicted, or the foreign value is gone.
+    /// A trigger is evicted, or the foreign value is deleted.
     Lose(Id),
     /// The kind is dropped, if it is empty.
     Raze,
-    /// The caller that was told to makes the kind known.
+    /// The client that was told to registers the kind.
     Listed,
 }
 
@@ -43,10 +42,10 @@ pub(super) enum Step {
 #[derive(Debug, Clone)]
 pub(super) enum Operation {
     Schedule(Vec<Placement>),
-    /// With the step that the record keeps.
+    /// Each with the step that the record keeps.
     Reschedule(Vec<(Id, When, &'static str)>),
     Update(Vec<(Id, Payload)>),
-    /// Only jobs with a lower order number, if one is given.
+    /// A number cancels the job only if its order number is lower.
     Cancel(Vec<(Id, Option<u64>)>),
     Claim {
         ids: Vec<Id>,
@@ -60,7 +59,7 @@ pub(super) enum Operation {
     Renew {
         leases: Vec<(Id, Holder)>,
         lease: u64,
-        /// A lease that runs longer already stays as it is.
+        /// Whether a lease that already runs longer stays as it is.
         longer: bool,
     },
     Settle {
@@ -81,7 +80,7 @@ pub(super) enum Operation {
     List(Page),
     Letters(Id, usize, Option<Which>),
     Stats,
-    /// Whether it repairs its findings.
+    /// Whether the audit repairs its findings.
     Audit(bool),
 }
 
@@ -96,25 +95,25 @@ pub(super) struct Placement {
     pub(super) payload: Payload,
 }
 
-/// Far apart, so that no answer depends on the speed of a test.
+/// A due time. The times are far apart, so that no answer depends on the speed of a test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum When {
-    /// So many ms from now.
+    /// This many ms from now.
     After(u64),
-    /// [`LONG_AGO`].
+    /// The time [`LONG_AGO`].
     Past,
-    /// The same instant for all jobs of a sequence, so many ms from its beginning.
+    /// This many ms after the beginning of the sequence: one instant for all jobs.
     Ahead(u64),
-    /// So many ms later than the job is due.
+    /// This many ms after the present due time.
     By(u64),
 }
 
 /// The owner of the token that a worker sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// The token of the lease.
+    /// The worker that holds the lease.
     Owner,
-    /// A token with which the job was leased so many leases ago.
+    /// The worker that held the lease this many leases ago.
     Former(usize),
     Nobody,
 }
@@ -126,17 +125,17 @@ pub(super) enum Verb {
     Bury(&'static str),
 }
 
-/// The most dead letters, and how many ms they are kept.
+/// The most dead letters, and the most ms for which they are kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) count: usize,
     pub(super) age: u64,
 }
 
-/// Which letter of a job.
+/// The dead letter of a job that a client names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
-    /// So many before the latest.
+    /// The letter this many before the latest.
     Latest(usize),
     Missing,
 }

@@ -1,4 +1,4 @@
-//! Operations of several calls: a list, and an audit of the whole ledger.
+//! Operations that take several calls: a list, and an audit of the whole ledger.
 
 use super::answer::Reply;
 use super::call::Call;
@@ -9,7 +9,7 @@ use crate::store::PARTS;
 use crate::store::ledger::script::LIST;
 use crate::store::tests::support::{Bench, soon, suspect};
 
-/// A job in order: score and member.
+/// The position of a job in a list: score and member.
 type ListPosition = (u64, String);
 
 impl Ledger {
@@ -47,7 +47,7 @@ impl Ledger {
         }
     }
 
-    /// A job as a page shows it.
+    /// The values of a job on a page.
     fn shown(&self, place: &ListPosition, page: &Page) -> Vec<Vec<u8>> {
         let (score, member) = place;
         let mut shown = vec![member.clone().into(), score.to_string().into_bytes()];
@@ -100,7 +100,7 @@ pub(super) async fn list(bench: &Bench, model: &mut Ledger, page: &Page) -> Resu
     }
 }
 
-/// The start of the next page, if this one is right.
+/// Checks a page, and returns the position at which the next one begins.
 fn next(
     model: &Ledger,
     page: &Page,
@@ -152,7 +152,7 @@ fn call(bench: &Bench, model: &Ledger, page: &Page, [score, member]: &[Vec<u8>; 
     Call { script: &LIST, cmd }
 }
 
-/// Audits the whole ledger, and each name, with or without repairs. It must find nothing.
+/// Audits the whole ledger and each name, with or without repairs. Fails if it finds anything.
 pub(super) async fn audit(bench: &Bench, model: &Ledger, repair: bool) -> Result<(), String> {
     let said = |error: Error| error.to_string();
     let parts = model.parts();

@@ -1,4 +1,4 @@
-//! The calls of producers, cell by cell.
+//! The calls of producers, state by state.
 
 use super::ledger::{Job, Ledger, Record, Waiting};
 use super::operations::{Id, Payload, Placement, When};

@@ -1,14 +1,14 @@
-//! The answer to a call that takes no lane, word for word: renewals, and all calls that only read.
+//! The replies to calls without a lane, word for word: renewals, and calls that only read.
 
 use super::answer::Reply;
 use super::ledger::{Job, Ledger};
 use super::operations::{AT_ONCE, Id, Operation};
 
-/// The number of values before the counters, the first due time among them.
+/// How many values come before the counters; the first due time is one of them.
 const STATES: usize = 8;
 
 impl Reply {
-    /// The values of `stats`: the counters in order, and only the counters that were raised.
+    /// Sorts the values of `stats`: counters by name, without counters that were never raised.
     pub(super) fn in_order(mut self) -> Self {
         let mut counters = self.rest.split_off(STATES);
         let mut pairs: Vec<_> = counters.chunks_mut(2).collect();

@@ -1,4 +1,4 @@
-//! A ledger and its model, and a few clients that call both, step by step.
+//! The rig: a ledger, its model and a few clients that call both, step by step.
 
 use std::fmt::Write as _;
 
@@ -25,19 +25,20 @@ pub(super) struct Rig<'a> {
 
 struct Client {
     lane: String,
-    /// The sent calls, in order, and so by number.
+    /// The sent calls in order; the index of a call gives its number.
     sent: Vec<Sent>,
 }
 
 struct Sent {
     operation: Operation,
     call: Call,
-    /// The model at the time of sending.
+    /// The model at the time at which the call was sent.
     known: Ledger,
 }
 
 impl<'a> Rig<'a> {
-    /// Carries out all steps. Fails at the first step with a wrong outcome.
+    /// Carries out all steps. Fails at the first step after which the ledger deviates from the
+    /// model.
     pub(super) async fn run(
         bench: &'a Bench,
         keys: Keys,
@@ -70,7 +71,7 @@ impl<'a> Rig<'a> {
             let founded = ledger.server.found_one(ledger.kind(), 0, soon());
             founded.await.unwrap();
         }
-        // The script is called in a pipeline, which does not load it.
+        // The audit is called in a pipeline, which does not load a missing script.
         let load = AUDIT.load();
         bench.ledger.server.command(&load, soon()).await.unwrap();
         let model = Ledger {
@@ -90,7 +91,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Carries out a step, and returns its deviations.
+    /// Carries out a step, and returns the deviations after it.
     async fn step(&mut self, step: &Step) -> Vec<String> {
         let outcome = match step {
             Step::Call(client, operation) => self.call(*client, operation).await,
@@ -130,8 +131,8 @@ impl<'a> Rig<'a> {
         wrong
     }
 
-    /// The next step comes in another millisecond, when short leases have lapsed: so a sequence
-    /// does the same each time that it is tried.
+    /// Waits until the next millisecond, so that short leases have lapsed: then a sequence has the
+    /// same result each time.
     async fn tick(&self) {
         let now = self.model.ms();
         let leases = self.model.running().into_iter();
@@ -199,7 +200,7 @@ impl<'a> Rig<'a> {
         });
     }
 
-    /// A call that a client has sent arrives: the last but for so many.
+    /// A sent call arrives: the one before the last `but_for` calls of its client.
     async fn arrive(&mut self, client: usize, but_for: usize) -> Result<(), String> {
         let Client { lane, sent } = &self.clients[client];
         let Some(at) = sent.len().checked_sub(but_for + 1) else {

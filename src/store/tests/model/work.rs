@@ -6,8 +6,8 @@ use super::ledger::{Job, Ledger, Run, Waiting};
 use super::operations::{Id, Verb};
 
 impl Ledger {
-    /// A claim of the jobs named, and of some of the oldest beside them. Returns the answers,
-    /// and the jobs.
+    /// Claims the named jobs, and some of the oldest beside them. Returns the answers and the
+    /// claimed jobs.
     pub(super) fn claim(
         &mut self,
         token: &str,
@@ -72,7 +72,7 @@ impl Ledger {
         (answers, handed)
     }
 
-    /// A repeated claim: its token's present leases, for another while.
+    /// A repeated claim: the jobs whose leases the token still holds, with new deadlines.
     pub(super) fn claim_again(&mut self, token: &str, handed: &[Id], lease: u64) -> Vec<Id> {
         let deadline = self.deadline(lease);
         let mut held = Vec::new();
@@ -113,17 +113,17 @@ impl Ledger {
         self.issued.push((id, token.to_owned()));
     }
 
-    /// When a lease ends that begins now.
+    /// The deadline of a lease that begins now.
     fn deadline(&self, lease: u64) -> u64 {
         self.now.div_ceil(1000) + lease
     }
 
-    /// The value of this claim is larger than all before, and not below the time.
+    /// The fencing value of this claim: larger than all before, and not below the time.
     fn next_fence(&self) -> u64 {
         self.fence.map_or(self.now, |last| self.now.max(last + 1))
     }
 
-    /// The jobs of this claim have it; without any it is left for the next.
+    /// Stores the fencing value of a claim. A claim without jobs leaves it for the next one.
     fn give_out(&mut self, fence: u64, handed: &[Id]) {
         self.fence = Some(fence - u64::from(handed.is_empty()));
     }
@@ -146,7 +146,7 @@ impl Ledger {
         answer.to_owned()
     }
 
-    /// The end of a lease, which is compared as it was `before` the call.
+    /// Ends a lease. The job is compared with its state `before` the call.
     pub(super) fn settle(&mut self, before: &Ledger, id: Id, token: &str, verb: Verb) -> String {
         match before.jobs.get(id) {
             Some(Job::Leased(run)) if run.token != token => {
@@ -232,7 +232,7 @@ impl Ledger {
     }
 }
 
-/// The answer to each name, and the jobs handed out: each once, however often it is named.
+/// The answer for each name, and the claimed jobs, each once, however often it is named.
 fn each_once(ids: &[Id], mut answer: impl FnMut(Id) -> String) -> (Vec<String>, Vec<Id>) {
     let mut answered: BTreeMap<Id, String> = BTreeMap::new();
     let mut handed = Vec::new();
