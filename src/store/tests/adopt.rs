@@ -15,7 +15,7 @@ use Why::{Asked, Begun, Gone, Heard, Lost, Missed, Over, Seen};
 
 const MOST: usize = 1024;
 
-/// Its expiry was heard just now.
+/// The look at a key whose expiry was heard just now.
 fn over() -> Why {
     Over(Instant::now())
 }
@@ -31,7 +31,7 @@ impl Bench {
         self.ledger.adopt(&items, |_| MOST, soon()).await.unwrap()[0].answer
     }
 
-    /// A command on the key of a job.
+    /// Sends a command of another program on the key of a job.
     async fn theirs(&self, command: &str, id: &str, rest: &[&str]) {
         let key = self.key(id).to_string();
         let _: redis::Value = self.ask(&[&[command, &key], rest].concat()).await;
@@ -41,7 +41,7 @@ impl Bench {
         self.theirs("SET", id, &[value, "EX", seconds]).await;
     }
 
-    /// A job that was adopted: an hour ahead.
+    /// Sets a key that expires in an hour, and adopts it. Returns the due time of its job.
     async fn adopted(&self, id: &str) -> u64 {
         self.set(id, "v", "3600").await;
         let answer = self.adopt(id, Seen).await;
@@ -85,7 +85,7 @@ async fn a_value_with_an_expiry_creates_replaces_or_succeeds() {
     bench.hold_against(table, &answers).await;
     for (id, answered) in ids.iter().zip(&answers) {
         let due = due_of(answered.answer);
-        // Between the two questions time goes on.
+        // Time passes between the two reads.
         assert!(due.abs_diff(bench.expiry(id).await) < 60_000, "{id}");
         let record = match bench.due(id).await {
             Some(_) => bench.record(id).await,
@@ -143,7 +143,7 @@ async fn a_key_that_is_persisted_or_deleted_cancels_its_job() {
         assert_eq!(bench.adopt(id, why).await, Word::Absent, "{id}");
     }
     assert_eq!(bench.counted("cancelled").await, 6);
-    // No reason to look says that these keys were taken away.
+    // None of these reasons for a look says that the key was deleted.
     for (id, why) in [("seen", Seen), ("over", over()), ("begun", Begun)] {
         bench.adopted(id).await;
         bench.theirs("DEL", id, &[]).await;
@@ -201,7 +201,7 @@ async fn a_key_that_expires_sooner_than_known_makes_its_job_due_now() {
     let moved = bench.adopt("a", over()).await;
     assert_eq!(word(moved), "moved");
     assert!(due_of(moved) < due && due_of(moved) <= bench.now().await);
-    // A job that another call postponed is not due because the time of its key is over.
+    // A job that another call has postponed does not fall due when its key expires.
     bench.adopted("b").await;
     bench.reschedule("b", after(LATER)).await;
     bench.theirs("DEL", "b", &[]).await;
@@ -264,7 +264,7 @@ async fn setting_the_key_again_restarts_a_job_that_waits_for_a_retry() {
     bench.theirs("DEL", "a", &[]).await;
     let retry = later(after(HOUR), "failed");
     bench.settle("a", &run.token, retry).await;
-    // An expired key is known by its earlier time; that time has to be over.
+    // The ledger knows of the expiry by the time in `adopted`, so that has to be past.
     let gone = bench.names().adopted.clone();
     let _: u64 = bench.ask(&["ZADD", &gone, "XX", "1", "a"]).await;
     bench.set("a", "v", "60").await;
@@ -362,7 +362,7 @@ async fn a_job_whose_key_was_renewed_after_its_claim_runs_once() {
     bench.theirs("EXPIRE", "a", &["1800"]).await;
     let renewed = bench.adopt("a", Seen).await;
     assert_eq!(word(renewed), "succeeds");
-    // As if that time were over, too.
+    // Makes the new expiry of the key seem past, too.
     let waits: String = bench.ask(&["HGET", &names.next, "a"]).await;
     let over = waits.replacen(&due_of(renewed).to_string(), "2", 1);
     let _: u64 = bench.ask(&["HSET", &names.next, "a", &over]).await;
@@ -385,7 +385,7 @@ async fn a_claimed_job_goes_back_while_its_key_is_there() {
     let _: u64 = bench.ask(&["ZADD", &names.due, "XX", "1", "a"]).await;
     bench.claim(&["a"], 0).await;
     assert_eq!(bench.adopt("a", Begun).await, Word::Same);
-    // As if the claim had come in the millisecond in which the key falls due.
+    // Makes the claim seem to come in the millisecond in which the key falls due.
     let lease: String = bench.ask(&["HGET", &names.lease, "a"]).await;
     let mut parts: Vec<&str> = lease.split(' ').collect();
     parts[3] = &due;
@@ -456,7 +456,7 @@ async fn a_claimed_job_whose_key_was_postponed_does_not_run() {
     bench.balanced().await;
 }
 
-/// Such as a consumer that ends it over HTTP, or an operator.
+/// Such calls come from a consumer that ends the job over HTTP, or from an operator.
 #[tokio::test]
 async fn calls_that_adopt_nothing_leave_the_key_alone() {
     let bench = Bench::new().await;
@@ -533,7 +533,7 @@ async fn a_key_that_expires_during_a_look_is_not_deleted() {
     let debug = Embedded::options().args(["--enable-debug-command", "yes"]);
     let server = match debug.start().await {
         Ok(server) => server,
-        // Before Redis 7.0 no user needs this right.
+        // Redis before 7.0 has no such option, and allows `DEBUG` to everybody.
         Err(_) => Embedded::start().await.unwrap(),
     };
     let bench = Bench::on(&server).await;
@@ -587,7 +587,7 @@ async fn a_value_that_cannot_be_a_payload_is_stored_with_the_reason() {
 #[tokio::test]
 async fn any_expiry_that_redis_accepts_is_a_due_time() {
     let bench = Bench::new().await;
-    // The largest that Redis 6.2 takes as well: it counts from now.
+    // The second is the largest that Redis 6.2 accepts, too: it counts from now.
     for (id, ms) in [
         ("decades", "631152000000"),
         ("for-ever", "9220000000000000000"),
@@ -670,7 +670,7 @@ async fn expired_keys_are_forgotten() {
     }
     let left: u64 = bench.ask(&["ZCARD", &adopted]).await;
     assert_eq!(left, 6);
-    // Jobs that have not ended keep their keys: some of them run, and the others wait.
+    // Jobs that have not ended keep their keys in `adopted`: two of them run, and the others wait.
     for id in ["a", "b"] {
         bench.reschedule(id, after(Duration::ZERO)).await;
         bench.claim(&[id], 0).await;

@@ -48,8 +48,8 @@ impl Bench {
         self.ledger.tally(soon()).await.unwrap().into()
     }
 
-    /// The flaw is there and is found; looking changes nothing; after the repair it is gone, and so
-    /// is any difference in the books.
+    /// Checks that a scan and an audit find this flaw of this name and change nothing, and that a
+    /// repair removes the flaw, and any difference in the books with it.
     async fn finds_and_mends(&self, name: &str, flaw: Flaw) {
         let before = self.stats().await;
         let stored = self.snapshot().await;
@@ -74,7 +74,7 @@ impl Bench {
         assert_eq!(gone, 1, "{key} {field}");
     }
 
-    /// The letter that came of it, read.
+    /// The record of the last dead letter of this job.
     async fn letter_of(&self, id: &str) -> Record {
         let letters = self
             .ledger
@@ -115,12 +115,13 @@ async fn a_scan_returns_the_opening_of_a_record_unless_it_has_only_a_time() {
         ("{\"v\":1}\n1\n", true),
         ("{\"v\":1,\"us\":7}\n1\n", true),
         ("{\"v\":1,\"us\":999}\n1763712345678\n", true),
-        // One in a thousand is looked at in vain, lest a pattern takes 07 for a number.
+        // A plain record that is suspected all the same, one in a thousand: otherwise the pattern
+        // would accept 07 as a number.
         ("{\"v\":1,\"us\":0}\n1\n", false),
         ("{\"v\":1,\"us\":7,\"attempts\":1}\n1\n", false),
         ("{\"v\":2,\"us\":7}\n1\n", false),
         ("{\"v\":1,\"us\":7}\nsoon\n", false),
-        // No JSON.
+        // The following headers are not JSON.
         ("{\"v\":1,\"us\":}\n1\n", false),
         ("{\"v\":1,\"us\":07}\n1\n", false),
     ];
@@ -175,7 +176,7 @@ async fn an_orphaned_record_becomes_a_dead_letter_with_its_payload() {
             bench.lose(&bench.names().due, "job").await;
             assert_eq!(bench.stats().await.difference(), 1);
         } else {
-            // It never was a job, for all the books know.
+            // A record that the books do not count as a job.
             let record = format!("{HEADER}\n1\njob");
             let shadow = bench.names().shadow.clone();
             let _: u64 = bench.ask(&["HSET", &shadow, "job", &record]).await;
@@ -269,13 +270,13 @@ async fn a_successor_without_a_run_becomes_pending() {
     for key in [&n.leased, &n.lease, &n.shadow] {
         bench.lose(key, "job").await;
     }
-    // The run that was lost with its lease is not to be found any more.
+    // By the books, the run that was lost with its lease has ended.
     let stats = n.stats.clone();
     let _: u64 = bench.ask(&["HINCRBY", &stats, "done", "1"]).await;
     bench.finds_and_mends("job", Flaw::SuccessorAlone).await;
     assert_eq!(bench.state("job").await, Pending);
 
-    // It is newer than a pending job beside it.
+    // A successor without a run is newer than a pending job of its name, and replaces it.
     bench.bring("both", Pending).await;
     let next = format!("7 {HEADER}\n1\nnewer");
     let _: u64 = bench.ask(&["HSET", &n.next, "both", &next]).await;
@@ -303,7 +304,7 @@ async fn incomplete_dead_letters_are_completed() {
         Some("an audit")
     );
 
-    // By the books a letter is missing; or none is.
+    // First the books miss a letter, then they miss none.
     bench.lose(&n.dead, "b:2").await;
     assert_eq!(bench.stats().await.letters_difference(), 1);
     assert_eq!(bench.suspects().await, ["b", "b:2"]);
@@ -436,7 +437,7 @@ async fn data_under_an_impossible_name_are_kept_under_another() {
     for (id, payload) in [("a_b", "kept"), ("c_d", "next"), ("e_f", "who knows")] {
         assert_eq!(&bench.letter_of(id).await.payload[..], payload.as_bytes());
     }
-    // A field with only a time, or only a caller, leaves nothing to keep.
+    // Names with only a time or only a lease leave no record to keep.
     let _: u64 = bench.ask(&["ZADD", &n.due, "99999999999999", "a:1"]).await;
     let _: u64 = bench.ask(&["ZADD", &n.dead, "5", "no number"]).await;
     let _: u64 = bench
@@ -560,7 +561,7 @@ async fn an_unexplained_difference_is_left() {
     assert!(bench.suspects().await.is_empty());
     assert_eq!(bench.mend("job").await, None);
     assert_eq!(bench.stats().await.difference(), 5);
-    // A bare job was counted among the pending, so it explains no difference either.
+    // The books count a pending job without a record, so its repair explains no difference.
     bench.lose(&bench.names().shadow, "job").await;
     assert_eq!(bench.mend("job").await, Some(Flaw::DueWithoutRecord));
     assert_eq!(bench.stats().await.difference(), 5);

@@ -28,7 +28,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(owned).collect()
 }
 
-/// Makes an instance look as if its last beat were so long ago.
+/// Gives an instance a last beat that is this old.
 async fn age(bench: &Bench, id: &str, ms: u64) {
     let then = bench.now().await - ms;
     let row = format!("{then} 1h {{}}");
@@ -59,7 +59,7 @@ async fn instances_see_each_other_until_one_is_silent_or_leaves() {
     let live = store.instances(SILENCE, soon()).await.unwrap();
     let ids: Vec<String> = live.into_iter().map(|(Alive { id, .. }, _)| id).collect();
     assert_eq!(ids, ["a"]);
-    // It was only stopped for a while, and says so.
+    // The instance was only stopped for a while, and comes back.
     assert_eq!(beat(&bench, "b", "1h").await.len(), 2);
 
     server.leave("a", soon()).await.unwrap();
@@ -76,7 +76,7 @@ async fn an_instance_gone_for_long_is_forgotten_and_damage_does_no_harm() {
     }
     let rubbish = ["HSET", "keyfall:instances", "rubbish", "what is this"];
     let _: u64 = bench.ask(&rubbish).await;
-    // One from the future: the server's clock was set back.
+    // A beat from the future: the clock of the server was set back.
     let then = (bench.now().await + 3_600_000).to_string();
     let future = [
         "HSET",

@@ -34,7 +34,7 @@ async fn it_removes_pending_jobs_and_marks_running_ones() {
         deadline,
         "the lease runs on"
     );
-    // Three that were pending, and four successors.
+    // Three pending jobs, and four successors.
     assert_eq!(bench.counted("cancelled").await, 3 + 4);
     let stats = bench.balanced().await;
     assert_eq!((stats.pending, stats.leased, stats.successors), (0, 8, 0));
@@ -88,7 +88,7 @@ async fn a_repeat_gets_the_first_answer_and_a_late_original_is_refused() {
         bench.ledger.cancel(lane, &keys, soon()).await
     })
     .await;
-    // The first call did not mean a newer job of the same name.
+    // A repeat of the first call does not cancel a newer job of the same name.
     let mut lane = Lane::new();
     bench.ledger.cancel(&mut lane, &keys, soon()).await.unwrap();
     bench.schedule("pending", after(HOUR)).await;
@@ -151,7 +151,7 @@ async fn an_overtaken_call_changes_nothing() {
     assert_eq!(ordered(&bench, "a", 5).await, "replaced");
     assert_eq!(bench.counted("accepted").await, 2);
     assert_eq!(outdated(&bench, "a", 6).await, "cancelled");
-    // Of a run, the number of its successor counts.
+    // For a running job, the order number of its successor counts.
     let token = bench.bring("run", Leased).await;
     assert_eq!(ordered(&bench, "run", 7).await, "succeeds");
     assert_eq!(ordered(&bench, "run", 6).await, "overtaken");
@@ -160,7 +160,7 @@ async fn an_overtaken_call_changes_nothing() {
     assert_eq!(bench.state("run").await, CancelledRun);
     let settled = bench.settle("run", &token, later(after(HOUR), "failed"));
     assert_eq!(word(settled.await), "cancelled");
-    // In one call, an item that was overtaken does not stop another one.
+    // If one item of a call is overtaken, the next item is still carried out.
     ordered(&bench, "b", 9).await;
     let key = bench.key("b");
     let items = [8, 10].map(|below| Outdated {

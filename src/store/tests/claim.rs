@@ -82,7 +82,7 @@ async fn it_fills_up_with_the_oldest_jobs_beside_the_named_ones() {
     let bench = Bench::new().await;
     let now = bench.now().await;
     let ids_by_age = ["a", "b", "c", "d", "e"];
-    // A time in the past means now, so the ages are made by hand.
+    // Schedule takes a time in the past for now, so the due times are written by hand.
     for (id, ago) in ids_by_age.into_iter().zip([50, 40, 30, 20, 10]) {
         bench.schedule(id, after(Duration::ZERO)).await;
         let _: u64 = bench
@@ -102,7 +102,7 @@ async fn it_fills_up_with_the_oldest_jobs_beside_the_named_ones() {
 #[tokio::test]
 async fn a_claim_takes_as_many_jobs_as_its_reply_has_room_for() {
     let bench = Bench::new().await;
-    // Records are read sixteen at a time, and sixteen of these are more than one reply holds.
+    // Records are read sixteen at a time, and sixteen such records are more than one reply holds.
     let large = "x".repeat(300 << 10);
     let named: Vec<String> = (10..28).map(|number| number.to_string()).collect();
     for id in &named {
@@ -175,7 +175,7 @@ async fn a_repeat_gets_the_jobs_that_are_still_held() {
     bench.reclaim(&["lost"]).await;
     bench.settle("done", &first.jobs[1].token, Verb::Done).await;
     bench.cancel("marked").await;
-    // The repeat does not get a job that fell due since.
+    // A repeat does not get a job that fell due after the first call.
     bench.bring("newer", Due).await;
 
     let repeat = bench
@@ -279,7 +279,7 @@ async fn fencing_values_only_grow_in_a_ledger() {
         let stored: u64 = bench.ask(&["HGET", &bench.names().calls, "fence"]).await;
         assert_eq!(stored, largest);
     }
-    // The server's clock was a hundred years ahead, and was put right.
+    // The server's clock was a hundred years ahead, and has been set right.
     let far = last + 100 * 366 * 24 * 3_600_000_000;
     let _: u64 = bench
         .ask(&["HSET", &bench.names().calls, "fence", &far.to_string()])

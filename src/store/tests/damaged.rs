@@ -14,10 +14,10 @@ use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, So
 
 use State::*;
 
-/// A ledger in which every script has something to do with every key that it takes.
+/// A ledger with the jobs and letters that make every script use every key that it takes.
 struct Scene {
     bench: Bench,
-    /// The token of the job that runs.
+    /// The token of the running job.
     token: String,
 }
 
@@ -32,7 +32,7 @@ impl Scene {
         Scene { bench, token }
     }
 
-    /// Calls a script so that it uses all of its keys. What it found is told as words.
+    /// Calls a script so that it uses all of its keys. Returns its answers as words.
     async fn call(&self, script: &str) -> Result<Vec<&'static str>> {
         let (bench, ledger) = (&self.bench, &self.bench.ledger);
         let lane = &mut Lane::new();
@@ -224,7 +224,7 @@ impl Scene {
                     at: "1".to_owned(),
                     record: b"{}".to_vec(),
                 };
-                // A number that is taken, and one that is not.
+                // The number 1 is taken in this ledger, and 7 is not.
                 let items = vec![
                     item("job", "moved", ""),
                     item("letter", "Dead", "1"),
@@ -295,7 +295,7 @@ fn scripts() -> impl Iterator<Item = &'static Script> {
     all.filter(|script| !["arm", "beat", "found", "aside", "unmark"].contains(&script.name))
 }
 
-/// The history is one, save for those who read it.
+/// Whether the key is a hint for this script: the history is one, unless the script reads it.
 fn is_hint(bench: &Bench, script: &Script, key: &str) -> bool {
     key == bench.names().history && script.name != "story"
 }
@@ -307,7 +307,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
     let trigger = bench.key("Pending");
     for script in scripts() {
         for key in bench.keys_of(script) {
-            // It is a hint; see below.
+            // A damaged hint fails no call; other tests check that.
             if key == bench.names().lanes || is_hint(bench, script, key) {
                 continue;
             }
@@ -414,7 +414,7 @@ async fn a_damaged_counter_stops_the_call_before_it_writes() {
         let stored = with_counts(bench).await;
         let error = scene.call(script).await.expect_err(script);
         assert_eq!(error.kind(), ErrorKind::Damaged, "{script}: {error}");
-        // Nor has it raised another one.
+        // No other counter was raised, either.
         assert_eq!(with_counts(bench).await, stored, "{script}");
         let before = before.unwrap_or("0".into());
         let _: u64 = bench.ask(&["HSET", &stats, counter, &before]).await;
@@ -422,8 +422,8 @@ async fn a_damaged_counter_stops_the_call_before_it_writes() {
     bench.balanced().await;
 }
 
-/// What is stored, without the counters that are 0: one that was raised and lowered again is
-/// there from then on.
+/// The stored data, without counters that are 0: a counter that was raised and lowered again stays
+/// there as 0.
 async fn with_counts(bench: &Bench) -> Vec<(String, String)> {
     let all = bench.snapshot().await.into_iter();
     let is_zero = |(name, value): &(String, String)| name.contains(":stats ") && value == "0";

@@ -6,7 +6,7 @@ use super::support::{Bench, HOUR, KEPT, State, bury, soon, words};
 use crate::store::ledger::work::DeadLimits;
 use crate::store::{Answered, Found, Lane, Word};
 
-/// Lets jobs run, and buries them in one call.
+/// Runs jobs, and buries all of them in one call.
 async fn die(bench: &Bench, ids: &[&str], limits: DeadLimits) -> Vec<Answered> {
     let mut items = Vec::new();
     for id in ids {
@@ -22,7 +22,7 @@ async fn die(bench: &Bench, ids: &[&str], limits: DeadLimits) -> Vec<Answered> {
         .0
 }
 
-/// The letters that are kept, the oldest first; each has a record.
+/// The stored letters, the oldest first; fails if one has no record.
 async fn letters(bench: &Bench) -> Vec<String> {
     let names = bench.names();
     let letters: Vec<String> = bench.ask(&["ZRANGE", &names.dead, "0", "-1"]).await;
@@ -35,7 +35,7 @@ async fn letters(bench: &Bench) -> Vec<String> {
     letters
 }
 
-/// The numbers of the letters that are found by the id alone.
+/// The numbers that are stored under the plain id of a job.
 async fn numbers(bench: &Bench, id: &str) -> Option<String> {
     let numbers = bench.field(&bench.names().grave, id).await?;
     Some(String::from_utf8(numbers).unwrap())
@@ -75,7 +75,7 @@ async fn letters_beyond_the_limit_are_trimmed_oldest_first_and_counted() {
     let three = DeadLimits { count: 3, ..KEPT };
     for id in ["a", "b", "a", "c", "d"] {
         die(&bench, &[id], three).await;
-        // A letter of the same millisecond would be sorted by its name.
+        // Letters of the same millisecond would be ordered by their names.
         bench.past(bench.now().await).await;
     }
     assert_eq!(letters(&bench).await, ["a:3", "c:4", "d:5"]);

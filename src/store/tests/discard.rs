@@ -18,7 +18,7 @@ async fn discard_deletes_the_letter_and_leaves_the_live_job_alone() {
     let answers = bench.ledger.discard(&mut lane, &items, soon()).await;
     assert_eq!(words(&answers.unwrap()), ["deleted"; State::ALL.len()]);
     for state in State::ALL {
-        // The last one died a second time.
+        // The job in the state `Dead` died twice, so it has a letter left.
         assert_eq!(bench.state(&state.id()).await, state);
     }
     let stats = bench.balanced().await;

@@ -1,4 +1,4 @@
-//! The headers of the scripts, held against their callers, their names and their words.
+//! The headers of the scripts agree with the callers, the file names and the words of the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,13 +22,13 @@ use crate::store::{KeptAs, Part, Sought, Why};
 /// The parts of a header, in order.
 const PARTS: [&str; 4] = ["KEYS", "ARGV", "Reply", "Holds"];
 
-/// The comment with which a script begins.
+/// The header of a script: the comment at its beginning.
 fn header(text: &str) -> String {
     let lines = text.lines().take_while(|line| line.starts_with("--"));
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-/// One part of a header, its name and indentation taken off.
+/// One part of a header, without its name and the indentation.
 fn part(text: &str, name: &str) -> String {
     let of_part = |line: &&str| {
         line.starts_with(&format!("-- {name}")) || line.starts_with("--  ") || line.len() == 2
@@ -122,7 +122,7 @@ fn headers_list_the_keys_that_scripts_take() {
             assert_eq!(*number, at.to_string(), "{}", script.name);
             assert_eq!(rendered, key_called(&names, name), "{}", script.name);
         }
-        // The body counts its triggers from the same number.
+        // `FIXED` in the body of the script is the number of keys before the triggers.
         let begin = text
             .contains("FIXED")
             .then(|| body.captures(text).unwrap()[1].parse::<usize>().unwrap());
@@ -135,7 +135,7 @@ fn headers_list_the_keys_that_scripts_take() {
     }
 }
 
-/// What callers send, told by a server that logs every command.
+/// The keys and arguments of one call, from the log of a server that logs every command.
 struct Sent {
     keys: Vec<String>,
     args: Vec<String>,
@@ -194,7 +194,7 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.keep(lane, 10, soon()).await.unwrap();
     ledger.story("pending", "+", soon()).await.unwrap();
     ledger.names_in(Part::Jobs, "0", soon()).await.unwrap();
-    // To where it is.
+    // Moves jobs of this ledger to the ledger in which they are.
     bench.bring("pending", State::Pending).await;
     let layout = Layout::FIRST.to(1);
     let spread = ledger.store.spread(ledger.kind(), layout, 1, soon());
@@ -303,7 +303,7 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
             };
             assert!(fits, "{}: {} is {arg:?}", script.name, &found[2]);
         }
-        // Where items follow, the body counts them from the same number.
+        // `HEAD` in the body of the script is the number of arguments before the items.
         if let Some(head) = body.find(text) {
             let names: Vec<&str> = head.as_str()[6..].split(" = ").collect();
             let at = names[0]
@@ -335,8 +335,8 @@ fn every_word_of_a_header_is_decoded_and_every_decoded_word_is_in_a_header() {
                 .unwrap_or_else(|error| panic!("{}: {entry}: {error}", script.name));
             assert_eq!((word(read.answer), read.unarmed), (bare.as_str(), false));
             assert!(Answered::parse(&format!("{reply}!")).unwrap().unarmed);
-            // With a number that it has not, or without the one that it has, it is no word,
-            // save for the one that has two meanings.
+            // A word that has a number is unknown without it, and a word that has none is unknown
+            // with one. Only `replaced` has both forms.
             let other = if number {
                 bare.clone()
             } else {
@@ -362,9 +362,9 @@ fn every_word_of_a_header_is_decoded_and_every_decoded_word_is_in_a_header() {
 fn scripts_answer_with_the_words_of_their_headers() {
     let answer = Regex::new(r"(?m)^ *(?:answers|misses)\[[^=]*\] = (.*)$").unwrap();
     let literal = Regex::new(r"'([a-z]+:?)'").unwrap();
-    // Words that are only compared are no answers.
+    // Words in comparisons are not answers.
     let compared = Regex::new(r"[=~]= '\w+'").unwrap();
-    // The words of an audit come from a function that it shares.
+    // The words of an audit are in a part that it shares with `scan`.
     let faults = include_str!("../../../lua/lib/faults.lua");
     for (script, text) in script::all() {
         let mut said = BTreeSet::new();

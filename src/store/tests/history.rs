@@ -13,7 +13,7 @@ use crate::store::{Answered, KeptAs, Lane, Verb, Word};
 use State::*;
 
 impl Bench {
-    /// All entries of the history.
+    /// All lines of the history, the oldest first.
     async fn told(&self) -> Vec<Line> {
         let stream = self.ledger.stream();
         let store = &self.ledger.store;
@@ -51,7 +51,7 @@ impl Bench {
     }
 }
 
-/// A settlement whose run took next to no time.
+/// Replaces the length of a run in each line by `ms`.
 fn at_once(told: Vec<String>) -> Vec<String> {
     let took = regex::Regex::new(r" \d+\b").unwrap();
     let ran = |line: String| took.replace(&line, " ms").into_owned();
@@ -105,7 +105,8 @@ async fn a_due_time_is_recorded_as_it_was_answered() {
 #[tokio::test]
 async fn runs_are_recorded_with_their_source_and_end() {
     let bench = Bench::new().await;
-    // Claimed in this order, even if they are due within one millisecond.
+    // In alphabetical order, so that a claim takes the jobs in this order even if they fall due in
+    // one millisecond.
     for id in ["back", "dead", "named", "oldest"] {
         bench.schedule(id, at(1)).await;
     }
@@ -139,7 +140,7 @@ async fn runs_are_recorded_with_their_source_and_end() {
         "failed oldest ms 3 no such host",
         "buried dead ms 3 no such host",
     ];
-    // The past means now, which is another millisecond for each.
+    // A due time in the past becomes the present millisecond, which differs from job to job.
     told[1..4].sort();
     assert_eq!(at_once(told), expected);
     let lines = bench.told().await;
@@ -289,7 +290,7 @@ async fn a_large_batch_is_split_into_entries_without_a_loss() {
     bench.place(&items).await;
     let told: Vec<String> = bench.told().await.into_iter().map(|line| line.id).collect();
     assert_eq!(told, ids);
-    // A kibibyte each, more or less.
+    // Each entry has about a kibibyte of ids.
     let entries = bench.entries().await;
     assert!((32..=128).contains(&entries), "{entries}");
     bench.balanced().await;
@@ -359,7 +360,7 @@ async fn a_full_server_accepts_entries_and_the_end_of_the_history() {
 #[tokio::test]
 async fn a_story_has_the_events_of_one_job_page_by_page() {
     let bench = Bench::new().await;
-    // Ids that are words of others, and parts of others.
+    // One id is part of another, and `-` is also a word of the entries.
     for id in ["1", "11", "-"] {
         bench.schedule(id, at(1)).await;
     }

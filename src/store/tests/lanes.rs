@@ -6,7 +6,7 @@ use crate::store::{Lane, Placement};
 
 use State::*;
 
-/// A call of its own lane, remembered from some minutes ago.
+/// Schedules a job in a lane of its own, and makes the call some minutes old.
 async fn call_of_the_past(bench: &Bench, id: &str, minutes: u64) -> (Lane, [Placement; 1]) {
     let mut lane = Lane::new();
     let items = [bench.placement(id, after(HOUR))];
@@ -59,7 +59,7 @@ async fn an_old_lane_that_was_used_since_is_kept() {
         .schedule(&mut lane, &items, soon())
         .await
         .unwrap();
-    // A call of a known lane leaves `lanes` alone: it is one write less.
+    // A call in a known lane does not write `lanes`, which saves a write.
     assert_eq!(bench.score(&names.lanes, lane.id()).await, met);
     let used = bench.now().await - 30 * 60_000;
     let call = format!("2 {used} replaced:1");
@@ -79,7 +79,7 @@ async fn an_old_lane_that_was_used_since_is_kept() {
 async fn lanes_are_forgotten_eight_at_a_time() {
     let bench = Bench::new().await;
     for i in 0..20 {
-        // Each is met before the others are made old.
+        // Each lane is stored before any of the others is made old.
         let (lane, _) = call_of_the_past(&bench, &format!("job-{i}"), 0).await;
         let _: u64 = bench.ask(&["ZREM", &bench.names().lanes, lane.id()]).await;
     }
@@ -95,7 +95,7 @@ async fn lanes_are_forgotten_eight_at_a_time() {
             .ask(&["ZADD", &bench.names().lanes, &old, &lane])
             .await;
     }
-    // Each new lane is one more, and takes eight with it.
+    // Each call adds its own new lane, and removes up to eight old ones.
     for left in [20 + 1 - 8, 13 + 1 - 8, 6 + 1 - 4, 4] {
         bench.schedule("other", after(HOUR)).await;
         let remembered: usize = bench.ask(&["HLEN", &bench.names().calls]).await;
@@ -166,7 +166,7 @@ async fn a_server_that_forgot_the_scripts_gets_them_again() {
 
 #[tokio::test]
 async fn a_repeat_after_a_restart_of_the_server_gets_the_first_answer() {
-    // With `everysec`, a server whose disk is busy answers before it writes.
+    // With `everysec`, a server whose disk is busy answers before it writes to the file.
     let options = Embedded::options().args(["--appendfsync", "always"]);
     let mut server = options.start().await.unwrap();
     let mut lane = Lane::new();

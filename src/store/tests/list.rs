@@ -15,7 +15,7 @@ impl Bench {
         self.ledger.list(sought, soon()).await.unwrap()
     }
 
-    /// All pages; `between` is done after each.
+    /// The members of all pages; `between` is called after each page.
     async fn pages(&self, mut sought: Sought, mut between: impl AsyncFnMut(&Slice)) -> Vec<String> {
         let mut all = Vec::new();
         loop {
@@ -31,7 +31,7 @@ impl Bench {
         }
     }
 
-    /// Jobs that are all due at one instant.
+    /// Schedules these jobs for one instant, and returns it.
     async fn crowd(&self, ids: &[String]) -> u64 {
         let due = self.now().await + 3_600_000;
         for ids in ids.chunks(BATCH) {
@@ -42,7 +42,7 @@ impl Bench {
         due
     }
 
-    /// As Redis orders them.
+    /// The ids of the pending jobs in the order of Redis.
     async fn in_order(&self) -> Vec<String> {
         self.ask(&["ZRANGE", &self.names().due, "0", "-1"]).await
     }
@@ -110,7 +110,7 @@ async fn each_state_lists_its_own_jobs() {
 #[tokio::test]
 async fn pages_of_many_jobs_of_one_instant_list_each_once_in_the_order_of_bytes() {
     let bench = Bench::new().await;
-    // A locale would order these otherwise.
+    // A locale would order these ids otherwise.
     let mut ids: Vec<String> = (0..600).map(|i| format!("{i}")).collect();
     ids.extend(["a", "B", "b", "A", "é", "e", "_", "-", "a-b", "aB", "~"].map(String::from));
     bench.crowd(&ids).await;
@@ -139,13 +139,13 @@ async fn changes_between_pages_hide_and_repeat_no_job() {
         };
         let listed = bench
             .pages(sought, async |slice| {
-                // The very one at which the page ended, and one further back.
+                // Cancels the job at the end of the page, and another one before it.
                 for at in [0, slice.items.len() - 1] {
                     let id = &slice.items[at].member;
                     bench.cancel(id).await;
                 }
                 count += 1;
-                // Behind, in either order.
+                // The new job belongs to a page that was read already, in either order.
                 let (first, last) = (format!("0{count}"), format!("9{count}"));
                 let behind = if down { last } else { first };
                 bench.schedule(&behind, at(due)).await;

@@ -7,12 +7,13 @@ use crate::shards::{Layout, shard_of};
 use crate::store::{COUNTERS, Ledger, Part, Word};
 use crate::time::UnixMs;
 
-/// A bench whose ledger is being resharded to two, the other ledger, and an id that moves there.
+/// A bench whose ledger is being resharded to two, the second ledger, the layout, and the id of a
+/// job that moves to the second one.
 async fn on_the_way() -> (Bench, Arc<Ledger>, Layout, String) {
     on_the_way_in(State::Pending).await
 }
 
-/// The same with a job in this state.
+/// As `on_the_way`, with the job in this state.
 async fn on_the_way_in(state: State) -> (Bench, Arc<Ledger>, Layout, String) {
     let bench = Bench::new().await;
     let id = (0..).map(|number| format!("job{number}"));
@@ -25,7 +26,7 @@ async fn on_the_way_in(state: State) -> (Bench, Arc<Ledger>, Layout, String) {
     (bench, other, layout, id)
 }
 
-/// The ledger that jobs leave, by the layout of now.
+/// The handle of the ledger that the job leaves, by this layout.
 fn old(bench: &Bench, layout: Layout, id: &str) -> Arc<Ledger> {
     let place = layout.old_place_of(id).expect("it leaves");
     bench.ledger.store.ledger(bench.ledger.kind(), place)
@@ -47,7 +48,8 @@ async fn a_batch_that_is_put_repeatedly_or_late_arrives_once() {
     let calls = &other.names.calls;
     let from = format!("from/{}", old.subject());
     let number: u64 = bench.ask(&["HGET", calls, &from]).await;
-    // As if the server of the other ledger had gone back to before: the batch is kept aside again.
+    // Restores the batch, as a rollback of the server of the first ledger would: it is kept aside
+    // again.
     let _: u64 = bench
         .ask(&["HSET", &old.names.leaving, &id, "1 {\"v\":1}\n1\nold"])
         .await;
@@ -83,7 +85,7 @@ async fn the_permanent_data_stay_when_all_jobs_have_left() {
     }
     let tally = old.tally(soon()).await.unwrap();
     assert_eq!((tally.pending, tally.records), (0, 0));
-    // They go to the first ledger, which is this one.
+    // The counters moved to the first ledger, which is this one.
     assert_eq!(tally.counters["moved_out"], 1, "{tally:?}");
     assert_eq!(pending(&other).await, 1);
     let extents = [
@@ -139,7 +141,7 @@ async fn a_call_by_another_layout_is_refused_and_learns_the_layout() {
     bench.balanced().await;
 }
 
-/// A ledger that was not told of the latest layout, as after a rollback of its server.
+/// A ledger with an older layout than the call, as after a rollback of its server.
 #[tokio::test]
 async fn a_call_by_a_newer_layout_than_that_of_the_ledger_is_refused() {
     let (bench, other, layout, id) = on_the_way().await;

@@ -60,7 +60,7 @@ async fn a_paused_ledger_hands_out_nothing_and_says_so() {
     assert!(sweep.paused && sweep.overdue.is_empty() && sweep.lapsed.is_empty());
     assert!(sweep.next_due.is_some(), "the pacer goes on");
 
-    // A lapsed job whose run must not be repeated ends all the same.
+    // A lapsed job that must not run again still ends.
     let reply = bench.reclaim(&named).await;
     let table = [
         (Absent, "absent", Absent),
@@ -194,7 +194,7 @@ async fn a_new_kind_is_paused_by_the_rule_that_covers_it() {
     store.add_pause_rule(&rule, None, soon()).await.unwrap();
     store.register(kind, None, soon()).await.unwrap();
     assert!(bench.is_paused().await);
-    // A kind that was resumed by name stays resumed, whichever client makes it known again.
+    // A kind that was resumed by name stays resumed, whichever client registers it again.
     bench.resume().await;
     store.register(kind, None, soon()).await.unwrap();
     assert!(!bench.is_paused().await);
@@ -218,14 +218,14 @@ async fn a_kind_that_is_half_founded_is_still_paused_by_the_rule_that_covers_it(
     let several = Layout::FIRST.to(4).settled();
     server.start(kind, several, soon()).await.unwrap();
     assert!(is_founding().await);
-    // The next client goes on where the first one was killed.
+    // Another client completes what the first one had begun when it was killed.
     store.register(kind, Some(4), soon()).await.unwrap();
     assert!(!is_founding().await);
     for shard in 0..4 {
         let calls = &store.names.ledger(kind, shard).calls;
         assert!(server.has_field(calls, "paused", soon()).await.unwrap());
     }
-    // A call that arrives late leaves no mark.
+    // A late repeat of `start` sets no mark.
     server.start(kind, several, soon()).await.unwrap();
     assert!(!is_founding().await);
     store.remove_pause_rules(&rule, None, soon()).await.unwrap();
@@ -246,7 +246,7 @@ async fn a_late_call_changes_nothing_that_was_done_since() {
     assert!(!bench.is_paused().await);
     bench.ledger.pause(lane, turn(5), soon()).await.unwrap();
     assert!(bench.is_paused().await);
-    // With one server, each call is the newest.
+    // On a single server, pauses and resumes have no numbers, and the latest call counts.
     bench.ledger.resume(lane, None, soon()).await.unwrap();
     assert!(!bench.is_paused().await);
     bench.balanced().await;

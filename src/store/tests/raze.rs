@@ -10,13 +10,13 @@ impl Bench {
         self.ledger.raze(soon()).await.unwrap()
     }
 
-    /// The number of its keys that exist.
+    /// How many keys of the ledger exist.
     async fn keys_there(&self) -> u64 {
         self.ask(&[&["EXISTS"], &self.names().all()[..]].concat())
             .await
     }
 
-    /// Whether its memory of calls expires.
+    /// Whether `calls` and `lanes` expire.
     async fn is_passing(&self) -> [bool; 2] {
         let mut passing = [false; 2];
         for (key, is) in [&self.names().calls, &self.names().lanes]
@@ -29,7 +29,7 @@ impl Bench {
         passing
     }
 
-    /// All of its calls come to lie so long ago.
+    /// Makes all remembered calls of the ledger this many minutes old.
     async fn grow_older(&self, minutes: u64) {
         let calls = &self.names().calls;
         let all: Vec<(String, String)> = self.ask(&["HGETALL", calls]).await;
@@ -58,7 +58,7 @@ async fn a_ledger_that_is_not_empty_stays_as_it_is() {
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     bench.cancel("job").await;
-    // An adopted key that is still to expire; and one that has expired.
+    // One adopted key is still to expire, and another one has expired.
     let adopted = &bench.names().adopted;
     let ahead = (bench.now().await + 60_000).to_string();
     let _: u64 = bench
@@ -66,7 +66,7 @@ async fn a_ledger_that_is_not_empty_stays_as_it_is() {
         .await;
     assert_eq!(bench.raze().await, Razed::Held(1));
     let _: u64 = bench.ask(&["ZREM", adopted, "key"]).await;
-    // A job on its way to another ledger.
+    // A job that is in a batch on its way to another ledger.
     let leaving = &bench.names().leaving;
     let _: u64 = bench.ask(&["HSET", leaving, "job", "its parts"]).await;
     assert_eq!(bench.raze().await, Razed::Held(1));
@@ -75,7 +75,7 @@ async fn a_ledger_that_is_not_empty_stays_as_it_is() {
     bench.balanced().await;
 }
 
-/// The kind has got more ledgers, and this ledger knows the new layout.
+/// The ledger knows a new layout: its kind has got more ledgers.
 #[tokio::test]
 async fn a_ledger_of_another_layout_stays_as_it_is() {
     let bench = Bench::new().await;
@@ -104,7 +104,7 @@ async fn a_ledger_used_long_ago_leaves_nothing() {
     bench.grow_older(61).await;
     assert_eq!(bench.raze().await, Razed::Gone);
     assert_eq!(bench.keys_there().await, 0);
-    // And once more, for an absent ledger.
+    // A repeat, now that the ledger is absent.
     assert_eq!(bench.raze().await, Razed::Gone);
     assert_eq!(bench.keys_there().await, 0);
     bench.balanced().await;
@@ -118,7 +118,7 @@ async fn a_call_repeated_after_the_removal_does_nothing() {
     let ledger = &bench.ledger;
     let first = ledger.schedule(&mut lane, &items, soon()).await.unwrap();
     assert_eq!(words(&first), ["created"]);
-    // Its reply is lost. Another client cancels the job, and that is acknowledged.
+    // The reply of the schedule is lost. Another client cancels the job, and gets an answer.
     assert_eq!(bench.cancel("job").await, Word::Cancelled);
     assert_eq!(bench.raze().await, Razed::Gone);
     assert_eq!(
@@ -149,7 +149,7 @@ async fn a_call_repeated_after_the_removal_does_nothing() {
     );
 }
 
-/// It is remembered for its calls alone. A kind that begins anew is as it was first.
+/// The layout, the length of the history and the number of the batch go with the ledger.
 #[tokio::test]
 async fn only_calls_pauses_and_the_fencing_value_outlive_the_ledger() {
     let bench = Bench::new().await;
@@ -200,7 +200,7 @@ async fn a_call_that_finds_nothing_is_remembered_for_a_while_only() {
     assert_eq!(bench.is_passing().await, [true, true]);
     bench.schedule("job", after(HOUR)).await;
     assert_eq!(bench.is_passing().await, [false, false]);
-    // A ledger with jobs remembers it as long as the ledger exists.
+    // A ledger with jobs remembers this call as long as the ledger exists.
     assert_eq!(bench.cancel("other").await, Word::Absent);
     assert_eq!(bench.is_passing().await, [false, false]);
     bench.balanced().await;
@@ -221,7 +221,7 @@ async fn a_kind_leaves_the_list_only_if_it_was_not_made_known_since() {
     mark("one").await;
     store.register(kind, None, soon()).await.unwrap();
     assert!(!unlist("one").await && knows().await, "known again");
-    // Of two clients that drop it at the same time, the later one takes it off the list.
+    // Of two clients that drop a kind at the same time, the later one takes it off the list.
     mark("one").await;
     mark("two").await;
     assert!(!unlist("one").await && knows().await);
@@ -230,7 +230,8 @@ async fn a_kind_leaves_the_list_only_if_it_was_not_made_known_since() {
     bench.balanced().await;
 }
 
-/// Every client that stores a job in a ledger is told to make its kind known, until one has.
+/// Every client that stores a job in a new ledger is told to register the kind, until one has done
+/// so.
 #[tokio::test]
 async fn a_new_ledger_reports_itself_until_its_kind_is_known() {
     let bench = Bench::new().await;
@@ -253,7 +254,7 @@ async fn a_new_ledger_reports_itself_until_its_kind_is_known() {
     assert_eq!(restore("letter").await, Some(begun));
     bench.cancel("job").await;
     bench.cancel("other").await;
-    // An empty ledger does not make its kind known, either.
+    // An empty ledger keeps the mark, too.
     assert_eq!(schedule("job").await, Some(begun));
     bench.cancel("job").await;
     let letter = [bench.discard("letter", 1)];
@@ -263,7 +264,7 @@ async fn a_new_ledger_reports_itself_until_its_kind_is_known() {
 
     let anew = restore("letter").await.expect("new again");
     assert_ne!(anew, begun);
-    // A client that was told by the ledger before is late.
+    // A client is late that was told by the ledger of before.
     store.take_mark_off(kind, begun, soon()).await.unwrap();
     let mut lane = Lane::new();
     assert_eq!(schedule_by(&mut lane, "job").await, Some(anew));

@@ -165,7 +165,7 @@ async fn a_sweep_is_bounded_and_starts_with_the_oldest() {
         assert_eq!(sweep.overdue, found, "{overdue:?}, {skip}, {limit}");
         let lapsed = ["run-a", "run-b", "run-c", "run-d"];
         assert_eq!(sweep.lapsed, lapsed[..limit.min(4)]);
-        // Due, and not yet overdue, is still to come.
+        // The next due time includes jobs that are due, but not yet overdue.
         let next = if overdue.is_zero() {
             now + 80_000
         } else {

@@ -63,7 +63,7 @@ async fn an_attempt_taken_over_is_counted_in_its_lease_and_not_in_its_record() {
         bench.past(deadline).await;
         job = reply.jobs.into_iter().next().unwrap();
     }
-    // The write at the end of an attempt begins the count anew.
+    // The settlement writes the record, and so the count in the lease begins anew.
     bench
         .settle(
             "job",
@@ -150,7 +150,7 @@ async fn a_repeat_gets_the_same_jobs_and_a_late_original_is_refused() {
     bench
         .settle("settled", &first.jobs[1].token, Verb::Done)
         .await;
-    // Nothing changes but the deadlines.
+    // A repeat changes the deadlines only.
     let mut stored = bench.snapshot().await;
     let repeat = bench
         .try_reclaim(&mut lane.rewound(1), &named)

@@ -13,7 +13,7 @@ use crate::store::{KeptAs, Lane, Mode, Placement, Verb};
 
 use State::*;
 
-/// A server of one's own, with jobs in every state, that takes no more.
+/// A server for this test, with jobs in every state, that is at its memory limit.
 async fn full() -> (Embedded, Bench, Vec<(String, String)>) {
     let server = Embedded::start().await.unwrap();
     let bench = Bench::on(&server).await;
@@ -48,7 +48,7 @@ async fn schedule_is_refused_and_writes_nothing() {
         let triggers: u64 = bench.ask(&["EXISTS", bench.key("Absent").as_str()]).await;
         assert_eq!(triggers, 0);
     }
-    // With room again the same lane goes on.
+    // Once there is room again, the same lane goes on.
     let _: String = bench.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
     let items = [bench.placement("new", after(HOUR))];
     let answers = bench
@@ -170,7 +170,7 @@ async fn claim_and_reclaim_work() {
             (answers.to_vec(), 1)
         );
     }
-    // A claim without jobs is remembered here too.
+    // A full Redis also remembers a claim without jobs.
     assert!(bench.claim(&[], 5).await.jobs.is_empty());
     let reply = bench
         .reclaim(&["Lapsed", "LapsedNext", "LapsedCancelled", "Leased"])

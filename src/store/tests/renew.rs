@@ -19,7 +19,7 @@ async fn it_revives_a_lapsed_lease_without_another_claim() {
         (Absent, "gone", Absent),
         (Pending, "gone", Pending),
         (Due, "gone", Due),
-        // Its token was its own once.
+        // The job waits for a retry, and its token is from the lease that has ended.
         (Retrying, "gone", Retrying),
         (Leased, "renewed", Leased),
         (LeasedNext, "renewed", LeasedNext),

@@ -47,7 +47,8 @@ async fn a_letter_becomes_a_job_unless_its_name_is_taken() {
     ];
     bench.hold_against(table, &answers.unwrap()).await;
     let stats = bench.balanced().await;
-    // Each name died once before, and one of them twice.
+    // There is one letter for each of 13 names, and a second one for `Dead`; two letters are
+    // requeued.
     assert_eq!((stats.requeued, stats.dead), (2, 14 - 2));
 }
 

@@ -61,7 +61,7 @@ async fn it_touches_only_the_jobs_that_it_moves() {
         bench.reschedule(&id, after(LATER)).await;
         let mut left = bench.snapshot().await;
         for all in [&mut stored, &mut left] {
-            // That the call was made is remembered.
+            // The memory of the call is no change of the job.
             all.retain(|name, _| !name.contains(":calls ") && !name.contains(":lanes "));
         }
         assert_eq!(stored, left, "{state:?}");
@@ -162,7 +162,7 @@ async fn a_shift_counts_from_the_due_time_of_each_job() {
     for state in [Pending, Due, Retrying] {
         bench.bring(&state.id(), state).await;
         let own = bench.due(&state.id()).await.unwrap();
-        // Twice in one call, one after the other.
+        // The same job twice in one call; the items are carried out in order.
         let items = [by(&state.id()), by(&state.id())];
         let mut lane = Lane::new();
         let answers = bench.ledger.reschedule(&mut lane, &items, soon()).await;

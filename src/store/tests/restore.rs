@@ -8,7 +8,7 @@ use crate::store::{BackupItem, KeptAs, Lane, Word};
 
 use State::*;
 
-/// Far ahead, and long ago.
+/// Due times far ahead and long past.
 const AHEAD: u64 = 9_999_999_999_999;
 const PAST: u64 = 1_000_000_000_000;
 
@@ -161,7 +161,8 @@ async fn letters_of_one_name_are_ordered_by_time_of_death() {
         .collect();
     assert_eq!(found[0].0, latest);
     assert_eq!(found[1..], [(number(0), PAST + 2), (number(1), PAST)]);
-    // Letters beyond the ones that their name leads to exist all the same.
+    // Of forty letters the id leads to the last sixteen only, and the others are stored all the
+    // same.
     let many: Vec<BackupItem> = (0..40).map(|at| dead(PAST + 100 + at)).collect();
     bench.restore(&many).await;
     let found = bench
@@ -203,7 +204,7 @@ async fn a_repeat_gets_the_first_answer_and_a_late_original_is_refused() {
         bench.ledger.restore(lane, &items, soon()).await
     })
     .await;
-    // Under a new number it changes nothing either.
+    // A repeat as a new call changes nothing, either.
     let answers = bench.restore(&items).await;
     assert_eq!(words(&answers), ["exists", "exists", "exists"]);
     assert_eq!(bench.balanced().await.accepted, 3);

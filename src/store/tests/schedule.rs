@@ -56,7 +56,8 @@ async fn set_creates_replaces_or_succeeds() {
         assert_eq!(&record.payload[..], b"newer", "{state:?}");
         assert!(record.accepted >= UnixMs(before) && record.steps.is_empty());
     }
-    // The pending jobs, and the successors: the runs are replaced only if they are retried.
+    // Replaced are the pending jobs and the successors; a run is replaced only if it would be
+    // retried.
     assert_eq!(bench.counted("replaced").await, 3 + 4);
     let stats = bench.balanced().await;
     assert_eq!((stats.pending, stats.leased, stats.successors), (5, 8, 8));
@@ -84,7 +85,7 @@ async fn absent_leaves_a_present_job_as_it_is() {
     bench.balanced().await;
 }
 
-/// No operation of this crate asks for it yet, so the call is made by hand.
+/// No operation of the crate uses this mode yet, so the test calls the script itself.
 #[tokio::test]
 async fn present_creates_nothing() {
     let bench = Bench::new().await;
@@ -120,7 +121,7 @@ async fn a_repeat_gets_the_first_answer_and_a_late_original_is_refused() {
     })
     .await;
     assert_eq!(bench.counted("accepted").await, 3);
-    // Not even when the jobs have gone on meanwhile.
+    // A repeat gets the same answers even if the jobs have changed since.
     let mut lane = Lane::new();
     bench
         .ledger
@@ -249,7 +250,7 @@ async fn a_payload_comes_back_byte_for_byte() {
             .place(&[bench.carrying(&id, after(HOUR), payload)])
             .await;
         bench.reschedule(&id, after(Duration::ZERO)).await;
-        // As a successor it is stored in another way.
+        // The successor of a run is stored in another form.
         let first = bench.claim(&[&id], 0).await.jobs.remove(0);
         bench
             .place(&[bench.carrying(&id, after(HOUR), payload)])
@@ -316,7 +317,7 @@ async fn a_past_due_time_means_now() {
 #[tokio::test]
 async fn a_delay_is_rounded_up_so_that_no_job_is_early() {
     let bench = Bench::new().await;
-    // The position of a call in its millisecond is chance.
+    // The rounding depends on the position of the call in its millisecond, so the test repeats it.
     for _ in 0..50 {
         for delay in [Duration::from_nanos(1), 2 * MOMENT, HOUR] {
             let before = Duration::from_micros(bench.now_us().await);

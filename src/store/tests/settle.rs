@@ -18,7 +18,7 @@ async fn settle_all(bench: &Bench, jobs: &[(String, String)], verb: Verb) -> Vec
     bench.settle_all(&items.collect::<Vec<_>>()).await
 }
 
-/// The rows of states without a lease to settle.
+/// The row of a table for a state without a lease to settle.
 fn nothing_to_settle(state: State) -> (State, &'static str, State) {
     (state, "gone", state)
 }
@@ -55,7 +55,8 @@ async fn later_retries_unless_the_job_was_cancelled_or_superseded() {
     bench.hold_against(table, &answers).await;
     assert_eq!(bench.counted("replaced").await, 2);
     assert_eq!(bench.counted("cancelled").await, 4);
-    // The superseded job has failed, too; and a failure brought one there.
+    // Two failed attempts were retried, two were superseded, and one had failed on the way to
+    // `Retrying`.
     assert_eq!(bench.counted("failed").await, 2 + 2 + 1);
     bench.balanced().await;
 }

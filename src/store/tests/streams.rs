@@ -9,7 +9,7 @@ use crate::store::target_redis::TargetRedis;
 
 const STREAM: &str = "orders";
 
-/// More than the server keeps in one node of a stream, which it removes as a whole.
+/// More entries than one node of a stream holds; Redis trims whole nodes.
 const ENTRIES: u32 = 300;
 
 async fn ask<T: redis::FromRedisValue>(redis: &mut MultiplexedConnection, words: &[&str]) -> T {
@@ -17,7 +17,7 @@ async fn ask<T: redis::FromRedisValue>(redis: &mut MultiplexedConnection, words:
     command.arg(&words[1..]).query_async(redis).await.unwrap()
 }
 
-/// The server lists groups by their names, so each order of the two is tried.
+/// The server lists groups by name, so the test tries both orders.
 #[tokio::test]
 async fn a_trim_is_noted_for_each_group_of_the_stream() {
     let server = Embedded::start().await.unwrap();

@@ -1,6 +1,5 @@
-//! The scripts in the form for a cluster, where a part of a ledger may be missing; see
-//! `lua/cluster/whole.lua`. They refuse such a ledger before they look at anything else, so one
-//! server is enough.
+//! The variants of the scripts for a cluster, where parts of a ledger can be missing; see
+//! `lua/cluster/whole.lua`. They check for missing parts first, so a single server suffices here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +13,8 @@ use crate::store::ledger::script::{self, STATS};
 
 use State::*;
 
-/// The scripts that are called without that check, beside [`Ledger::call`](crate::store::Ledger),
-/// and the reasons.
+/// The scripts that callers send without this check, although they belong to a ledger, with the
+/// reasons. [`Ledger::call`](crate::store::Ledger) sends all others with it.
 const CALLED_AS_THEY_ARE: [(&str, &str); 10] = [
     (
         "ADOPT",

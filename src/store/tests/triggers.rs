@@ -18,15 +18,15 @@ impl Bench {
         self.ask(&["GET", self.key(id).as_str()]).await
     }
 
-    /// Compares the trigger of a job with its due time. The server tells how long it lives, and its
-    /// clock is read before and after.
+    /// Checks that the trigger of a job expires at its due time. The server tells the remaining
+    /// time; its clock is read before and after.
     async fn is_armed(&self, id: &str) {
         let due = self.due(id).await.expect("a pending job");
         let before = self.now().await;
         let left: i64 = self.ask(&["PTTL", self.key(id).as_str()]).await;
         let until = self.now().await;
         let left = u64::try_from(left).unwrap_or_else(|_| panic!("{id} has no trigger: {left}"));
-        // Redis counts from the millisecond in which it began to look.
+        // Redis measures the remaining time from the millisecond in which the call began.
         assert!(
             (before + left - 2..=until + left + 2).contains(&due),
             "{id}"
@@ -164,7 +164,7 @@ async fn a_foreign_value_is_left_alone_and_reported() {
                 .await
                 .unwrap();
             assert!(moved[0].unarmed, "{id}: {moved:?}");
-            // A repeat says so as well.
+            // A repeat has the mark, too.
             let mut again = lane.rewound(1);
             let repeat = bench
                 .ledger
@@ -173,7 +173,7 @@ async fn a_foreign_value_is_left_alone_and_reported() {
                 .unwrap();
             assert_eq!(repeat, moved);
         }
-        // The job runs without.
+        // The job runs although it has no trigger.
         bench.reschedule(id, after(Duration::ZERO)).await;
         let job = bench.claim(&[id], 0).await.jobs.remove(0);
         assert!(
@@ -200,7 +200,7 @@ async fn a_foreign_value_is_left_alone_and_reported() {
     bench.balanced().await;
 }
 
-/// On a cluster a trigger lives in the slot of its own name, and no script sees it.
+/// On a cluster the trigger is in the slot of its own name, so scripts get no trigger.
 #[tokio::test]
 async fn the_scripts_work_without_triggers() {
     let bench = Bench::new().await;
@@ -267,7 +267,7 @@ async fn the_scripts_work_without_triggers() {
         "job",
         "lapsed",
     ];
-    // The process that armed it elsewhere removes it there.
+    // The process that armed the trigger on its node removes it there; the script does not.
     let _: String = bench.ask(&["SET", bench.key("job").as_str(), MARKER]).await;
     assert_eq!(call(&CANCEL, &cancel).await, ["cancelled", "cancelled"]);
     assert_eq!(bench.trigger("job").await.as_deref(), Some(MARKER));

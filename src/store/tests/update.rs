@@ -58,7 +58,7 @@ async fn it_changes_the_payload_of_the_next_run_only() {
         assert_eq!(&record.payload[..], b"new", "{id}");
         assert_eq!(record.steps.last().unwrap().what, "updated", "{id}");
     }
-    // Beside the records, only the call is remembered.
+    // The call changes only the records, and the memory of calls.
     let mut left = bench.snapshot().await;
     let names = bench.names();
     let written = [

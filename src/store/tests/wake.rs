@@ -15,7 +15,7 @@ fn now_due(bench: &Bench, id: &str) -> [String; 1] {
     [format!("now {} {id}", bench.ledger.subject())]
 }
 
-/// The wake-up for a job that will be due then.
+/// The wake-up for a job that falls due at `ms`.
 fn due(bench: &Bench, ms: u64) -> [String; 1] {
     [format!("due {} {ms}", bench.ledger.subject())]
 }
@@ -31,7 +31,7 @@ async fn a_schedule_wakes_if_its_job_is_due_or_the_earliest() {
         ("sooner", 3_500_000, true),
         ("as-soon", 3_500_000, false),
         ("soonest", 3_400_000, true),
-        // Replaced: put off, then brought forward again.
+        // These replace the job: first with a later due time, then with an earlier one.
         ("soonest", 3_600_000, false),
         ("soonest", 3_400_000, true),
     ] {
@@ -44,12 +44,12 @@ async fn a_schedule_wakes_if_its_job_is_due_or_the_earliest() {
             "{id} {delay}"
         );
     }
-    // A job that is due wakes every time.
+    // Each schedule of a job that is due already wakes the workers.
     for _ in 0..2 {
         bench.schedule("now", after(Duration::ZERO)).await;
         assert_eq!(ears.heard(&bench).await, now_due(&bench, "now"));
     }
-    // A job that is due already does not count as sooner.
+    // A job that is due already is not an earlier due time for the pacer.
     let then = due_of(bench.schedule("next", at(now + 3_300_000)).await);
     assert_eq!(ears.heard(&bench).await, due(&bench, then));
     bench.balanced().await;

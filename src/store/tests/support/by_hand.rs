@@ -1,5 +1,5 @@
-//! Scripts called by hand, without triggers, as in a deployment whose triggers live in other
-//! slots than the ledger.
+//! Calls of scripts without a store and without triggers, as on a cluster, where triggers are in
+//! other slots than the ledger.
 
 use std::sync::LazyLock;
 
@@ -24,7 +24,7 @@ pub(in crate::store::tests) fn keys_in_header(text: &str) -> Vec<(String, String
     .collect()
 }
 
-/// The key that the headers call `name`.
+/// The rendered key for the name that a header gives it.
 pub(in crate::store::tests) fn key_called<'a>(names: &'a LedgerNames, name: &str) -> &'a str {
     match name {
         "due" => &names.due,
@@ -40,7 +40,7 @@ pub(in crate::store::tests) fn key_called<'a>(names: &'a LedgerNames, name: &str
         "history" => &names.history,
         "adopted" => &names.adopted,
         "leaving" => &names.leaving,
-        // The keys that belong to no ledger.
+        // These keys belong to no ledger.
         "instances" => "keyfall:instances",
         "kinds" => "keyfall:kinds",
         other => panic!("no ledger has a key {other:?}"),
@@ -48,7 +48,7 @@ pub(in crate::store::tests) fn key_called<'a>(names: &'a LedgerNames, name: &str
 }
 
 impl Bench {
-    /// The keys that a script takes, its triggers aside.
+    /// The keys that a script takes before the triggers.
     pub(in crate::store::tests) fn keys_of(&self, script: &Script) -> Vec<&str> {
         let all = script::all();
         let (_, text) = all
@@ -62,7 +62,7 @@ impl Bench {
             .collect()
     }
 
-    /// Calls a script that numbers its calls; `args` follow lane, number, who and place.
+    /// Calls a script with numbered calls. `args` follow lane, number, caller and place.
     pub(in crate::store::tests) async fn by_hand(
         &self,
         script: &'static Script,

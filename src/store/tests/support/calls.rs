@@ -1,4 +1,4 @@
-//! Calls in short: each takes a lane of its own, as one client of many.
+//! Short forms of the calls. Each uses a new lane, as if each came from another client.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use crate::store::{
 };
 use crate::time::UnixMs;
 
-/// A plain header, as clients write it.
+/// The header of a job without settings, as clients write it.
 pub(in crate::store::tests) const HEADER: &str = r#"{"v":1}"#;
 
-/// Far enough away not to come about during a test.
+/// Longer than a test runs.
 pub(in crate::store::tests) const HOUR: Duration = Duration::from_secs(3600);
 pub(in crate::store::tests) const LATER: Duration = Duration::from_secs(7200);
-/// A lease that has lapsed by the time that one has looked twice.
+/// The length of a lease that lapses at once.
 pub(in crate::store::tests) const MOMENT: Duration = Duration::from_millis(1);
 
-/// Dead letters are kept.
+/// Limits that keep all dead letters of a test.
 pub(in crate::store::tests) const KEPT: DeadLimits = DeadLimits {
     count: 1000,
     age: HOUR,
 };
 
-/// A pending job, which leaves a present one as it is.
+/// A pending job in a backup; it replaces no job that exists.
 pub(in crate::store::tests) const PENDING: KeptAs = KeptAs::Pending { replace: false };
 
 /// A token that no claim has given out.
@@ -54,7 +54,7 @@ pub(in crate::store::tests) fn bury() -> Verb {
     }
 }
 
-/// The word of an answer, as the scripts write it.
+/// The word that scripts write for this answer.
 pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
     match answer {
         Word::Created(_) => "created",
@@ -97,7 +97,7 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
     }
 }
 
-/// A suspected name, on which the caller has passed no judgement.
+/// A suspect whose name and record the caller has not judged.
 pub(in crate::store::tests) fn suspect(name: &str) -> Suspect {
     Suspect {
         name: name.into(),
@@ -134,7 +134,7 @@ pub(in crate::store::tests) fn words(answers: &[Answered]) -> Vec<&'static str> 
         .collect()
 }
 
-/// The due time that an answer names.
+/// The due time in an answer.
 pub(in crate::store::tests) fn due_of(answer: Word) -> u64 {
     match answer {
         Word::Created(due)
@@ -149,13 +149,13 @@ pub(in crate::store::tests) fn due_of(answer: Word) -> u64 {
     }
 }
 
-/// The jobs that a claim handed out.
+/// The ids of the jobs in the reply of a claim.
 pub(in crate::store::tests) fn ids(reply: &ClaimReply) -> Vec<&str> {
     reply.jobs.iter().map(|job| job.id.as_str()).collect()
 }
 
 impl Bench {
-    /// A beat of an instance, and whom it sees.
+    /// Sends a heartbeat of an instance. Returns the other live instances.
     pub(in crate::store::tests) async fn beat(&self, id: &str, room: &str) -> Vec<Alive> {
         let beat = Beat {
             id,
@@ -224,7 +224,7 @@ impl Bench {
         }
     }
 
-    /// A job as a backup has it, accepted and failed in 1970.
+    /// A job in a backup, accepted and failed in 1970.
     pub(in crate::store::tests) fn kept(&self, id: &str, what: KeptAs, at: u64) -> BackupItem {
         BackupItem {
             key: self.key(id),
@@ -248,7 +248,7 @@ impl Bench {
         Discard { key, letter }
     }
 
-    /// Schedules a job and lets it die. Returns the number of its letter.
+    /// Schedules a job, runs it and buries it. Returns the number of its letter.
     pub(in crate::store::tests) async fn die(&self, id: &str) -> u64 {
         let job = self.run(id, HOUR).await;
         match self.settle(id, &job.token, bury()).await {
@@ -305,7 +305,7 @@ impl Bench {
             .unwrap()
     }
 
-    /// Schedules a job that is due, and claims it.
+    /// Schedules a job for now, and claims it.
     pub(in crate::store::tests) async fn run(&self, id: &str, lease: Duration) -> Claimed {
         self.schedule(id, after(Duration::ZERO)).await;
         self.try_claim(&mut Lane::new(), &[id], 0, lease)

@@ -1,4 +1,4 @@
-//! A listener on the wake channel, beside the crate's own.
+//! A subscription to the wake channel, beside the subscription of the crate.
 
 use futures_util::StreamExt;
 use redis::Client;
@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::{Bench, PATIENCE};
 
-/// Hears the messages about one ledger, or all messages.
+/// Collects the messages about one ledger, or all messages.
 pub(in crate::store::tests) struct Ears {
     channel: String,
     kind: String,
@@ -28,14 +28,13 @@ impl Ears {
         }
     }
 
-    /// Hears all messages, on a server that no other test uses.
+    /// Collects all messages, on a server that no other test uses.
     pub(in crate::store::tests) async fn of_all(bench: &Bench) -> Self {
         let ears = Ears::of(bench).await;
         Ears { all: true, ..ears }
     }
 
-    /// The messages since the last call, without later ones: a last message of our own marks the
-    /// end.
+    /// The messages since the last call. It publishes a message and returns those before it.
     pub(in crate::store::tests) async fn heard(&mut self, bench: &Bench) -> Vec<String> {
         let last = format!("end of {}", self.kind);
         let _: u64 = bench.ask(&["PUBLISH", &self.channel, &last]).await;
@@ -49,7 +48,7 @@ impl Ears {
             if text == last {
                 return heard;
             }
-            // Others talk here too.
+            // Other tests use the same channel.
             if self.all || text.contains(&self.kind) {
                 heard.push(text);
             }

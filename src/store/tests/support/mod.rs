@@ -34,11 +34,11 @@ use crate::settings::LinkSettings;
 use crate::shards::Layout;
 use crate::store::{Ledger, Store};
 
-/// The limit of a test's wait for an event.
+/// How long a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The server of all tests. It starts with the first of them, on a thread of its own because
-/// each test has a runtime of its own, and its guard ends it with this process.
+/// The server of all tests. The first test starts it, on a thread without a runtime, since each
+/// test has a runtime of its own. The guard of the server ends it with this process.
 static SERVER: LazyLock<Embedded> = LazyLock::new(|| {
     let start = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -66,7 +66,7 @@ impl Bench {
         Bench::on(&SERVER).await
     }
 
-    /// On a server that this test may bend.
+    /// A ledger on a server that only this test uses.
     pub(super) async fn on(server: &Embedded) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let app = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -74,9 +74,9 @@ impl Bench {
         Bench::of(&server.url(), kind).await
     }
 
-    /// The ledger of a kind, under the user of the URL.
+    /// A ledger of this kind, reached as the user in the URL.
     pub(super) async fn of(url: &str, kind: Kind) -> Self {
-        // A server that shares two cores with others may be slow to answer, and is not gone.
+        // On a busy machine with two cores the server may answer late, and is not gone.
         let patient = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
@@ -104,7 +104,7 @@ impl Bench {
         self.ledger.kind().key(id).unwrap()
     }
 
-    /// Sends a command past the store.
+    /// Sends a command on a connection of the bench, without the store.
     pub(super) async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
         let mut cmd = redis::cmd(words[0]);
         cmd.arg(&words[1..]);
@@ -132,7 +132,7 @@ impl Bench {
         }
     }
 
-    /// The contents of the ledger, so that two of them show the changes of a call.
+    /// The contents of the ledger. A comparison of two shows what a call has changed.
     pub(super) async fn snapshot(&self) -> Snapshot {
         let n = self.names();
         let mut all = Snapshot::new();
@@ -164,13 +164,13 @@ impl Bench {
         all
     }
 
-    /// One counter of the ledger.
+    /// The value of one counter of the ledger.
     pub(super) async fn counted(&self, counter: &str) -> u64 {
         let found: Option<u64> = self.ask(&["HGET", &self.names().stats, counter]).await;
         found.unwrap_or(0)
     }
 
-    /// Every test ends with this: no job has disappeared, none was counted twice.
+    /// The last check of every test: no job has disappeared, and none was counted twice.
     pub(super) async fn balanced(&self) -> Stats {
         let stats = Stats::from(self.ledger.tally(soon()).await.unwrap());
         assert!(stats.is_balanced(), "{stats:#?}");
@@ -202,7 +202,7 @@ impl Drop for Bench {
     }
 }
 
-/// Until when a call may take.
+/// The deadline of a call.
 pub(super) fn soon() -> Instant {
     Instant::now() + PATIENCE
 }

@@ -5,8 +5,8 @@ use crate::ErrorKind;
 use crate::error::Result;
 use crate::store::{Answered, Lane};
 
-/// Makes a call, and again with the same number: the answer is the same, and nothing changes
-/// any more. Then the lane goes on, and the call comes late: it is refused, and nothing
+/// Makes a call, and repeats it with the same number: the answer is the same, and nothing changes.
+/// Then makes another call in the lane and sends the first call late: it is refused, and nothing
 /// changes.
 pub(in crate::store::tests) async fn same_when_repeated(
     bench: &Bench,

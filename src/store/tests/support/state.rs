@@ -48,7 +48,7 @@ impl State {
         Dead,
     ];
 
-    /// The job that `every_state` brings into this state.
+    /// The id of the job that `every_state` brings into this state.
     pub(in crate::store::tests) fn id(self) -> String {
         format!("{self:?}")
     }
@@ -159,8 +159,8 @@ impl Bench {
         }
     }
 
-    /// Compares the answer of a call, and the resulting state, with a table that has a row for each
-    /// state.
+    /// Checks the answers of a call, and the states of the jobs after it, against a table with a
+    /// row for each state.
     pub(in crate::store::tests) async fn hold_against(
         &self,
         table: [(State, &str, State); State::ALL.len()],
@@ -178,13 +178,13 @@ impl Bench {
         self.score(&self.names().due, id).await
     }
 
-    /// When the lease of a job ends.
+    /// The end of the lease of a job, Unix ms.
     pub(in crate::store::tests) async fn deadline(&self, id: &str) -> u64 {
         let deadline = self.score(&self.names().leased, id).await;
         deadline.expect("a lease")
     }
 
-    /// `token claims fence due flag`.
+    /// The lease of a job: `token claims fence due flag`.
     pub(in crate::store::tests) async fn lease(&self, id: &str) -> Option<String> {
         let lease = self.field(&self.names().lease, id).await?;
         Some(String::from_utf8(lease).unwrap())
@@ -195,7 +195,7 @@ impl Bench {
         Record::parse(record.expect("a record")).unwrap()
     }
 
-    /// The due time and the record of a run's successor.
+    /// The due time and the record of the successor of a run.
     pub(in crate::store::tests) async fn successor(&self, id: &str) -> (u64, Record) {
         let next = self
             .field(&self.names().next, id)
