@@ -220,8 +220,8 @@ impl Store {
         }
     }
 
-    /// The server, if it is a cluster, where each key has its own node. A cluster is always the
-    /// only server of its store.
+    /// The server of this store if it is a cluster, where each key has its own node. A cluster is
+    /// always the only server of its store.
     pub(crate) fn cluster(&self) -> Option<&Arc<Server>> {
         self.servers.first().filter(|server| server.is_cluster())
     }
@@ -247,13 +247,13 @@ impl Store {
         self.servers.iter().map(|it| it.link.opened()).sum()
     }
 
-    /// The kinds that were ever used, in no order. Servers that are away are left out. Their
-    /// layouts are known from now on.
+    /// The kinds that were ever used, in no order. Servers that are away are left out. This process
+    /// then knows the layouts of these kinds.
     pub(crate) async fn kinds(&self, until: Instant) -> Result<Vec<Kind>> {
         Ok(self.kinds_seen(until).await?.0)
     }
 
-    /// The same, and the servers that are away.
+    /// As [`kinds`](Self::kinds), and the servers that are away.
     pub(crate) async fn kinds_seen(&self, until: Instant) -> Result<(Vec<Kind>, Vec<Away>)> {
         let listed = self.on_each(until, |it, until| Box::pin(it.kinds(until)));
         let (listed, away) = listed.await.there()?;

@@ -18,7 +18,7 @@ pub(crate) enum Why {
     Seen,
     /// It was deleted.
     Gone,
-    /// It expired, by an event that was heard then.
+    /// It expired; the event was heard at this instant.
     Over(Instant),
     /// The search found it missing, and no event has said why.
     Missed,
@@ -47,7 +47,7 @@ impl Why {
         }
     }
 
-    /// How long ago its expiry was heard, in ms.
+    /// How long ago the expiry was heard, in ms; 0 for other reasons.
     fn age(self) -> u128 {
         match self {
             Why::Over(heard) => heard.elapsed().as_millis(),

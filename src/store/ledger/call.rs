@@ -24,9 +24,9 @@ use crate::store::{RedisClock, Server};
 /// The wait before a refused call is repeated.
 const INSISTENCE: Duration = Duration::from_millis(500);
 
-/// The least time for one try. A shorter try would end without an answer, and then it would be
-/// unknown whether it was carried out; the refusal of the try before has a reason that can be
-/// reported.
+/// The least time for a further try. With less time, the try would end without an answer and leave
+/// unknown whether it was carried out. The refusal of the try before, in contrast, has a reason
+/// that can be reported.
 const LEAST: Duration = Duration::from_millis(500);
 
 /// How long a node of a cluster may take to learn a script.

@@ -22,7 +22,7 @@ pub(in crate::store) fn cancelled(answers: &[Answered]) -> u64 {
     answers.iter().filter(is_found).count() as u64
 }
 
-/// The label of each plain key that changed a job; keys that changed none are left out.
+/// For each plain key that changed a job, the label of the change.
 #[cfg(feature = "worker")]
 pub(in crate::store) fn adopted(answers: &[Answered]) -> impl Iterator<Item = &'static str> {
     answers.iter().filter_map(|answered| match answered.answer {

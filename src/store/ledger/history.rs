@@ -253,8 +253,8 @@ impl Store {
         Ok(added)
     }
 
-    /// As [`Self::read_histories`], for histories in several slots or on several servers. No
-    /// command can wait for those, so they are read every [`POLL`].
+    /// As [`Self::read_histories`], for histories in several slots or on several servers. No single
+    /// command waits for all of them, so they are read every [`POLL`].
     async fn poll_histories(
         &self,
         behind: &[(&HistoryStream, &str)],

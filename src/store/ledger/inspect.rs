@@ -15,8 +15,7 @@ use crate::time::{UnixMs, UnixUs};
 pub(crate) enum Found {
     /// There is no job and no dead letter of this name.
     Absent,
-    /// The job is not in this ledger any more, if this is its old place; or the ledger has another
-    /// layout.
+    /// The job belongs to another ledger by now, or the ledger has another layout.
     Elsewhere,
     /// The job waits until it is due.
     Pending {
@@ -87,8 +86,8 @@ impl Tally {
             || self.broken.contains_key(accepted)
     }
 
-    /// The number of jobs that have a record and neither due time nor lease, if nothing else is
-    /// pending; else 0. In a sound ledger each record belongs to a pending or leased job.
+    /// The number of records that have neither due time nor lease, if no job is pending; else 0. In
+    /// a sound ledger each record belongs to a pending or leased job.
     fn without_due_time(&self) -> u64 {
         match self.pending {
             0 => self.records.saturating_sub(self.leased.max(self.leases)),

@@ -161,8 +161,8 @@ impl Server {
         from_value(self.command(&look, until).await?)
     }
 
-    /// The stored progress of the search for this glob, by whichever instance. `None` if there is
-    /// none, or it cannot be read.
+    /// The stored progress of the search for this glob, which any instance may have made. `None` if
+    /// there is none, or it cannot be read.
     pub(crate) async fn search_progress(
         &self,
         glob: &str,

@@ -120,7 +120,7 @@ impl Wrong {
         }
     }
 
-    /// The command by which a person mends it whose user may not run a repair.
+    /// The command for a person, where the user of this program may not run a repair.
     pub(crate) fn by_hand(&self) -> String {
         let Wrong { key, .. } = self;
         let field = String::from_utf8_lossy(self.field.as_deref().unwrap_or_default());
@@ -135,7 +135,7 @@ impl Wrong {
     }
 }
 
-/// The name under which a key is kept that was in the way: in the same slot, and read by nobody.
+/// The new name of a key that is moved out of the way: in the same slot, and read by no program.
 fn aside(key: &str, when: &str) -> String {
     match key.split_once(':') {
         Some((namespace, _)) if !key.contains('{') => {
@@ -145,7 +145,7 @@ fn aside(key: &str, when: &str) -> String {
     }
 }
 
-/// The name of a type of Redis in a sentence.
+/// The name of a Redis type, for sentences.
 fn called(redis_type: &str) -> &str {
     match redis_type {
         "zset" => "a sorted set",

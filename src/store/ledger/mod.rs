@@ -19,14 +19,15 @@
 //!
 //! # Keys of a ledger
 //!
-//! All keys of a ledger share one hash tag, its name in wake-ups. Times are Unix milliseconds.
+//! All keys of a ledger share one hash tag, which is also the name of the ledger in wake-ups. Times
+//! are Unix milliseconds.
 //!
 //! | key | type | contents |
 //! |---|---|---|
 //! | `due` | sorted set | ids of pending jobs, by due time |
 //! | `leased` | sorted set | ids of leased jobs, by deadline |
 //! | `dead` | sorted set | `id:number` of dead letters, by time of death |
-//! | `lanes` | sorted set | lanes, to forget the silent ones |
+//! | `lanes` | sorted set | lanes, by a time of use, to find silent ones |
 //! | `adopted` | sorted set | ids of adopted keys, by their expiry |
 //! | `shadow` | hash | records of pending and leased jobs, by id |
 //! | `lease` | hash | leases, `token claims fence due flag`, by id |

@@ -23,7 +23,7 @@ pub(crate) enum When {
     After(Duration),
     /// At this time.
     At(UnixMs),
-    /// This much later than the job is due now. For reschedule only.
+    /// This long after the present due time. For reschedule only.
     By(Duration),
 }
 
@@ -82,12 +82,12 @@ pub(crate) struct Change {
 }
 
 impl Placement {
-    /// Whether it creates a job where there is none.
+    /// Whether the call creates a job that does not exist.
     pub(crate) fn creates(&self) -> bool {
         self.mode != Mode::Present
     }
 
-    /// Whether the two share mode and header, which the script then gets once for both.
+    /// Whether the two share mode and header, which the script then gets only once.
     fn is_like(&self, other: &Self) -> bool {
         self.mode == other.mode && self.header == other.header
     }

@@ -80,7 +80,7 @@ pub(crate) enum ReplyWord {
     Same,
     /// The key was not looked at.
     Unread,
-    /// The job is not in this ledger any more, because this is its old place.
+    /// The job belongs to another ledger by now.
     Elsewhere,
     /// The ledger has another layout.
     Stale,
@@ -344,9 +344,9 @@ impl Reply {
         Ok(Some(UnixUs(since)))
     }
 
-    /// Fails if the ledger has answered `late`. A lane has one call at a time, so the reply to this
-    /// call came after a newer call, and the newer call has met the effects of this one, if it had
-    /// any.
+    /// Fails if the ledger has answered `late`: it had answered a newer call of the lane before. If
+    /// this call had any effect, it had it before the newer call, since a lane has one call at a
+    /// time.
     ///
     /// # Errors
     ///

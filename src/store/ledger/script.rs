@@ -130,8 +130,8 @@ impl Script {
     }
 }
 
-/// The Lua code of the functions of a library, as a Lua function that creates them, with the
-/// library parts that they use; and the code that registers them. The functions call the scripts.
+/// The last part of the code of a library: a Lua function that creates the functions, with the
+/// library parts that they use, and the code that registers them. The functions call the scripts.
 pub(crate) fn functions() -> String {
     [
         lua!("functions/shards.lua"),

@@ -100,7 +100,7 @@ pub(crate) enum Verb {
 pub(crate) struct DeadLimits {
     /// The most dead letters.
     pub(crate) count: u64,
-    /// The age at which a dead letter falls.
+    /// The age at which a dead letter is dropped.
     pub(crate) age: Duration,
 }
 
@@ -130,8 +130,8 @@ pub(crate) struct Sweep {
 }
 
 impl Settlement {
-    /// Whether the two end alike, so that the script gets their end once for both. Most settlements
-    /// are like that: jobs of one claim that are done.
+    /// Whether both settlements have the same token and the end `done`: the script then gets the
+    /// two once. Most settlements are like that, of jobs of one claim.
     fn ends_like(&self, other: &Self) -> bool {
         self.token == other.token && matches!((&self.verb, &other.verb), (Verb::Done, Verb::Done))
     }
@@ -146,7 +146,7 @@ impl Ledger {
     /// leases count from then. It works while Redis is full. The answers about the named jobs:
     ///
     /// - `Claimed`: the job is in the reply.
-    /// - `Early`: it is not due yet; with 0, the reply was full before it.
+    /// - `Early`: it is due in this many milliseconds; 0 if the reply was full before it.
     /// - `Paused`: it is due, but its kind is paused.
     /// - `Leased`: a worker runs it.
     /// - `Absent`: there is no such job.
@@ -245,7 +245,7 @@ impl Ledger {
     }
 
     /// Ends leases; `lua/settle.lua`. Returns one answer for each, and the number of old dead
-    /// letters that fell to the limits. It works while Redis is full. A lapsed lease that no worker
+    /// letters that the limits removed. It works while Redis is full. A lapsed lease that no worker
     /// has taken over can still be settled. The answers:
     ///
     /// - `Done`, `Later`, `Buried`: the end that was asked for.
@@ -305,8 +305,8 @@ impl Ledger {
             self.failures().tell(self.kind(), item, answered.answer);
         }
         let trimmed = reply.number()?;
-        // A job that ran has no trigger any more. A trigger is armed alike for a job that goes back
-        // and for its successor.
+        // A job that ran has no trigger any more. The trigger of a job that goes back is armed in
+        // the same way as the trigger of a successor.
         let mut pending = answers.clone();
         for answered in &mut pending {
             if answered.answer == ReplyWord::Cancelled {
@@ -323,7 +323,7 @@ impl Ledger {
     }
 
     /// Drops dead letters beyond the limits, about `limit` of them at the most; `lua/trim.lua`.
-    /// Returns how many fell.
+    /// Returns how many it dropped.
     pub(crate) async fn trim(&self, dead: DeadLimits, limit: usize, until: Instant) -> Result<u64> {
         let keys: [&str; 3] = [&self.names.dead, &self.names.grave, &self.names.stats];
         let mut cmd = self.call(&TRIM, &keys, [].into_iter());
@@ -332,8 +332,8 @@ impl Ledger {
     }
 
     /// Finds jobs that have been due for at least `overdue`, and lapsed leases, up to `limit` of
-    /// each; `lua/sweep.lua`. It passes over the oldest of each sort, as many as the pair says, and
-    /// only reads.
+    /// each; `lua/sweep.lua`. The pair says how many of the oldest jobs and of the oldest leases
+    /// are skipped. It only reads.
     pub(crate) async fn sweep(
         &self,
         overdue: Duration,
@@ -359,8 +359,8 @@ impl Ledger {
     }
 }
 
-/// The items whose successors are pending now, counted from 0, with the due times of the
-/// successors. Scripts answer this only where they have no triggers.
+/// The indexes of the items whose successors are pending now, with the due times of the successors.
+/// The script returns them only if its call has no triggers.
 fn followers(reply: &mut Reply) -> Result<Vec<(usize, UnixMs)>> {
     if reply.is_exhausted() {
         return Ok(Vec::new());
