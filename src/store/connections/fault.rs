@@ -13,8 +13,8 @@ use crate::store::servers::health::Ailment;
 /// The start of the address of a server that is reached by TLS.
 pub(crate) const TLS: &str = "rediss://";
 
-/// The question to ask about a silent server. A Redis that is reached by TLS on a port without TLS
-/// is silent: it waits for the end of a command.
+/// The remedy for a silent server, as a question. A Redis that is reached by TLS on a port without
+/// TLS is silent: it waits for the end of a command.
 fn remedy_of_silence(address: &str) -> &'static str {
     if address.starts_with(TLS) {
         "is it running and reachable, and is this its port with TLS?"
@@ -131,14 +131,14 @@ impl Fault {
         Fault::new(Class::Torn, torn(subject, &what))
     }
 
-    /// A mending that has not ended keeps all of a ledger, under names with `start`.
+    /// An unfinished repair keeps all of a ledger aside, under names that begin with `start`.
     pub(in crate::store) fn aside(subject: &str, start: &str) -> Self {
         let what = format!("is kept as `{start}mending:…` by an unfinished repair");
         Fault::new(Class::Torn, torn(subject, &what))
     }
 
-    /// The node that serves a ledger has no part of it, and this fault kept the search for it on
-    /// other nodes from an answer. The call itself was refused.
+    /// The node that serves a ledger has no part of it, and the search for it on other nodes failed
+    /// with this fault. The call itself was refused.
     pub(in crate::store) fn while_looking(self, subject: &str, slot: u16) -> Self {
         let told = format!(
             "the node that serves the slot {slot} has no part of the ledger {subject}, and it is \

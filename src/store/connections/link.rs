@@ -50,7 +50,7 @@ const REDIRECTIONS: usize = 4;
 pub(crate) struct Link {
     /// Finds the server for new connections.
     origin: Origin,
-    /// Without timeouts: they are kept here.
+    /// Without timeouts, because this module keeps them.
     config: AsyncConnectionConfig,
     /// The longest that opening a connection may take.
     connect_timeout: Duration,
@@ -332,8 +332,8 @@ impl Link {
             #[cfg(feature = "worker")]
             if let (Some(health), Some(ailment)) = (&self.health, fault.ailment())
                 && !self.is_hurried(sent, until)
-                // One ill node of a cluster is not the whole; the beat of the instance tells about
-                // that.
+                // A fault of one node says nothing of the whole cluster. There the heartbeat of the
+                // instance reports the health.
                 && self.origin.cluster().is_none()
             {
                 health.fails(ailment, sent, fault.error());

@@ -53,7 +53,7 @@ pub(in crate::store) fn client(url: &str, settings: &LinkSettings) -> Result<red
     Ok(opened)
 }
 
-/// Refuses a setting that no connection could be opened by. Opens no connection.
+/// Refuses a URL or settings that no connection can be opened with. Opens no connection.
 pub(crate) fn check_url(url: &str, settings: &LinkSettings) -> Result<()> {
     match all(url)?[..] {
         [url] => Origin::parse(url, settings).map(drop),

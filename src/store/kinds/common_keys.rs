@@ -29,7 +29,7 @@ struct CommonKeys {
     /// The place of the server among several; 0 if there is one.
     place: usize,
     address: String,
-    /// The identity that a server of several has to have.
+    /// The number that one of several servers has to have, such as `1 of 2`.
     wanted: Option<String>,
     /// The time of the server.
     now: UnixMs,

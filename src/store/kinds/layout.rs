@@ -79,7 +79,7 @@ impl Store {
         self.layouts.of(kind)
     }
 
-    /// Changes with every change of a known layout, from whatever source.
+    /// Notified of every change of a known layout.
     #[cfg(feature = "worker")]
     pub(crate) fn layouts_changed(&self) -> watch::Receiver<()> {
         self.layouts.changed.subscribe()
@@ -136,7 +136,8 @@ impl Store {
         Ok(self.layouts.of(kind.as_str()))
     }
 
-    /// The newest of `newest` and the layouts in the ledgers that `known` counts.
+    /// The newest of `newest` and the layouts that the ledgers store, as many ledgers as `known`
+    /// has.
     ///
     /// It is rarely needed, and boxed so that it does not enlarge the future of every call.
     fn newest_of<'a>(

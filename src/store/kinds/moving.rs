@@ -48,8 +48,9 @@ pub(in crate::store) struct Item {
     pub(in crate::store) record: Vec<u8>,
 }
 
-/// A batch that the receiver took for an earlier one. Either it arrived long ago, or a fail-over
-/// set back the data of this ledger, its clock, and so its numbers. The default means: no batch.
+/// A batch that the receiver refused, because it had taken in a later one. Either the refused batch
+/// was a late repeat, or a fail-over set back the data of this ledger, its clock, and so its
+/// numbers. The default means: no batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::store) struct Late {
     /// The number of the refused batch.

@@ -43,8 +43,8 @@ struct LedgerSearch<'a> {
 }
 
 impl LedgerSearch<'_> {
-    /// The keys of the next page. `None` at the end, or if as many keys were looked at as the
-    /// search may.
+    /// The keys of the next page. `None` at the end of the node, or once the search has looked at
+    /// as many keys as it may.
     async fn next(&mut self, until: Instant) -> Result<Option<Vec<String>>> {
         if self.cursor.is_empty() || self.left == 0 {
             return Ok(None);

@@ -174,8 +174,8 @@ impl Server {
         Ok(left)
     }
 
-    /// The ledgers of known kinds of which a part is missing, those with all parts aside included.
-    /// It calls each ledger once, without a write.
+    /// The ledgers of known kinds that lack a part; a ledger with all parts aside counts, too. Each
+    /// ledger gets one call, which does not write.
     pub(crate) async fn torn_ledgers(&self, until: Instant) -> Result<Vec<MissingPart>> {
         let mut torn = Vec::new();
         for names in self.all_ledgers(until).await? {

@@ -29,8 +29,8 @@ pub(in crate::store) struct Switches {
     resumed: BTreeMap<String, UnixMs>,
 }
 
-/// The two changes of a kind by its prefix. The order matters: of two with the same number the
-/// pause holds.
+/// The two changes that a rule makes. The order matters: if a pause and a resume have the same
+/// number, the pause holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::store) enum PauseSwitch {
     Resumed,

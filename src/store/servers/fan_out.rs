@@ -82,7 +82,8 @@ impl MemberStatus {
         }
     }
 
-    /// The same for another `Server` value of that server: it does not know yet whether it is away.
+    /// The status of the same server for another `Server` value, which does not know yet whether
+    /// the server is away.
     pub(in crate::store) fn again(&self) -> Self {
         MemberStatus {
             number: self.number,

@@ -55,7 +55,7 @@ pub(crate) struct Health {
     tell: Box<Tell>,
 }
 
-/// Behind the lock of [`Health`].
+/// The state of a [`Health`], behind its lock.
 struct HealthState {
     /// The present outage.
     ill: Option<Illness>,

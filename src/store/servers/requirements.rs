@@ -91,12 +91,12 @@ impl WantedEvents {
 #[cfg(feature = "worker")]
 pub(crate) enum Announced {
     Already,
-    /// The missing flags were merged into those that were set.
+    /// The missing flags were added to the flags that were set.
     FromNow {
         was: String,
         set: String,
     },
-    /// It does not, by the flags `was`, and for this reason they could not be changed.
+    /// It does not announce them: the flags are `was`, and could not be changed for this reason.
     Never {
         was: String,
         error: Error,

@@ -79,8 +79,8 @@ impl Tries {
         self.add(command, String::new(), cmd.clone());
     }
 
-    /// Sends the commands and returns those that the ACL refused. Other errors, such as a full
-    /// memory, may pass and are reported by other checks, so they do not count.
+    /// Sends the commands, and returns the commands that the ACL refused. Other errors, such as a
+    /// full memory, may pass and are reported by other checks, so they do not count.
     async fn refused(mut self, server: &Server, until: Instant) -> Result<Vec<Refused>> {
         let answers = server.each(&mut self.pipeline, until).await?;
         let both = answers.into_iter().zip(self.names);
@@ -251,9 +251,9 @@ impl Server {
         tries.refused(self, until).await
     }
 
-    /// The commands that this user may not use of those that this role needs, apart from the keys
-    /// of kinds; the lists are those of acl.conf. `known` is a kind that is listed on all servers.
-    /// Nothing changes, because the type of the key, or an argument, is wrong.
+    /// The commands that this role needs and this user may not use, apart from the keys of kinds;
+    /// acl.conf has the same lists. `known` is a kind that is listed on all servers. Nothing
+    /// changes, because the type of the key, or an argument, is wrong.
     #[cfg(feature = "worker")]
     pub(crate) async fn refused_to(
         &self,
@@ -330,8 +330,8 @@ impl Server {
         Ok(refused)
     }
 
-    /// The commands that this user may not use of those that adoption of keys with these globs
-    /// needs, beside the rights of workers. Without globs, commands are tried on our own key only.
+    /// The commands that the adoption of keys with these globs needs, beside the rights of workers,
+    /// and that this user may not use. Without globs, commands are tried on our own key only.
     #[cfg(feature = "worker")]
     pub(crate) async fn refused_to_adopt(
         &self,

@@ -71,7 +71,7 @@ pub(crate) struct Server {
 enum Known {
     Yes,
     No,
-    /// Its first ledger has been given a layout, and not all else that holds for the kind.
+    /// Its first ledger has a layout, and not yet all other fields that hold for the kind.
     Founding,
 }
 
@@ -212,9 +212,9 @@ impl Server {
         self.place.note(answer);
     }
 
-    /// Asks two questions that may go to different nodes of a cluster. When the first answer has
-    /// come there, the second is waited for for [`OF_A_NODE`] only. Returns the answers, and true
-    /// if both came.
+    /// Asks two questions that may go to different nodes of a cluster. On a cluster the second
+    /// answer is waited for only [`OF_A_NODE`] longer than the first one. Returns the answers, and
+    /// true if both came.
     pub(in crate::store) async fn one_suffices<T>(
         &self,
         one: impl Future<Output = Result<T>>,
@@ -309,7 +309,7 @@ impl Server {
         Ok(told.contains(&Known::Yes) && !told.contains(&Known::Founding))
     }
 
-    /// What the first ledger of a kind says about the kind.
+    /// Whether the first ledger of a kind knows the kind.
     async fn first_ledger_knows(&self, kind: &Kind, until: Instant) -> Result<Known> {
         let first = self.names.ledger(kind, 0);
         let mut get = redis::cmd("HMGET");

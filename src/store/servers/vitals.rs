@@ -219,9 +219,9 @@ impl Server {
 }
 
 impl Ledger {
-    /// Takes a sample: the number of jobs, the dead letters since `since`, the age of the oldest,
-    /// and of the `most` jobs that are due next those whose name is the key of a foreign value. Two
-    /// round trips at most.
+    /// Takes a sample: the number of jobs, the dead letters since `since`, the age of the oldest
+    /// one, and those of the next `most` due jobs whose names are keys of foreign values. Two round
+    /// trips at most.
     pub(crate) async fn sample(
         &self,
         since: UnixMs,

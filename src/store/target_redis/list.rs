@@ -1,5 +1,5 @@
-//! Lists: documents that consumers take, and receipts, the leases of jobs that they are done with,
-//! which consumers put into a second list.
+//! Lists: documents that consumers take, and receipts, which consumers put into a second list. A
+//! receipt is the lease of a job whose document a consumer has dealt with.
 
 use super::{KeyContext, TargetRedis, WriteRetry};
 use crate::error::Result;

@@ -14,10 +14,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::names::Names;
 use crate::store::from_value;
 
-/// Most entries that one look shows which are read and not acknowledged.
+/// The most pending entries, read and not acknowledged, that one look returns.
 const PENDING: usize = 1000;
 
-/// Roughly the number of notes that one step of a scan shows.
+/// About how many notes one step of a scan returns.
 const NOTES: usize = 100;
 
 /// The state of an entry in its group. `Unread` means that it is there and that no consumer has read
@@ -43,7 +43,7 @@ pub(crate) struct EntryQuery {
     pub(crate) id: EntryId,
     /// The lease that the entry holds.
     pub(crate) lease: String,
-    /// True if it is searched for even behind an older entry that is unread, too.
+    /// True to search for it even behind an older unread entry.
     pub(crate) is_sought: bool,
 }
 
@@ -63,8 +63,9 @@ impl TargetRedis {
         added.await.map(drop)
     }
 
-    /// The same for an entry whose lease ends through a group, and notes it as written. Makes the
-    /// group if there is none. Returns the id of the entry.
+    /// As [`add`](Self::add), for an entry that ends its job when a consumer of the group
+    /// acknowledges it. Notes the entry as written, and creates the group if there is none. Returns
+    /// the id of the entry.
     ///
     /// # Errors
     /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if the entry may have been written.
@@ -137,8 +138,8 @@ impl TargetRedis {
             .await
     }
 
-    /// The states of entries, in the order of `asked`, which goes by id. The last ones are left out
-    /// if too many entries are pending. `None` if there is no such group, or no stream.
+    /// The states of entries, in the order of `asked`, which goes by id. If too many entries are
+    /// pending, the last entries are left out. `None` if there is no such group, or no stream.
     pub(crate) async fn look(
         &self,
         stream: &str,
@@ -266,8 +267,8 @@ impl TargetRedis {
         self.ask(&of_string(&key), &cmd).await
     }
 
-    /// True if this caller is the one of all instances that looks after all entries for the next
-    /// `length`.
+    /// Takes the turn to look after all entries, for `length`. Returns true if this instance got
+    /// it; no other instance gets it meanwhile.
     pub(crate) async fn takes_turn(
         &self,
         stream: &str,

@@ -44,7 +44,7 @@ pub(crate) struct Cluster {
     settings: LinkSettings,
     /// The latest layout, with the redirections since.
     layout: Mutex<SlotMap>,
-    /// A node gave an unexpected answer, or none, that a new layout would explain.
+    /// Set if a node gave an unexpected answer, or none, which a new layout would explain.
     doubted: AtomicBool,
     /// Index of the node whose turn it is to answer a question that any node can answer.
     turn: AtomicUsize,
