@@ -21,7 +21,7 @@
 --       absent         no such letter
 --       elsewhere      the letter belongs to another ledger by now: nothing was done
 --       …!             no trigger: its name holds a foreign value, or is the adopted key
--- Holds: a letter never changes, so the header may be composed from one that was read
+-- Holds: a letter never changes, so the caller may compose the header from a copy that it has read
 --       before. All items or none. Refused before anything is written while Redis is full.
 
 local FIXED, HEAD, WIDTH = 9, 7, 4

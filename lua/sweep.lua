@@ -23,8 +23,8 @@ local function first_after(key, ms)
   return found[2] or ''
 end
 
--- The ids with a score up to `ms`. A range by score would count its way to `skip`, so beyond
--- the first page it goes by rank.
+-- The ids with a score up to `ms`. A range by score has to count its way to `skip`, so the pages
+-- after the first one are ranges by rank.
 local function up_to(key, ms, skip)
   if skip == 0 then
     return redis.call('ZRANGEBYSCORE', key, '-inf', int(ms), 'LIMIT', 0, limit)

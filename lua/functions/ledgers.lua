@@ -32,7 +32,7 @@ local function keys_of(subject, parts, trigger)
   return keys
 end
 
--- The key that holds what the whole kind has in common, however many ledgers it has.
+-- The key with the fields that all ledgers of a kind share, however many there are.
 local function calls_of(kind)
   return key_of(subject_of(kind, 0), NAMES.calls)
 end

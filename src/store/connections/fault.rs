@@ -28,7 +28,7 @@ fn remedy_of_silence(address: &str) -> &'static str {
 pub(crate) struct Fault {
     /// For the caller: kind, cause and remedy.
     error: Error,
-    /// For the link: what it does next.
+    /// For the link: whether it repeats the request, and drops the connection.
     class: Class,
     /// The node of a cluster that failed.
     node: Option<Node>,

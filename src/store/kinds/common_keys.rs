@@ -33,6 +33,7 @@ struct CommonKeys {
     wanted: Option<String>,
     /// The time of the server.
     now: UnixMs,
+    /// The contents of the shared hashes.
     kinds: Fields,
     paused: Fields,
     meta: Fields,
@@ -142,7 +143,7 @@ impl Store {
         Ok(wrong)
     }
 
-    /// The newest layout in the ledgers of a kind, which is the one that holds.
+    /// The newest layout in the ledgers of a kind, which holds for the kind.
     async fn layout_told(&self, kind: &Kind, until: Instant) -> Result<String> {
         let told = self.of_ledgers(kind, MAX_SHARDS, until).await?;
         Ok(told.unwrap_or(Layout::FIRST).to_string())

@@ -1,9 +1,9 @@
 //! Layouts: how many ledgers a kind has, and how all clients and ledgers come to agree on it.
 //!
 //! The layout of a kind is stored in the list of kinds and in each of its ledgers. A ledger refuses
-//! calls that go by another layout. If two places disagree, the newer layout holds. A client that
-//! finds a place with an older one, after a fail-over or after a client that stopped half-way,
-//! brings it up to date.
+//! calls with another layout. If two places disagree, the newer layout holds. A client that finds a
+//! place with an older one, after a fail-over or after a client that stopped half-way, brings it up
+//! to date.
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -120,8 +120,8 @@ impl Ledger {
     ///
     /// # Errors
     ///
-    /// If the ledger, or one that gets a part of the batch, cannot be reached. A repeat goes on
-    /// with the same batch.
+    /// If this ledger, or a ledger that gets a part of the batch, cannot be reached. A repeat goes
+    /// on with the same batch.
     pub(crate) async fn push_on(&self, layout: Layout, until: Instant) -> Result<bool> {
         Ok(self.move_out(&[], layout, until).await?.is_some())
     }
@@ -231,8 +231,9 @@ impl Ledger {
     /// `lua/put.lua`.
     ///
     /// A ledger takes in a batch once: it ignores a repeat, and refuses an earlier batch as late.
-    /// Its fencing values go on above those of the other ledger. A dead letter keeps its number,
-    /// unless another one of its job has that number. The call works while Redis is full.
+    /// Its later fencing values are higher than those of the other ledger. A dead letter keeps its
+    /// number, unless another letter of its job has that number. The call works while Redis is
+    /// full.
     pub(in crate::store) async fn put(
         &self,
         from: &str,

@@ -38,7 +38,9 @@ struct LedgerSearch<'a> {
     server: &'a Server,
     node: ServerNode,
     glob: Option<String>,
+    /// The cursor of the next page; empty at the end.
     cursor: String,
+    /// How many more keys the search may look at.
     left: u64,
 }
 

@@ -1,6 +1,6 @@
-//! Split ledgers: ledgers on a cluster of which a part, or all, is on another node than the one
-//! that serves their slot. The file decides whether a ledger without any keys is new or stray, and
-//! logs where the parts of a split one are.
+//! Split ledgers: ledgers on a cluster whose keys, some or all, are on another node than the node
+//! that serves their slot. This file decides whether a ledger without any keys is new or split, and
+//! logs where the parts of a split ledger are.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -41,8 +41,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// A fault that names the node, if another node has keys of the ledger; or one that names the
-    /// keys kept aside, if a mending has not ended; or one that says that a node did not answer.
+    /// A fault that names the node that has keys of the ledger, or the keys that an unfinished
+    /// repair keeps aside, or a node that did not answer.
     pub(in crate::store) async fn may_begin(
         &self,
         subject: &str,
@@ -56,17 +56,17 @@ impl Server {
         if let Some(holder) = holders.first() {
             return Err(Fault::strayed(subject, slot, &holder.node));
         }
-        // A mending copies keys before it deletes them. So keys that are no longer on another node
-        // are by now aside, or joined again, and the next call finds them.
+        // A repair copies keys before it deletes them. So keys that have left the other node are by
+        // now aside, or joined again, and the next call finds them.
         match seen(subject, slot, self.count_aside(&start, until).await)? {
             Some(1..) => Err(Fault::aside(subject, &start)),
             _ => Ok(()),
         }
     }
 
-    /// The number of keys of a ledger that a mending keeps aside on the node that serves the
-    /// ledger. `start` is the beginning of the names of its keys. Keys that are still being copied
-    /// do not count.
+    /// The number of keys of a ledger that a repair keeps aside on the node that serves the ledger.
+    /// `start` is the beginning of the names of its keys. Keys that are still being copied do not
+    /// count.
     pub(in crate::store) async fn count_aside(
         &self,
         start: &str,
@@ -119,7 +119,7 @@ impl Server {
     }
 }
 
-/// The name of a part of a ledger while a mending keeps it aside. `state` is `copying`, `copied` or
+/// The name of a part of a ledger while a repair keeps it aside. `state` is `copying`, `copied` or
 /// `moved`.
 pub(in crate::store) fn aside(start: &str, state: &str, part: &str) -> String {
     format!("{start}mending:{state}:{part}")

@@ -162,8 +162,8 @@ impl Store {
         self.ask(|it| ask(it, until)).await.0.into_iter().collect()
     }
 
-    /// Asks all servers at the same time, and returns the first answer. The error is that of the
-    /// last server to fail, when all have failed.
+    /// Asks all servers at the same time, and returns the first answer. If all servers fail, the
+    /// last error is returned.
     pub(in crate::store) async fn on_any<'a, T>(
         &'a self,
         until: Instant,

@@ -22,7 +22,7 @@ use crate::store::connections::fault::Fault;
 use crate::store::ledger::script::STATS;
 use crate::store::{Server, Store, unique_id};
 
-/// The role of a user. Workers need their own rights and those of producers; operators need all.
+/// The role of a user. Workers also need the rights of producers; operators need all rights.
 #[cfg(feature = "worker")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whom {

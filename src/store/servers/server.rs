@@ -147,7 +147,7 @@ impl Server {
         }
     }
 
-    /// The same server, by another link. It shares the knowledge of layouts and torn ledgers.
+    /// The same server, by another link. It shares the knowledge of layouts and split ledgers.
     fn with_link(&self, link: Link, settings: &LinkSettings) -> Self {
         Server {
             torn: self.torn.clone(),

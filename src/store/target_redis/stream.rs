@@ -138,8 +138,9 @@ impl TargetRedis {
             .await
     }
 
-    /// The states of entries, in the order of `asked`, which goes by id. If too many entries are
-    /// pending, the last entries are left out. `None` if there is no such group, or no stream.
+    /// The states of entries. `asked` and the result are in the order of the ids. If too many
+    /// entries are pending, the last entries are left out. `None` if there is no such group, or no
+    /// stream.
     pub(crate) async fn look(
         &self,
         stream: &str,
