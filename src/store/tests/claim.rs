@@ -82,7 +82,7 @@ async fn it_fills_up_with_the_oldest_jobs_beside_the_named_ones() {
     let bench = Bench::new().await;
     let now = bench.now().await;
     let ids_by_age = ["a", "b", "c", "d", "e"];
-    // Schedule takes a time in the past for now, so the due times are written by hand.
+    // `schedule` takes a time in the past as now, so the due times are written by hand.
     for (id, ago) in ids_by_age.into_iter().zip([50, 40, 30, 20, 10]) {
         bench.schedule(id, after(Duration::ZERO)).await;
         let _: u64 = bench

@@ -264,7 +264,7 @@ async fn a_new_ledger_reports_itself_until_its_kind_is_known() {
 
     let anew = restore("letter").await.expect("new again");
     assert_ne!(anew, begun);
-    // A client is late that was told by the ledger of before.
+    // A late client takes off the mark of the earlier ledger.
     store.take_mark_off(kind, begun, soon()).await.unwrap();
     let mut lane = Lane::new();
     assert_eq!(schedule_by(&mut lane, "job").await, Some(anew));

@@ -56,8 +56,7 @@ async fn set_creates_replaces_or_succeeds() {
         assert_eq!(&record.payload[..], b"newer", "{state:?}");
         assert!(record.accepted >= UnixMs(before) && record.steps.is_empty());
     }
-    // Replaced are the pending jobs and the successors; a run is replaced only if it would be
-    // retried.
+    // Three pending jobs and four successors; a run is replaced only if it would be retried.
     assert_eq!(bench.counted("replaced").await, 3 + 4);
     let stats = bench.balanced().await;
     assert_eq!((stats.pending, stats.leased, stats.successors), (5, 8, 8));

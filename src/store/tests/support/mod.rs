@@ -37,8 +37,8 @@ use crate::store::{Ledger, Store};
 /// How long a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The server of all tests. The first test starts it, on a thread without a runtime, since each
-/// test has a runtime of its own. The guard of the server ends it with this process.
+/// The server of all tests. The first test starts it, on a thread of its own, since each test has a
+/// runtime of its own. The guard of the server ends it with this process.
 static SERVER: LazyLock<Embedded> = LazyLock::new(|| {
     let start = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
