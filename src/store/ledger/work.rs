@@ -130,8 +130,8 @@ pub(crate) struct Sweep {
 }
 
 impl Settlement {
-    /// Whether both settlements have the same token and the end `done`: the script then gets the
-    /// two once. Most settlements are like that, of jobs of one claim.
+    /// Whether both settlements have the same token and the end `done`: the script then gets token
+    /// and end once for both. Most settlements of one claim are like that.
     fn ends_like(&self, other: &Self) -> bool {
         self.token == other.token && matches!((&self.verb, &other.verb), (Verb::Done, Verb::Done))
     }
