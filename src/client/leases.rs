@@ -299,7 +299,7 @@ impl<'a> SettleLease<'a> {
             .verb(self.outcome.clone(), rand::random())
             .ok_or_else(|| {
                 let rule =
-                    "`HandedOver` ends no lease: give the lease to whoever goes on with the job";
+                    "`HandedOver` ends no lease: pass it to the program that goes on with the job";
                 Error::new(ErrorKind::InvalidSetting, format!("{key}: {rule}"))
             })?;
         if let Verb::Bury { header } = &verb {

@@ -268,7 +268,7 @@ async fn an_interrupted_reshard_hides_no_job_and_can_be_continued() {
     let error = other.reshard(&site.kind(), 5).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidSetting);
     assert!(
-        error.to_string().contains("on its way to 4 shards"),
+        error.to_string().contains("being resharded to 4 shards"),
         "{error}"
     );
     // A call on a whole kind meets each job once.

@@ -241,20 +241,20 @@ async fn a_story_says_why_a_pending_job_waits() {
     client.schedule(&*key, "").after(HOUR).await.unwrap();
     let (words, last) = waits(&site, &key).await;
     assert!(words.starts_with("it is due then, in "), "{words}");
-    assert!(words.contains("nobody who lives has a route"), "{words}");
+    assert!(words.contains("no live instance has a route"), "{words}");
     assert_eq!(last, What::Scheduled);
 
     client.prefix("storywait:it:").pause().await.unwrap();
     client.fire_now(&*key).await.unwrap();
     let (words, last) = waits(&site, &key).await;
     assert!(
-        words.starts_with("its kind is paused since then, by a pause of storywait:it:"),
+        words.starts_with("its kind has been paused since then, by a pause of storywait:it:"),
         "{words}"
     );
     assert_eq!(last, What::Fired);
     client.prefix("storywait:it:").resume().await.unwrap();
     let unrouted = waits(&site, &key).await.0;
-    assert!(unrouted.starts_with("nobody who lives"), "{unrouted}");
+    assert!(unrouted.starts_with("no live instance"), "{unrouted}");
 
     // A worker whose only slot is taken.
     let (notes, mut runs) = recorder();
@@ -273,7 +273,7 @@ async fn a_story_says_why_a_pending_job_waits() {
     eventually("it is said to be full", async || {
         let words = waits(&site, &next).await.0;
         words
-            .starts_with("all slots are taken of the only")
+            .starts_with("there is no free slot and no waiting consumer in the only")
             .then_some(())
     })
     .await;
@@ -350,7 +350,7 @@ async fn a_story_names_the_actor_for_a_stuck_job() {
         words.starts_with("the lease lapsed at then: another instance"),
         "{words}"
     );
-    assert!(words.contains("; nobody who lives has a route"), "{words}");
+    assert!(words.contains("; no live instance has a route"), "{words}");
     assert_eq!(last, What::Scheduled);
     site.assert_balanced().await;
 }
@@ -382,7 +382,7 @@ async fn a_story_reports_its_gaps() {
     let (told, said) = gap(&key).await;
     assert_eq!(told, ["scheduled", "updated"]);
     assert!(
-        said.contains("is off: what is told comes from its record"),
+        said.contains("is off: the story comes from its record"),
         "{said}"
     );
     all().keep_history(100).await.unwrap();
@@ -390,7 +390,7 @@ async fn a_story_reports_its_gaps() {
     let (told, said) = gap(&key).await;
     assert_eq!(told, ["scheduled", "updated", "postponed"]);
     assert!(
-        said.contains("reaches back to then: what came before"),
+        said.contains("reaches back to then: earlier steps come"),
         "{said}"
     );
 
@@ -403,7 +403,7 @@ async fn a_story_reports_its_gaps() {
     all().keep_history(0).await.unwrap();
     let (told, said) = gap(&key).await;
     assert!(
-        told.is_empty() && said.contains("jobs that are gone is not known"),
+        told.is_empty() && said.contains("ends of earlier jobs are unknown"),
         "{said}"
     );
     site.assert_balanced().await;

@@ -99,7 +99,7 @@ impl Client {
                 store.keep_listed(kind, mark, until).await?;
                 return Err(Error::new(
                     ErrorKind::Unavailable,
-                    format!("somebody has begun to reshard {kind}: look, and try again"),
+                    format!("another client is resharding {kind}: try again when it has finished"),
                 ));
             }
         }

@@ -194,24 +194,25 @@ impl Functions {
         }
         let (why, remedy) = match state {
             LibraryState::Differs { version } => (
-                format!("is of keyfall {version}, which is newer than this, {VERSION}"),
+                format!("is of keyfall {version}, which is newer than this program, {VERSION}"),
                 "use that version",
             ),
             LibraryState::Elsewhere { namespace } => (
                 format!("is for the namespace {namespace}"),
-                "`--library NAME` gives that of this namespace, and its functions, another name",
+                "`--library NAME` gives the library of this namespace, and its functions, another \
+                 name",
             ),
             _ => (
                 "is not of Keyfall".to_owned(),
-                "`--library NAME` gives ours, and its functions, another name",
+                "`--library NAME` gives the library of Keyfall, and its functions, another name",
             ),
         };
         let (name, server) = (&self.name, self.server());
         Err(Error::new(
             ErrorKind::Incompatible,
             format!(
-                "the library {name} in Redis at {server} {why}: {remedy}; `--replace` takes it \
-                 away all the same"
+                "the library {name} in Redis at {server} {why}: {remedy}; `--replace` replaces or \
+                 removes it anyway"
             ),
         ))
     }
@@ -258,19 +259,19 @@ impl LibraryState {
 impl fmt::Display for LibraryState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LibraryState::Fits => write!(f, "is that of this version, keyfall {VERSION}"),
+            LibraryState::Fits => write!(f, "is of this version, keyfall {VERSION}"),
             LibraryState::Unprepared => {
-                f.write_str("is that of this version, and this database was not prepared for it")
+                f.write_str("is of this version, but this database is not prepared for it")
             }
             LibraryState::Absent => f.write_str("is not loaded"),
             LibraryState::Differs { version } if version == VERSION => {
                 write!(
                     f,
-                    "says it is of keyfall {version}, and is not what that makes"
+                    "states version {version}, but differs from the library of that version"
                 )
             }
             LibraryState::Differs { version } => {
-                write!(f, "is of keyfall {version}, and this is {VERSION}")
+                write!(f, "is of keyfall {version}, and this program is {VERSION}")
             }
             LibraryState::Elsewhere { namespace } => {
                 write!(f, "is for the namespace {namespace}")

@@ -159,7 +159,7 @@ impl What {
             Error::new(
                 ErrorKind::InvalidSetting,
                 format!(
-                    "{word:?} is nothing that a history tells of: write one of {}",
+                    "{word:?} is not a change in a history: write one of {}",
                     words.join(", ")
                 ),
             )

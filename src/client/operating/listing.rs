@@ -285,8 +285,8 @@ fn begin(
     if cursor.state != state || !prefix.covers(&cursor.kind) {
         return Err(Error::new(
             ErrorKind::InvalidSetting,
-            "the cursor comes from a list of another prefix or state: use it with the one that \
-             it came from",
+            "the cursor comes from a list of another prefix or state: use it with that prefix \
+             and state",
         ));
     }
     Ok((Some(cursor.kind), cursor.position))
@@ -432,7 +432,7 @@ impl FromStr for Cursor {
         parse().ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidSetting,
-                format!("{text:?} is not a cursor: use one that a page of jobs came with"),
+                format!("{text:?} is not a cursor: use the cursor of a page of jobs"),
             )
         })
     }

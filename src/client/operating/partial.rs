@@ -114,8 +114,8 @@ impl PartialView {
         Err(Error::new(
             ErrorKind::Unavailable,
             format!(
-                "it was done on the other servers, and not on {}: {}; make the call again when \
-                 that is there",
+                "this was done on the other servers, but not on {}: {}; make the call again when \
+                 that server is back",
                 missed.server, missed.error
             ),
         ))

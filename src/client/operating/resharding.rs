@@ -147,7 +147,7 @@ impl<'a> Reshard<'a> {
         if !client.store().knows(kind, until).await? {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
-                format!("{kind} was never used: is it spelt as its jobs are?"),
+                format!("{kind} was never used: is it spelt correctly?"),
             ));
         }
         let layout = client.store().agree(kind, until).await?;
@@ -155,8 +155,8 @@ impl<'a> Reshard<'a> {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
                 format!(
-                    "{kind} is on its way to {0} shards, and has to arrive before it leaves for \
-                     {1}: `keyfall reshard {kind} --to {0}` goes on",
+                    "{kind} is being resharded to {0} shards: finish that with `keyfall reshard \
+                     {kind} --to {0}`, and then reshard it to {1}",
                     layout.shards, self.shards
                 ),
             ));
@@ -175,7 +175,7 @@ impl<'a> Reshard<'a> {
         if written != wanted {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
-                format!("somebody else has just begun to reshard {kind}: wait for that"),
+                format!("another client is resharding {kind}: wait until it has finished"),
             ));
         }
         store.spread(kind, wanted, wanted.ledgers(), until).await?;
@@ -223,7 +223,7 @@ impl<'a> Reshard<'a> {
         if self.client.store().agree(kind, until).await? != layout {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("the layout of {kind} has changed meanwhile: look, and try again"),
+                format!("the layout of {kind} has changed meanwhile: check it, and try again"),
             ));
         }
         Ok(())

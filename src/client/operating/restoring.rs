@@ -194,7 +194,7 @@ fn story(
     };
     let since = |time: SystemTime| {
         time.duration_since(UNIX_EPOCH).map_err(|_| {
-            let message = format!("{key}: something happened to it before 1970");
+            let message = format!("{key}: one of its times is before 1970");
             Error::new(ErrorKind::InvalidTime, message)
         })
     };

@@ -102,8 +102,8 @@ impl Client {
             Some(kind) => Err(Error::new(
                 ErrorKind::Damaged,
                 format!(
-                    "`{}` does not list {kind}, and there are jobs of it: `keyfall audit --repair` \
-                     lists all kinds again that have jobs",
+                    "`{}` does not list {kind}, and the kind has jobs: `keyfall audit --repair` \
+                     lists all kinds with jobs again",
                     store.names().kinds()
                 ),
             )),

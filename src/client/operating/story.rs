@@ -361,22 +361,24 @@ impl Wait {
                     format!(", by a pause of {}", of.join(" and of "))
                 };
                 format!(
-                    "its kind is paused since {}{by}: `keyfall resume` ends that",
+                    "its kind has been paused since {}{by}; `keyfall resume` ends the pause",
                     show(*since)
                 )
             }
-            Wait::Unrouted => "nobody who lives has a route for it: start a worker that has one, \
-                               and see `keyfall instances`"
+            Wait::Unrouted => "no live instance has a route for it: start a worker with such a \
+                               route; `keyfall instances` lists the routes"
                 .to_owned(),
             Wait::Saturated { instances } => format!(
-                "all slots are taken of the {} with a route for it, or nobody asks for what is \
-                 pulled there: it starts when one is free",
+                "there is no free slot and no waiting consumer in the {} with a route for it: it \
+                 starts when there is room",
                 match instances {
                     1 => "only instance".to_owned(),
                     more => format!("{more} instances"),
                 }
             ),
-            Wait::Claim => "it is due, and somebody has room: it is about to be claimed".to_owned(),
+            Wait::Claim => {
+                "it is due, and an instance has room: it is about to be claimed".to_owned()
+            }
             Wait::Run {
                 by,
                 until,
@@ -394,7 +396,7 @@ impl Wait {
                     text.push_str("; it was cancelled and is told to stop");
                 }
                 if let Some(then) = then {
-                    text.push_str(&format!("; another one follows it, due {}", show(*then)));
+                    text.push_str(&format!("; its successor follows it, due {}", show(*then)));
                 }
                 text
             }
@@ -427,12 +429,12 @@ impl Story {
         let kind = self.key.kind();
         if self.kept == 0 {
             let what = match self.job {
-                Some(_) => "what is told comes from its record, its last eight steps at the most",
-                None => "what became of jobs that are gone is not known",
+                Some(_) => "the story comes from its record, at most the last eight steps",
+                None => "the ends of earlier jobs are unknown",
             };
             return Some(format!(
-                "the history of {kind} is off: {what}; turn it on with `keyfall history {kind}: \
-                 --keep 5000`"
+                "the history of {kind} is off: {what}; turn the history on with `keyfall history \
+                 {kind}: --keep 5000`"
             ));
         }
         if self.is_whole && (self.job.is_some() || !self.happenings.is_empty()) {
@@ -444,8 +446,8 @@ impl Story {
         };
         Some(match self.job {
             Some(_) => format!(
-                "the history of {kind} {reaches}: what came before is told from the record of the \
-                 job, its last eight steps at the most"
+                "the history of {kind} {reaches}: earlier steps come from the record of the job, \
+                 at most the last eight"
             ),
             None => format!(
                 "there is no such job, and the history of {kind}, which {reaches}, knows of none"

@@ -33,7 +33,7 @@ async fn why_lists_the_changes_that_came_through_the_key() {
     let expected = [
         "its key was set: scheduled, seen by ",
         "its key was given another time, seen by ",
-        "its key was set: scheduled anew, in the place of what was pending, seen by ",
+        "its key was set: scheduled anew, replacing the pending job, seen by ",
         "its key has no time to live any more: cancelled, seen by ",
         "its key was set: scheduled, seen by ",
         "its key was deleted: cancelled, seen by ",

@@ -85,7 +85,7 @@ async fn a_library_is_replaced_unless_it_is_newer_or_foreign() {
         assert_eq!(error.kind(), ErrorKind::Incompatible);
         let told = error.to_string();
         assert!(
-            told.ends_with("`--replace` takes it away all the same"),
+            told.ends_with("`--replace` replaces or removes it anyway"),
             "{told}"
         );
         if state != differs("99.1.0") {
@@ -174,7 +174,7 @@ async fn the_command_installs_checks_shows_and_removes() {
         site.run("functions check")
             .await
             .out
-            .contains("is that of this version")
+            .contains("is of this version")
     );
     let shown = site.run("functions show").await.out;
     assert_eq!(shown, site.client.functions().source());

@@ -10,10 +10,13 @@ use crate::source::Source;
 const DONE_TO_KEYS: [(&str, &str); 6] = [
     ("key set", "its key was set"),
     ("key time", "its key was given another time"),
-    ("key expired", "its key expired sooner than was known"),
+    ("key expired", "its key expired sooner than expected"),
     ("key gone", "its key was deleted"),
     ("key lasting", "its key has no time to live any more"),
-    ("key lost", "its key is missing, and nobody heard it expire"),
+    (
+        "key lost",
+        "its key is missing, and no worker heard it expire",
+    ),
 ];
 
 /// The change of a plain key that a note stands for.
@@ -82,9 +85,9 @@ impl Happening {
         };
         let deed = match self.what {
             What::Scheduled => "scheduled",
-            What::Replaced => "scheduled anew, in the place of what was pending,",
+            What::Replaced => "scheduled anew, replacing the pending job,",
             What::Succeeds => "scheduled while it runs, to follow the run,",
-            What::Follows => "what was scheduled during the run takes its place",
+            What::Follows => "the job that was scheduled during the run takes its place",
             What::Postponed => "given another due time",
             What::Fired => "made due at once",
             What::Updated => "payload updated",
@@ -96,7 +99,7 @@ impl Happening {
             What::Moved => "moved here from another shard of its kind",
             What::Paused => "kind paused",
             What::Resumed => "kind resumed",
-            What::Unknown => "something that this version does not know",
+            What::Unknown => "unknown change",
             What::Claimed => return self.claim(show),
             What::Lapsed => return format!("lease lapsed, taken over by {}", self.by),
             What::Done => return format!("done{after}"),
@@ -226,7 +229,7 @@ mod tests {
             ),
             (
                 ["fired", "5000", "-", "key expired"],
-                "its key expired sooner than was known: made due at once, seen by web:7",
+                "its key expired sooner than expected: made due at once, seen by web:7",
             ),
             (
                 ["cancelled", "-", "-", "key gone"],
@@ -241,10 +244,7 @@ mod tests {
                 ["repaired", "-", "-", "bare"],
                 "repaired by an audit: bare by web:7",
             ),
-            (
-                ["teleported", "-", "-", ""],
-                "something that this version does not know by web:7",
-            ),
+            (["teleported", "-", "-", ""], "unknown change by web:7"),
         ] {
             let [what, number, more, note] = line;
             assert_eq!(told(what, number, more, note), sentence);
