@@ -114,14 +114,14 @@ checks! {
         "When Redis cannot save its data, it refuses all writes, now or soon.";
 
     MIN_REPLICAS = "min-replicas" []
-        "min-replicas-to-write 1 where replicas are attached or sentinels watch, and at least so \
-         many good replicas",
+        "min-replicas-to-write 1 where replicas are attached or sentinels watch, and at least \
+         this many good replicas",
         "Otherwise a primary that is cut off from its replicas acknowledges writes that the \
          fail-over then discards.";
     REPLICA_LAG = "replica-lag" []
         "min-replicas-max-lag from 1 to 10",
-        "For so many seconds a primary that was cut off still acknowledges writes; 0 disables the \
-         guard.";
+        "For this many seconds a primary that was cut off still acknowledges writes; 0 disables \
+         the guard.";
 
     CLOCK_OFFSET = "clock-offset" []
         "the clock of Redis, and of each primary of a cluster, differs from the clock of this \
@@ -159,7 +159,7 @@ checks! {
 
     KIND_SHARDS = "kind-shards" []
         "each kind has a number of shards that this version knows",
-        "A client that takes a kind for fewer shards than others do misses their jobs.";
+        "A client that assumes too few shards does not find the jobs in the others.";
     SHARD_SIZE = "shard-size" []
         "no shard with more than 250,000 jobs, on a cluster",
         "When a slot moves to another node, Redis moves each key as a whole, and both nodes answer \
@@ -181,11 +181,10 @@ checks! {
         "Jobs without a route wait forever.";
     DEAD_LETTERS_NEW = "dead-letters-new" []
         "no job became a dead letter within the last hour; a warning from ten on",
-        "Dead letters wait until somebody inspects them.";
+        "Dead letters wait until an operator inspects them.";
     DEAD_LETTERS_FULL = "dead-letters-full" []
         "less than 90 % of the dead letters that a worker keeps, by default 10,000 for 90 days",
-        "Beyond these limits workers delete the oldest dead letters, and nobody can requeue them \
-         any more.";
+        "Beyond these limits workers delete the oldest dead letters, and they cannot be requeued.";
     EMPTY_KINDS = "empty-kinds" []
         "no kind that has been empty and unused for 30 days",
         "Its keys stay, and workers search its ledger forever; most such kinds are misspelt, or \

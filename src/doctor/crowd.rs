@@ -18,8 +18,8 @@ pub(super) fn look(info: &Info, database: i64, ours: u64, found: &mut Vec<Findin
     let foreign = expiring.saturating_sub(ours);
     let late = late(expiring, hz);
     let shown = format!(
-        "{foreign} foreign keys with a TTL beside some {} of Keyfall; Redis alone would notice \
-         expired keys {} late on average",
+        "{foreign} foreign keys with a TTL beside some {} keys of Keyfall; Redis alone would \
+         notice expired keys {} late on average",
         expiring - foreign,
         rough(late),
     );
