@@ -108,7 +108,7 @@ impl Writing {
                 continue;
             }
             for byte in c.encode_utf8(&mut [0; 4]).bytes() {
-                write!(name, "{}{byte:02X}", self.mark).expect("a text takes all that is written");
+                write!(name, "{}{byte:02X}", self.mark).expect("writing to a text cannot fail");
             }
         }
         name

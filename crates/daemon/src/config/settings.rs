@@ -176,7 +176,7 @@ settings! {
 pub(super) fn setting(section: &str, name: &str) -> &'static Setting {
     all()
         .find(|it| it.section == section && it.name == name)
-        .expect("the list names all that is read")
+        .expect("the list names every setting")
 }
 
 /// All of them.

@@ -210,7 +210,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let caller = parts.extensions.get::<Caller>().cloned();
-        caller.ok_or_else(|| Problem::unauthorized("nobody has asked who you are"))
+        caller.ok_or_else(|| Problem::unauthorized("the token was not checked"))
     }
 }
 

@@ -237,7 +237,7 @@ impl StoryOut {
 fn key_differs(how: KeyDiffers, show: impl Fn(SystemTime) -> String) -> String {
     let what = match how {
         KeyDiffers::Missing => {
-            "its key is missing: nobody heard that it was deleted, evicted, or expired sooner"
+            "its key is missing: no worker heard that it was deleted, evicted or expired sooner"
                 .to_owned()
         }
         KeyDiffers::Lasting => "its key has no time to live".to_owned(),
@@ -245,7 +245,7 @@ fn key_differs(how: KeyDiffers, show: impl Fn(SystemTime) -> String) -> String {
         KeyDiffers::OtherValue => "its key holds another value".to_owned(),
         _ => "its key differs".to_owned(),
     };
-    format!("{what}; the job is as its key was last seen, or as it was changed by other means")
+    format!("{what}; the job follows an earlier state of the key, or a call has changed the job")
 }
 
 impl HappeningOut {

@@ -166,7 +166,7 @@ pub(super) async fn show(
     params(("kind" = String, Path, example = "app1:trans:notice")),
     responses((status = 200, body = DroppedOut),
         (status = 404, description = "There is no such kind", body = Problem),
-        (status = 409, description = "Something is in it", body = Problem)))]
+        (status = 409, description = "The kind is not empty", body = Problem)))]
 pub(super) async fn drop_kind(
     caller: Caller,
     Path(text): Path<String>,

@@ -120,7 +120,7 @@ impl Problem {
     }
 
     pub(super) fn kind_in_use(kind: &str, why: &str) -> Self {
-        let detail = format!("{kind} is not dropped, since something is in it: {why}");
+        let detail = format!("{kind} is not dropped, because the kind is not empty: {why}");
         let title = "The kind is in use";
         Problem::new(StatusCode::CONFLICT, "kind_in_use", title, detail)
     }

@@ -28,8 +28,8 @@ impl Tails {
         let mut open = self.lock();
         if open.get(who).is_some_and(|own| *own >= SHARE) {
             return Err(Problem::too_many_tails(format!(
-                "{SHARE} tails of this token or address are open on this daemon, which is the most \
-                 that one has: end one, follow several prefixes in one tail, or ask another daemon"
+                "{SHARE} tails of this token or address are open on this daemon, which allows no \
+                 more: end one, follow several prefixes in one tail, or ask another daemon"
             )));
         }
         if open.values().sum::<usize>() >= MOST {

@@ -152,11 +152,12 @@ impl Live {
     fn warning(&self, key: &JobKey) -> WarningOut {
         let detail = match self.instances {
             0 => format!(
-                "no worker is running: {key} waits until one starts that has a route for it"
+                "no worker is running: {key} waits until a worker with a route for it starts"
             ),
             _ => format!(
-                "no live worker has a route for {key}: it waits until one has; compare its name with \
-                 the routes that `keyfall instances` and `GET /v1/routes` list"
+                "no live worker has a route for {key}: it waits until a worker with such a route \
+                 starts; compare its name with the routes that `keyfall instances` and \
+                 `GET /v1/routes` list"
             ),
         };
         WarningOut {

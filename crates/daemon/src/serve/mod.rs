@@ -159,8 +159,8 @@ pub async fn run(options: Options, config: Config) -> anyhow::Result<()> {
     tokio::select! {
         biased;
         ended = both => ended?,
-        () = reload.run(hangups) => unreachable!("it goes on as long as the process"),
-        () = recorder.keep_up() => unreachable!("and so does this"),
+        () = reload.run(hangups) => unreachable!("it reloads as long as the process runs"),
+        () = recorder.keep_up() => unreachable!("it records as long as the process runs"),
     };
     Ok(())
 }

@@ -179,7 +179,7 @@ impl New {
         match options.open(&new) {
             Ok(file) => Ok(New { path: new, file }),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!(
-                "{} exists, so {} is being changed; if no process changes it, remove the former",
+                "{0} exists, so {1} is being changed; if no process changes {1}, remove {0}",
                 new.display(),
                 path.display()
             ),
