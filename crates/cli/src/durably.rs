@@ -39,7 +39,7 @@ impl Durably {
                 None => ", and this server does not report its disk",
             };
             if let Some(disks) = reached.replicas_on_disk {
-                told += &format!(", and on those of {}", count(disks));
+                told += &format!(", and on the disks of {}", count(disks));
             }
         }
         told

@@ -55,7 +55,7 @@ fn fields(job: &Job) -> anyhow::Result<Vec<(&'static str, String)>> {
         fields.push(("cancelled", "it is told to stop".to_owned()));
     }
     if let Some(due) = job.successor_due {
-        fields.push(("then", format!("another one, due {}", shown(due))));
+        fields.push(("then", format!("its successor, due {}", shown(due))));
     }
     if let Some(number) = job.letter {
         fields.push(("letter", number.to_string()));

@@ -87,7 +87,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         (Some(moved), _) => format!("{kind} has {shards}; {moved} moved"),
         (None, None) => format!("{kind} has {shards}"),
         (None, Some(from)) => format!(
-            "{kind} is on its way from {from} to {shards}: `keyfall reshard {kind} --to {}` goes on",
+            "{kind} is being resharded from {from} to {shards}: `keyfall reshard {kind} --to {}` \
+             continues it",
             told.shards
         ),
     })?)

@@ -182,10 +182,7 @@ impl Lines {
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let line = serde_json::from_slice(&rest[..end]);
                 self.taken += end + 1;
-                return line.context(
-                    "this is not an answer of Keyfall, or of another version of \
-                                     it",
-                );
+                return line.context("this is not an answer of this version of Keyfall");
             }
             self.got.drain(..self.taken);
             self.taken = 0;

@@ -279,7 +279,7 @@ impl Jobs {
     async fn ask<T: DeserializeOwned>(&self, call: Call) -> anyhow::Result<T> {
         let answer = self.send(call).await?;
         serde_json::from_slice(&answer.body)
-            .context("this is not an answer of Keyfall, or of another version of it")
+            .context("this is not an answer of this version of Keyfall")
     }
 
     async fn send(&self, call: Call) -> anyhow::Result<Answer> {
@@ -306,7 +306,7 @@ fn refused(answer: &Answer) -> anyhow::Result<()> {
         return Ok(());
     }
     let problem: Problem = serde_json::from_slice(&answer.body)
-        .context("this is not a problem document of Keyfall, or of another version of it")?;
+        .context("this is not a problem document of this version of Keyfall")?;
     Err(Stop::of_problem(problem).after(answer.wait).into())
 }
 

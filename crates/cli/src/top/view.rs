@@ -285,7 +285,7 @@ fn draw_instances(frame: &mut Frame<'_>, area: Rect, board: &Board, paint: Paint
         }
         line.push(Span::raw(plain(&one.routes.join(" ")).into_owned()));
         if one.has_fallback {
-            line.push(Span::raw(" and what nobody routes"));
+            line.push(Span::raw(" and jobs without a route"));
         }
         if one.adopts {
             line.push(Span::styled("  adopts keys", paint.dim()));
