@@ -195,7 +195,7 @@ impl Options {
             let dir = embedded.dir.display();
             unavailable(format!(
                 "the embedded Redis cannot write to its directory {dir}; \
-                 set TMPDIR to one that is writable: {e}"
+                 set TMPDIR to a writable directory: {e}"
             ))
             .because(e)
         })?;
@@ -450,12 +450,13 @@ fn kept_dir(dir: &Path) -> Result<(PathBuf, File)> {
     if dir.join(SOCKET_FILE).as_os_str().len() > MAX_SOCKET_BYTES {
         return Err(cannot(format!(
             "the path of {shown} is too long for a unix socket in it, which may have \
-             {MAX_SOCKET_BYTES} bytes: choose a shorter one"
+             {MAX_SOCKET_BYTES} bytes: choose a shorter path"
         )));
     }
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         cannot(format!(
-            "another embedded Redis uses {shown}: connect to that one, or choose another directory"
+            "another embedded Redis uses {shown}: connect to that Redis, or choose another \
+             directory"
         ))
     })?;
     Ok((dir, lock))

@@ -112,7 +112,7 @@ pub(crate) struct PullPermit {
 
 /// A job that was claimed for a consumer, who owns it only after [accepting](Self::accept) it.
 /// Dropped without being accepted, it goes back at once, and the attempt does not count.
-#[must_use = "what is dropped without being accepted goes back"]
+#[must_use = "a job that is dropped without being accepted goes back"]
 pub struct Pulled {
     job: Job,
     lease: Lease,

@@ -45,7 +45,7 @@ type Call<T> = Arc<dyn Fn(T) -> BoxFuture<'static, Result<(), Failure>> + Send +
 /// assert!(Err::<(), _>("no answer from the pager").into_told().is_err());
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not what a hook returns",
+    message = "a hook cannot return `{Self}`",
     note = "return `()`, or `Result<(), E>`; the error may be any \
             `std::error::Error + Send + Sync`, `anyhow::Error` or `String`"
 )]

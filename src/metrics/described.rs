@@ -33,7 +33,7 @@ const COUNTERS: [(&str, &str); 16] = [
     ),
     (
         "keyfall_claims_lost_total",
-        "Jobs that this worker asked for, and that another worker had, or that were gone.",
+        "Jobs that this worker asked for, but another worker had them, or they were gone.",
     ),
     (
         "keyfall_events_heard_total",

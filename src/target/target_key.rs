@@ -68,7 +68,7 @@ impl TargetKey {
     pub(super) fn target_redis(&self) -> &TargetRedis {
         self.target_redis
             .as_ref()
-            .expect("the router refuses what has a fault")
+            .expect("the router refuses a target with a fault")
     }
 
     /// Whether a job may have been written although the write failed with `error`: its outcome is

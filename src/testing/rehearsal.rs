@@ -254,7 +254,7 @@ impl Rehearsal {
         let route = self
             .routes
             .find_or_fallback(&key)
-            .expect("what runs has a route");
+            .expect("each job that runs has a route");
         let attempt = view.attempts() + 1;
         let of_route = route.retry.clone().unwrap_or_default();
         let policy = view.terms.policy(&of_route).into_owned();

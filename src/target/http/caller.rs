@@ -202,7 +202,7 @@ impl Caller {
                 &self.own
             } else {
                 let guarded = self.guarded.as_ref();
-                guarded.expect("it is there where jobs or redirects say where to go")
+                guarded.expect("it exists where jobs or redirects name URLs")
             };
             let sent = client
                 .post(place.url.clone())
@@ -217,7 +217,7 @@ impl Caller {
                 _ => return Ok(answer),
             }
         }
-        unreachable!("a hop too many is an answer")
+        unreachable!("the last hop returns its answer")
     }
 
     /// The headers for one hop: all headers for the origin of the first URL, and all but the

@@ -197,7 +197,7 @@ fn zones(name: &str) -> impl Iterator<Item = (&str, usize)> {
 }
 
 async fn acquired(semaphore: Arc<Semaphore>) -> OwnedSemaphorePermit {
-    semaphore.acquire_owned().await.expect("nobody closes it")
+    semaphore.acquire_owned().await.expect("it is never closed")
 }
 
 /// Looks a name up with the resolver of the system, on a new thread.
