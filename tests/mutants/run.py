@@ -35,8 +35,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +74,9 @@ THREADS = f"--test-threads={3 * os.cpu_count()}"
 
 # A suite that has not ended by then hangs, which a fault may cause. Each takes a fifth of it.
 LIMITS = {"unit": 400, "integration": 1800, "topology": 900, "fault suite": 900}
+
+# The faults that the quick suites look for at the same time: most tests wait.
+AT_ONCE = 2
 
 # The faults of a group. With more of them, one hides the other.
 TOGETHER = 12
@@ -154,15 +159,13 @@ def with_switches(path, faults):
     return "".join(parts) + text[end:]
 
 
-def copy_repository(faults):
-    """A copy of what Git tracks, with all Rust faults behind switches. Files that are the same
-    keep their time, so that the next build begins where this one ended."""
-    tree = WORK / "tree"
+def copy_repository(tree, texts):
+    """A copy of what Git tracks, with these texts, by path, in place of its own. Files that are the
+    same keep their time, so that the next build begins where this one ended."""
     names = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
     ).stdout.split("\0")
-    paths = {fault.path for fault in faults if not fault.is_lua()}
-    texts = {path: with_switches(path, faults) for path in paths}
+    texts = dict(texts)
     library = texts.get("src/lib.rs") or (ROOT / "src/lib.rs").read_text()
     texts["src/lib.rs"] = library + "\n#[allow(missing_docs)]\npub mod planted;\n"
     texts["src/planted.rs"] = (Path(__file__).parent / "planted.rs").read_text()
@@ -179,7 +182,6 @@ def copy_repository(faults):
     for path in [path for path in tree.rglob("*") if path.is_file()]:
         if str(path.relative_to(tree)) not in wanted:
             path.unlink()
-    return tree
 
 
 def build(tree, target):
@@ -211,22 +213,22 @@ class Runner:
         self.units = [binaries[name] for name in ("keyfall", "keyfall_daemon", "keyfall_cli")]
         self.integration = binaries["it"]
         self.chaos = binaries["chaos"]
-        self.scripts = WORK / "lua"
         # Some unit tests read the text of the code, and the copy has another text.
         self.noise = []
 
-    def environment(self, faults):
+    def environment(self, faults, scripts):
+        """The environment of a process that has these faults; `scripts` is a folder for those in
+        scripts."""
         env = {name: value for name, value in os.environ.items() if name != "RUST_BACKTRACE"}
-        shutil.rmtree(self.scripts, ignore_errors=True)
         env["KEYFALL_PLANTED"] = ",".join(fault.name for fault in faults)
         for fault in faults:
             if fault.is_lua():
-                script = self.scripts / fault.path.removeprefix("lua/")
+                script = scripts / fault.path.removeprefix("lua/")
                 script.parent.mkdir(parents=True, exist_ok=True)
                 # Another fault may be in the same script.
                 text = script if script.exists() else ROOT / fault.path
                 script.write_text(fault.applied(text.read_text()))
-                env["KEYFALL_LUA"] = str(self.scripts)
+                env["KEYFALL_LUA"] = str(scripts)
         return env
 
     def first_failure(self, faults, binary, arguments, limit):
@@ -237,10 +239,14 @@ class Runner:
     def failures(self, faults, binary, arguments, limit):
         """Each test that fails, and at the end a text that begins with `(` if the run has another
         fault than these."""
+        with tempfile.TemporaryDirectory(prefix="lua-", dir=WORK) as scripts:
+            yield from self.run(self.environment(faults, Path(scripts)), binary, arguments, limit)
+
+    def run(self, environment, binary, arguments, limit):
         program, folder = binary
         process = subprocess.Popen(
             [program, *arguments], cwd=folder,
-            env=self.environment(faults) | {"CARGO_MANIFEST_DIR": str(folder)},
+            env=environment | {"CARGO_MANIFEST_DIR": str(folder)},
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
             text=True, start_new_session=True,
         )
@@ -369,6 +375,38 @@ def stop(process):
         pass
 
 
+def search(runner, faults, file, again=False):
+    """Looks for faults that have no result in the file, or for all, and writes the results there.
+    Returns the names of those that nobody notices."""
+    results = json.loads(file.read_text()) if file.exists() else {}
+    known = {} if again else {
+        fault.name: results[fault.name] for fault in faults
+        if results.get(fault.name, {}).get("version") == fault.version()
+    }
+
+    def note(fault, found):
+        # A fault that went through the quick suites before has taken that long already.
+        found["seconds"] += known.get(fault.name, {}).get("seconds", 0)
+        print(f"  {fault.name}: {found['suite'] or 'nobody'} {found['test']} {found['seconds']} s",
+              flush=True)
+        known[fault.name] = results[fault.name] = found | {"version": fault.version()}
+        file.write_text(json.dumps(results, indent=1))
+
+    # The quick suites find most faults. So the table is almost complete before a slow one runs.
+    unknown = [fault for fault in faults if fault.name not in known]
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        searches = {pool.submit(runner.find, fault): fault for fault in unknown}
+        for number, found in enumerate(as_completed(searches), 1):
+            print(f"{number} of {len(unknown)}", flush=True)
+            note(searches[found], found.result())
+    left = [fault for fault in faults if not known[fault.name]["suite"]]
+    print(f"The slow suites look for {len(left)} of {len(faults)} faults.", flush=True)
+    for start in range(0, len(left), TOGETHER):
+        for fault, found in runner.find_in_group(left[start:start + TOGETHER]):
+            note(fault, found)
+    return [fault.name for fault in faults if not known[fault.name]["suite"]]
+
+
 def table(faults, results):
     """The table for docs/reliability.md."""
     lines = ["| fault | promise | found by | after |", "|---|---|---|---|"]
@@ -409,38 +447,16 @@ def main():
         # All in Lua, so that the tests of the repository serve as they were built.
         runner = Runner(build(ROOT, ROOT / "target"))
     else:
-        tree, target = copy_repository(faults), WORK / "build"
+        tree, target = WORK / "tree", WORK / "build"
+        paths = {fault.path for fault in faults if not fault.is_lua()}
+        copy_repository(tree, {path: with_switches(path, faults) for path in paths})
         runner = Runner(build(tree, target))
         # Some tests run the examples.
         examples = ["cargo", "build", "--workspace", "--all-features", "--examples"]
         subprocess.run(examples, cwd=tree, env=os.environ | {"CARGO_TARGET_DIR": str(target)},
                        check=True)
         runner.learn_noise()
-    # The quick suites find most faults. So the table is almost complete before a slow one runs.
-    asks_anew = options.again or options.sample
-    known = {} if asks_anew else {
-        fault.name: results[fault.name] for fault in wanted
-        if results.get(fault.name, {}).get("version") == fault.version()
-    }
-
-    def note(fault, found):
-        # A fault that went through the quick suites before has taken that long already.
-        found["seconds"] += known.get(fault.name, {}).get("seconds", 0)
-        print(f"  {fault.name}: {found['suite'] or 'nobody'} {found['test']} {found['seconds']} s",
-              flush=True)
-        known[fault.name] = results[fault.name] = found | {"version": fault.version()}
-        RESULTS.write_text(json.dumps(results, indent=1))
-
-    unknown = [fault for fault in wanted if fault.name not in known]
-    for number, fault in enumerate(unknown, 1):
-        print(f"{number} of {len(unknown)}: {fault.name}", flush=True)
-        note(fault, runner.find(fault))
-    left = [fault for fault in wanted if not known[fault.name]["suite"]]
-    print(f"The slow suites look for {len(left)} of {len(wanted)} faults.", flush=True)
-    for start in range(0, len(left), TOGETHER):
-        for fault, found in runner.find_in_group(left[start:start + TOGETHER]):
-            note(fault, found)
-    unnoticed = [fault.name for fault in wanted if not known[fault.name]["suite"]]
+    unnoticed = search(runner, wanted, RESULTS, again=options.again or options.sample)
     if unnoticed:
         fail("Nobody noticed: " + ", ".join(unnoticed))
     print(f"Each of {len(wanted)} faults was found.")
