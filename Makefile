@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package features capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo picture test topology extremes chaos mutants mutants-sample model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help nightly package features capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo picture test topology extremes chaos mutants mutants-chosen mutants-sample model http-check webhooks-check consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -46,6 +46,9 @@ chaos: deps faketime ## Inject faults into Redis, workers and network, and accou
 
 mutants: deps faketime ## Plant small faults, one at a time, and list the suite that finds each: ONLY=claim
 	@python3 tests/mutants/run.py $(ONLY)
+
+mutants-chosen: deps faketime ## The same with the faults that cargo-mutants chooses in the modules that can lose jobs
+	@sh scripts/chosen-mutants.sh $(ONLY)
 
 mutants-sample: deps ## Plant the few faults that stand for the rest
 	@python3 tests/mutants/run.py --sample
