@@ -45,9 +45,12 @@ fn all_phases_yield_a_figure_in_one_object() {
     let object = measured(&output.unwrap());
     for figure in [
         "schedule_jobs_per_s",
+        "schedule_to_bare",
         "schedule_bulk_jobs_per_s",
+        "schedule_bulk_to_bare",
         "bytes_per_pending_job",
         "burst_jobs_per_s",
+        "burst_to_bare",
         "burst_redis_cpu_us_per_job",
         "redis_cpu_us_per_job",
         "idle_commands_per_s",

@@ -1,8 +1,9 @@
-//! The phase `bare`: a script that only writes the stored data of each job. Its rate is the limit
-//! of this machine and this server, for comparison with the other rates.
+//! Bare writes: a script that only writes the stored data of each job. Their rate is the limit of this
+//! machine and this server, and the other rates are reported as shares of it.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::args::Options;
@@ -13,7 +14,7 @@ use super::ground::Ground;
 use super::stock::{self, HOUR};
 
 /// Jobs in one call of the script, as many as a batch of Keyfall has.
-const BATCH: usize = 256;
+pub(super) const BATCH: usize = 256;
 
 /// Simultaneous calls, as many as Keyfall keeps in flight.
 const IN_FLIGHT: usize = 4;
@@ -39,39 +40,75 @@ pub(super) async fn measure(
     bar: &Bar,
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
-    bar.begin("writing", options.jobs);
-    let payload = stock::payload(options.payload);
-    let due = ground.time().await?.server + HOUR;
-    let due = due.duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
-    let (script, payload) = (&redis::Script::new(WRITE), &payload[..]);
-    let ledgers = &ledgers(ground, options.shards.unwrap_or(1));
-    let write = |first: usize| {
-        let (ledger, node) = &ledgers[first / BATCH % ledgers.len()];
-        let mut call = script.prepare_invoke();
+    let mut bare = BareWrites::new(ground, options).await?;
+    let meter = Meter::start(ground).await?;
+    bare.write(options.jobs, bar).await?;
+    figures.note_cost("bare", meter.read(options.jobs).await?);
+    figures.note("bare_jobs_per_s", bare.rate());
+    Ok(())
+}
+
+/// Writes jobs, and counts the time that it takes.
+pub(super) struct BareWrites<'a> {
+    ground: &'a Ground,
+    ledgers: Vec<(String, usize)>,
+    script: redis::Script,
+    payload: Bytes,
+    /// The due time of all jobs, in ms.
+    due: u128,
+    written: usize,
+    took: Duration,
+}
+
+impl<'a> BareWrites<'a> {
+    /// Writes nothing yet. The payloads are those of the options.
+    pub(super) async fn new(ground: &'a Ground, options: &Options) -> anyhow::Result<Self> {
+        let due = ground.time().await?.server + HOUR;
+        Ok(BareWrites {
+            ground,
+            ledgers: ledgers(ground, options.shards.unwrap_or(1)),
+            script: redis::Script::new(WRITE),
+            payload: stock::payload(options.payload),
+            due: due.duration_since(SystemTime::UNIX_EPOCH)?.as_millis(),
+            written: 0,
+            took: Duration::ZERO,
+        })
+    }
+
+    /// Writes so many further jobs.
+    pub(super) async fn write(&mut self, jobs: usize, bar: &Bar) -> anyhow::Result<()> {
+        bar.begin("writing", jobs);
+        let (first, last) = (self.written, self.written + jobs);
+        let began = Instant::now();
+        let batches = stream::iter((first..last).step_by(BATCH));
+        let calls = batches.map(|batch| self.call(batch, last.min(batch + BATCH), bar));
+        let () = calls.buffer_unordered(IN_FLIGHT).try_collect().await?;
+        self.took += began.elapsed();
+        self.written = last;
+        Ok(())
+    }
+
+    /// The jobs written in a second.
+    pub(super) fn rate(&self) -> f64 {
+        self.written as f64 / self.took.as_secs_f64()
+    }
+
+    /// Calls the script for the jobs with these numbers.
+    async fn call(&self, first: usize, past: usize, bar: &Bar) -> anyhow::Result<()> {
+        let (ledger, node) = &self.ledgers[first / BATCH % self.ledgers.len()];
+        let mut call = self.script.prepare_invoke();
         call.key(format!("{ledger}:due"))
             .key(format!("{ledger}:shadow"));
-        call.arg(due.to_string());
-        let numbers = first..options.jobs.min(first + BATCH);
-        let size = numbers.len();
-        for number in numbers {
+        call.arg(self.due.to_string());
+        for number in first..past {
             call.key(format!("{ledger}:{number:06}"));
-            call.arg(number).arg(payload);
+            call.arg(number).arg(&self.payload[..]);
         }
-        let mut redis = ground.nodes.all()[*node].redis();
-        async move {
-            let () = call.invoke_async(&mut redis).await?;
-            bar.advance(size);
-            anyhow::Ok(())
-        }
-    };
-    let (meter, began) = (Meter::start(ground).await?, Instant::now());
-    let batches = stream::iter((0..options.jobs).step_by(BATCH)).map(write);
-    let written = batches.buffer_unordered(IN_FLIGHT);
-    let () = written.try_collect().await?;
-    let took = began.elapsed().as_secs_f64();
-    figures.note_cost("bare", meter.read(options.jobs).await?);
-    figures.note("bare_jobs_per_s", options.jobs as f64 / took);
-    Ok(())
+        let mut redis = self.ground.nodes.all()[*node].redis();
+        let () = call.invoke_async(&mut redis).await?;
+        bar.advance(past - first);
+        Ok(())
+    }
 }
 
 /// The names of `shards` ledgers, each with all its keys in one slot, spread evenly over the

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::args::Options;
 use super::bar::Bar;
+use super::bare::BareWrites;
 use super::cost::Meter;
 use super::crew::Crew;
 use super::figures::Figures;
@@ -12,10 +13,10 @@ use super::lateness::{lead, warn_if_late};
 use super::stock;
 
 /// The pause between the last schedule and the due time, in which the server comes to rest.
-const REST: Duration = Duration::from_secs(1);
+pub(super) const REST: Duration = Duration::from_secs(1);
 
 /// Measures the rate from the due time to the last settlement, and the CPU time of Redis for each
-/// job, scheduling included.
+/// job, scheduling included. Bare writes before and after it show the speed of the machine.
 pub(super) async fn measure(
     ground: &Ground,
     options: &Options,
@@ -25,6 +26,8 @@ pub(super) async fn measure(
     let payload = stock::payload(options.payload);
     let beside = options.burst..options.burst + options.beside();
     stock::pend(ground, &ground.kind(), &payload, beside, bar).await?;
+    let mut bare = BareWrites::new(ground, options).await?;
+    bare.write(options.burst, bar).await?;
     let mut crew = Crew::start(ground, options, options.instances, options.burst).await?;
 
     let before = ground.usage().await?;
@@ -45,10 +48,13 @@ pub(super) async fn measure(
     let took = due.here.elapsed();
     figures.note_cost("burst", meter.read(options.burst).await?);
     let used = ground.usage().await?.since(before);
+    bare.write(options.burst, bar).await?;
     crew.stop().await?;
 
     let jobs = options.burst as f64;
-    figures.note("burst_jobs_per_s", jobs / took.as_secs_f64());
+    let rate = jobs / took.as_secs_f64();
+    figures.note("burst_jobs_per_s", rate);
+    figures.note("burst_to_bare", rate / bare.rate());
     figures.note("burst_redis_cpu_us_per_job", used.cpu_us / jobs);
     Ok(())
 }

@@ -47,6 +47,20 @@ impl<'a> Meter<'a> {
         })
     }
 
+    /// Does something else meanwhile, and leaves its cost out.
+    pub(super) async fn without(
+        &mut self,
+        other: impl Future<Output = anyhow::Result<()>>,
+    ) -> anyhow::Result<()> {
+        let before = Meter::start(self.ground).await?;
+        other.await?;
+        let after = Meter::start(self.ground).await?;
+        self.usage = self.usage.plus(after.usage.since(before.usage));
+        self.cpu += after.cpu - before.cpu;
+        self.began += after.began - before.began;
+        Ok(())
+    }
+
     /// The cost since the start, divided by `count`.
     pub(super) async fn read(&self, count: usize) -> anyhow::Result<Cost> {
         let (count, took) = (count as f64, self.began.elapsed());

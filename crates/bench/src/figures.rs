@@ -9,9 +9,11 @@ use super::cost::Cost;
 use super::histogram::Histogram;
 
 /// All figures, in the order of the table.
-pub(super) const FIGURES: [Figure; 62] = [
+pub(super) const FIGURES: [Figure; 65] = [
     Figure::of("schedule_jobs_per_s", "schedule, one by one", "jobs/s", 0),
+    Figure::of("schedule_to_bare", "... to bare writes", "", 2),
     Figure::of("schedule_bulk_jobs_per_s", "schedule, in bulk", "jobs/s", 0),
+    Figure::of("schedule_bulk_to_bare", "... to bare writes", "", 2),
     Figure::of("bare_jobs_per_s", "bare writes", "jobs/s", 0),
     Figure::of(
         "bytes_per_pending_job",
@@ -28,6 +30,7 @@ pub(super) const FIGURES: [Figure; 62] = [
     Figure::of("commands_per_job", "Redis commands", "a job", 2),
     Figure::of("redis_cpu_us_per_job", "Redis CPU", "µs a job", 1),
     Figure::of("burst_jobs_per_s", "burst", "jobs/s", 0),
+    Figure::of("burst_to_bare", "... to bare writes", "", 2),
     Figure::of(
         "burst_redis_cpu_us_per_job",
         "Redis CPU in a burst",

@@ -1,4 +1,5 @@
-//! The phases `schedule` and `bulk`: the rate of scheduling jobs that are due in an hour.
+//! The phases `schedule` and `bulk`: the rate of scheduling jobs that are due in an hour, beside bare
+//! writes.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -8,13 +9,18 @@ use tokio::task::JoinSet;
 
 use super::args::Options;
 use super::bar::Bar;
-use super::cost::Meter;
+use super::bare::BareWrites;
+use super::cost::{Cost, Meter};
 use super::figures::Figures;
 use super::ground::{self, Ground};
 use super::stock::{self, HOUR};
 
 /// The number of tasks that call at the same time.
 pub(super) const TASKS: usize = 64;
+
+/// How often bare writes and schedules take turns: on a machine whose speed changes, both meet the
+/// same changes.
+const TURNS: usize = 4;
 
 /// Measures rate and cost of calls that schedule one job each.
 pub(super) async fn one_by_one(
@@ -23,10 +29,11 @@ pub(super) async fn one_by_one(
     bar: &Bar,
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
-    let meter = Meter::start(ground).await?;
-    let rate = single(ground, options, 0..options.jobs, bar).await?;
-    figures.note_cost("schedule", meter.read(options.jobs).await?);
-    figures.note("schedule_jobs_per_s", rate);
+    let schedule = async |numbers| single(ground, options, numbers, bar).await;
+    let turns = in_turns(ground, options, bar, schedule).await?;
+    figures.note_cost("schedule", turns.cost);
+    figures.note("schedule_jobs_per_s", turns.rate);
+    figures.note("schedule_to_bare", turns.to_bare);
     Ok(())
 }
 
@@ -37,11 +44,46 @@ pub(super) async fn in_bulk(
     bar: &Bar,
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
-    let meter = Meter::start(ground).await?;
-    let rate = bulk(ground, options, 0..options.jobs, bar).await?;
-    figures.note_cost("bulk", meter.read(options.jobs).await?);
-    figures.note("schedule_bulk_jobs_per_s", rate);
+    let schedule = async |numbers| bulk(ground, options, numbers, bar).await;
+    let turns = in_turns(ground, options, bar, schedule).await?;
+    figures.note_cost("bulk", turns.cost);
+    figures.note("schedule_bulk_jobs_per_s", turns.rate);
+    figures.note("schedule_bulk_to_bare", turns.to_bare);
     Ok(())
+}
+
+/// The schedules of all turns, without the bare writes.
+struct Turns {
+    cost: Cost,
+    /// Jobs scheduled in a second.
+    rate: f64,
+    /// This rate as a share of the rate of the bare writes.
+    to_bare: f64,
+}
+
+/// Schedules the jobs of the options by `schedule`, in [`TURNS`] with as many bare writes.
+async fn in_turns(
+    ground: &Ground,
+    options: &Options,
+    bar: &Bar,
+    schedule: impl AsyncFn(Range<usize>) -> anyhow::Result<f64>,
+) -> anyhow::Result<Turns> {
+    let mut bare = BareWrites::new(ground, options).await?;
+    let (mut meter, mut took) = (Meter::start(ground).await?, 0.0);
+    for turn in 0..TURNS {
+        let numbers = options.jobs * turn / TURNS..options.jobs * (turn + 1) / TURNS;
+        let jobs = numbers.len();
+        if jobs > 0 {
+            meter.without(bare.write(jobs, bar)).await?;
+            took += jobs as f64 / schedule(numbers).await?;
+        }
+    }
+    let rate = options.jobs as f64 / took;
+    Ok(Turns {
+        cost: meter.read(options.jobs).await?,
+        rate,
+        to_bare: rate / bare.rate(),
+    })
 }
 
 /// Schedules these jobs, and returns the jobs in a second. Each call schedules one job, and each
