@@ -1,10 +1,11 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package features capacity capacity-check deps toolchain redis clients languages faketime spin prometheus demo picture test topology extremes chaos mutants mutants-chosen mutants-sample model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos mutants mutants-chosen mutants-sample model http-check webhooks-check consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
 # `make model` the names of the checks, of `make versions` the names of the servers, of `make mutants`
-# words that the names of the faults contain.
+# words that the names of the faults contain, of `make cost` and `make cost-check` words that the
+# names of the phases contain.
 DURATION = 300
 SEED = $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 ONLY =
@@ -59,6 +60,7 @@ nightly: ## Run the checks of a release that take too long for every change
 	$(MAKE) features
 	$(MAKE) package
 	$(MAKE) model
+	$(MAKE) cost-check
 	$(MAKE) versions
 	$(MAKE) extremes
 	$(MAKE) http-check
@@ -77,6 +79,14 @@ capacity: deps ## Measure the figures of docs/capacity.md, for 25 minutes, and c
 
 capacity-check: ## Compare the model of docs/capacity.md with the measurements
 	python3 benches/capacity/model.py check
+
+cost: deps servers valgrind ## Count the instructions of each job, and write them to docs/performance.md: ONLY=burst
+	cargo build --release -p keyfall-cli
+	ONLY="$(ONLY)" python3 benches/cost/measure.py write
+
+cost-check: deps servers valgrind ## Count them, and fail if a job costs more than docs/performance.md says: ONLY=burst
+	cargo build --release -p keyfall-cli
+	ONLY="$(ONLY)" python3 benches/cost/measure.py check
 
 http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: EXAMPLES=20 SEED=1
 	@sh scripts/schemathesis.sh
@@ -132,6 +142,9 @@ faketime:
 
 spin:
 	@sh scripts/install-spin.sh
+
+valgrind:
+	@sh scripts/install-valgrind.sh
 
 prometheus:
 	@sh scripts/install-prometheus.sh

@@ -120,6 +120,45 @@ fn the_table_has_the_chosen_phases_and_the_plain_figures() {
     assert!(!table.contains("burst  "), "{table}");
 }
 
+/// Runs a workload of `make cost`, and returns its parts.
+fn parts(flags: &str) -> String {
+    let output = bench(&format!("--jobs 300 {flags}")).output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{flags}: {complaint}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_workload_prints_its_parts_with_their_jobs() {
+    for (flags, expected) in [
+        ("--workload schedule", "warm-up 512\nschedule 300\n"),
+        ("--workload bulk", "warm-up 512\nbulk 300\n"),
+        ("--workload bare", "warm-up 512\nscript 300\ncommands 300\n"),
+        (
+            "--workload burst --instances 2",
+            "warm-up 512\nschedule 300\nwait 300\nrun 300\n",
+        ),
+        (
+            "--workload paced --window 300ms",
+            "warm-up 512\nschedule 300\nwait 300\nrun 300\n",
+        ),
+        (
+            "--workload idle --window 1s",
+            "warm-up 300\nalone 1\nstart 1\nidle 1\n",
+        ),
+    ] {
+        assert_eq!(parts(flags), expected, "{flags}");
+    }
+}
+
+#[test]
+fn the_tools_of_make_cost_pass_their_tests() {
+    let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/cost/tests.py");
+    let output = Command::new("python3").arg(tests).output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{complaint}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bench_on_a_given_server_touches_only_its_own_keys() {
     let server = Embedded::start().await.unwrap();

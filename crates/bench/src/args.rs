@@ -9,6 +9,8 @@ use clap::ValueEnum;
 use jiff::{Span, SpanRelativeTo};
 use keyfall::MAX_SHARDS;
 
+use super::workload::Workload;
+
 /// Default number of waiting jobs in the memory and the idle phase; `--pending` overrides it.
 const STANDING: usize = 100_000;
 
@@ -81,6 +83,10 @@ pub struct Options {
     /// Which phases to run, separated by commas; all of them by default
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(super) only: Vec<Phase>,
+
+    /// Run this instead of the phases, with a mark between its parts, for `make cost`
+    #[arg(long, value_enum, hide = true, conflicts_with_all = ["url", "only"])]
+    pub(super) workload: Option<Workload>,
 }
 
 /// The phases, in the order in which they run.

@@ -119,6 +119,12 @@ impl Crew {
         Ok(crew)
     }
 
+    /// Makes [`finish`](Self::finish) wait for so many further jobs.
+    pub(super) fn expect(&self, further: usize) {
+        let mut noted = self.runs.0.noted.lock().expect("no panic while held");
+        noted.expected += further;
+    }
+
     /// Waits until all jobs have run and are settled. The last of them is due at `due`.
     ///
     /// # Errors

@@ -16,6 +16,7 @@
 //! | [`targets`] | the phase with callbacks, lists, streams and the classic interface |
 //! | [`drain`] | consumers that pull and finish until nothing is left |
 //! | [`bare`], [`plain`] | the workloads of scheduling and of lateness without Keyfall |
+//! | [`workload`] | the runs of which `make cost` counts the instructions |
 //! | [`figures`] | names, medians, JSON; [`histogram`] and [`report`] for people |
 //! | [`bar`] | the progress bar |
 #![allow(
@@ -47,6 +48,7 @@ mod stock;
 mod targets;
 mod usage;
 mod watch;
+mod workload;
 
 pub use args::Options;
 
@@ -67,6 +69,9 @@ use usage::Server;
 /// # Errors
 /// If a server or a phase fails, or on Ctrl-C.
 pub async fn run(options: Options) -> anyhow::Result<()> {
+    if let Some(workload) = options.workload {
+        return workload::run(workload, &options).await;
+    }
     let interrupted = interruption();
     if cfg!(debug_assertions) {
         eprintln!("this build is not optimized: its figures say little");
