@@ -24,6 +24,11 @@
 --       from now. The jobs of one call share a fencing value, which is higher than all earlier ones
 --       of the ledger. Works while Redis is full.
 
+-- From this many leases on, a lookup in a listpack costs more than one in a hash table. Redis makes
+-- a hash a table if a value is longer than `hash-max-listpack-value`, 64 bytes: zeros before the
+-- number of attempts make the lease so long.
+local CROWD = 16
+
 local HEAD = 6
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7]
@@ -94,18 +99,21 @@ end
 -- Jobs that are due at the same time share the text of their leases: making it anew for each would
 -- cost as much as storing it.
 local leases, held, deadlines = {}, {}, {}
+local is_crowd = #taken > 0 and #taken + redis.call('ZCARD', leased_key) >= CROWD
+local claims = is_crowd and string.rep('0', 64) .. '1' or 1
 local due, text, lease
 local story = new_story(history)
-for i, id in ipairs(taken) do
+for i = 1, #taken do
+  local id = taken[i]
   if dues_taken[i] ~= due then
     due = dues_taken[i]
     text = whole(due)
-    lease = new_lease(token, 1, fence, text, '-')
+    lease = new_lease(token, claims, fence, text, '-')
   end
   local found = place[i] and string.sub(ARGV[6], place[i], place[i]) or 'b'
   tell(story, 'claimed', '', id, text, found)
   leases[i] = lease
-  held[2 * i - 1], held[2 * i] = id, leases[i]
+  held[2 * i - 1], held[2 * i] = id, lease
   deadlines[2 * i - 1], deadlines[2 * i] = deadline, id
 end
 local reply = hand_out(stamp, table.concat(misses, ' '), taken, leases, records)

@@ -40,15 +40,16 @@ end
 
 local ids, whens, payloads, terms = {}, {}, {}, {}
 local accepted_at = int(math.floor(now / 1000))
-local at = HEAD
+local at, size, is_ordered = HEAD, 0, false
 while at < #ARGV do
   local alike = {mode = ARGV[at + 1], opening = record_opening(begun(ARGV[at + 2], now), accepted_at),
     order = order_of(ARGV[at + 2])}
+  is_ordered = is_ordered or alike.mode == 'ordered'
   local first = at + ALIKE + 1
   at = at + ALIKE + WIDTH * tonumber(ARGV[at + ALIKE])
   for i = first, at, WIDTH do
-    local n = #ids + 1
-    ids[n], whens[n], payloads[n], terms[n] = ARGV[i], ARGV[i + 1], ARGV[i + 2], alike
+    size = size + 1
+    ids[size], whens[size], payloads[size], terms[size] = ARGV[i], ARGV[i + 1], ARGV[i + 2], alike
   end
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
@@ -59,10 +60,12 @@ local before = soonest(due_key, now)
 local answers, records, scores, waiting, armed = {}, {}, {}, {}, {}
 local accepted, replaced, stored, news = 0, 0, 0, {}
 local story = new_story(history)
-local when, due, text
+local when, due, text, created, is_ahead, noted
 local item_of, orders = {}, {}
-for i = 1, #ids do
-  local id, mode = ids[i], terms[i].mode
+local is_left = is_old(place)
+for i = 1, size do
+  local id, alike = ids[i], terms[i]
+  local mode = alike.mode
   local earlier = item_of[id]
   if earlier then
     dues[i], leases[i], successors[i] = dues[earlier], leases[earlier], successors[earlier]
@@ -74,23 +77,26 @@ for i = 1, #ids do
   if mode == 'ordered' and present then
     there = orders[id] or order_there(shadow_key, id, successors[i])
   end
-  if is_old(place) and not leased then
+  if is_left and not leased then
     answers[i] = 'elsewhere'
   elseif mode == 'absent' and present then
     answers[i] = 'exists'
   elseif mode == 'present' and not present then
     answers[i] = 'absent'
-  elseif there > terms[i].order then
+  elseif there > alike.order then
     answers[i] = 'overtaken:' .. int(there)
   else
     -- Most items of a batch ask for the same delay.
     if whens[i] ~= when then
       when = whens[i]
       due, text = due_ms(when, now)
+      created, is_ahead = 'created:' .. text, due * 1000 > now
     end
-    local record = terms[i].opening .. payloads[i]
+    local record = alike.opening .. payloads[i]
     accepted = accepted + 1
-    orders[id] = terms[i].order
+    if is_ordered then
+      orders[id] = alike.order
+    end
     if leased then
       replaced = replaced + (successors[i] and 1 or 0)
       successors[i] = true
@@ -104,14 +110,17 @@ for i = 1, #ids do
         answers[i] = 'replaced:' .. text
         tell(story, 'replaced', '', id, text, '-')
       else
-        answers[i] = 'created:' .. text
+        answers[i] = created
         tell(story, 'scheduled', '', id, text, '-')
       end
       dues[i], armed[i] = text, text
       stored = stored + 2
       records[stored - 1], records[stored] = id, record
       scores[stored - 1], scores[stored] = text, id
-      note(news, id, due, now)
+      if not is_ahead or due ~= noted then
+        note(news, id, due, now)
+        noted = due
+      end
     end
   end
 end
@@ -138,7 +147,7 @@ if #waiting > 0 then
   redis.call('HSET', next_key, unpack(waiting))
 end
 if #KEYS > FIXED then
-  for i = 1, #ids do
+  for i = 1, size do
     if armed[i] and not arm(KEYS[FIXED + i], marker, armed[i], now) then
       answers[i] = answers[i] .. '!'
     end

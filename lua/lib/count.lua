@@ -17,7 +17,8 @@ end
 -- Lowers raised counters again, for a call that fails after all.
 local function lower(stats_key, counts)
   for name, times in pairs(counts) do
-    redis.call('HINCRBY', stats_key, name, -times)
+    -- Not `-times`: Redis refuses the number -0.
+    redis.call('HINCRBY', stats_key, name, 0 - times)
   end
 end
 

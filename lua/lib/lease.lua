@@ -49,8 +49,8 @@ end
 -- The reply of a claim: the jobs, each as id, lease, record.
 local function hand_out(stamp, misses, ids, leases, records)
   local reply = {'ok', stamp, misses}
-  for i, id in ipairs(ids) do
-    reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = id, leases[i], records[i]
+  for i = 1, #ids do
+    reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = ids[i], leases[i], records[i]
   end
   return reply
 end

@@ -7,6 +7,15 @@ local function held(trigger, marker)
   return redis.pcall('GETRANGE', trigger, 0, #marker)
 end
 
+-- Whether a due time, given as text, is still ahead. Neighbours in a batch mostly share it.
+local asked_due, was_ahead
+local function is_ahead_of(due, now)
+  if due ~= asked_due then
+    asked_due, was_ahead = due, tonumber(due) * 1000 > now
+  end
+  return was_ahead
+end
+
 -- Makes the trigger of a job expire at `due`, given as text. Returns false if the job gets no
 -- trigger. `record` is nil for a new job. An adopted job gets a trigger only under a name of ours:
 -- the key under its own name belongs to another program.
@@ -14,7 +23,7 @@ local function arm(trigger, marker, due, now, record)
   if record and adopted_from(record) and not string.find(trigger, '}:trigger:', 1, true) then
     return false
   end
-  local ahead = tonumber(due) * 1000 > now
+  local ahead = is_ahead_of(due, now)
   if ahead then
     local set = redis.pcall('SET', trigger, marker, 'NX', 'PXAT', due)
     if type(set) == 'table' then

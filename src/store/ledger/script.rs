@@ -14,7 +14,7 @@ pub(crate) struct Script {
     pub(crate) name: &'static str,
     /// The number of keys before the triggers.
     pub(crate) fixed_keys: usize,
-    /// The text, with the library parts in front.
+    /// The text, with what it needs of the library parts in front.
     source: String,
     /// The SHA-1 hash of the text, by which `EVALSHA` calls it.
     hash: String,
@@ -40,9 +40,9 @@ impl Text {
 }
 
 impl Script {
-    /// Puts the parts of a script together.
-    fn new(name: &'static str, fixed_keys: usize, parts: &[&str]) -> Self {
-        let source = parts.concat();
+    /// Puts `body` behind what it needs of the library parts.
+    fn new(name: &'static str, fixed_keys: usize, parts: &[&str], body: &str) -> Self {
+        let source = needed(&parts.concat(), body) + body;
         // The beginning of the variants for ledgers on a cluster.
         let whole = lua!("cluster/whole.lua");
         Script {
@@ -130,6 +130,40 @@ impl Script {
     }
 }
 
+/// The definitions of a library that a script mentions, and the definitions that these mention: in
+/// each call of a script, Redis creates all of its functions anew. A definition begins with `local`
+/// at the start of a line, and goes by the first name that it defines.
+fn needed(library: &str, body: &str) -> String {
+    let lines = library.split_inclusive('\n').filter(|line| !line.starts_with("--"));
+    let mut definitions: Vec<String> = Vec::new();
+    for line in lines {
+        match definitions.last_mut() {
+            Some(definition) if !line.starts_with("local ") => *definition += line,
+            _ => definitions.push(line.to_owned()),
+        }
+    }
+    let is_code = |line: &&str| !line.trim_start().starts_with("--");
+    let code: String = body.lines().filter(is_code).collect::<Vec<_>>().join("\n");
+    let mut kept = String::new();
+    for definition in definitions.iter().rev() {
+        let name = definition.trim_start_matches("local ").trim_start_matches("function ");
+        let end = name.find(|letter| !is_of_a_name(letter)).unwrap_or(name.len());
+        if mentions(&code, &name[..end]) || mentions(&kept, &name[..end]) {
+            kept.insert_str(0, definition);
+        }
+    }
+    kept
+}
+
+fn is_of_a_name(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || letter == '_'
+}
+
+/// Whether a Lua text has this name as a word.
+fn mentions(text: &str, name: &str) -> bool {
+    text.split(|letter| !is_of_a_name(letter)).any(|word| word == name)
+}
+
 /// The last part of the code of a library: a Lua function that creates the functions, with the
 /// library parts that they use, and the code that registers them. The functions call the scripts.
 pub(crate) fn functions() -> String {
@@ -155,7 +189,7 @@ macro_rules! scripts {
         $(
             $(#[$gate])*
             pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
-                Script::new($file, $keys, &[$(lua!("lib/", $part, ".lua"),)* lua!($file, ".lua")])
+                Script::new($file, $keys, &[$(lua!("lib/", $part, ".lua"),)*], lua!($file, ".lua"))
             });
         )*
 
