@@ -134,7 +134,9 @@ impl Script {
 /// each call of a script, Redis creates all of its functions anew. A definition begins with `local`
 /// at the start of a line, and goes by the first name that it defines.
 fn needed(library: &str, body: &str) -> String {
-    let lines = library.split_inclusive('\n').filter(|line| !line.starts_with("--"));
+    let lines = library
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with("--"));
     let mut definitions: Vec<String> = Vec::new();
     for line in lines {
         match definitions.last_mut() {
@@ -146,8 +148,12 @@ fn needed(library: &str, body: &str) -> String {
     let code: String = body.lines().filter(is_code).collect::<Vec<_>>().join("\n");
     let mut kept = String::new();
     for definition in definitions.iter().rev() {
-        let name = definition.trim_start_matches("local ").trim_start_matches("function ");
-        let end = name.find(|letter| !is_of_a_name(letter)).unwrap_or(name.len());
+        let name = definition
+            .trim_start_matches("local ")
+            .trim_start_matches("function ");
+        let end = name
+            .find(|letter| !is_of_a_name(letter))
+            .unwrap_or(name.len());
         if mentions(&code, &name[..end]) || mentions(&kept, &name[..end]) {
             kept.insert_str(0, definition);
         }
@@ -161,7 +167,8 @@ fn is_of_a_name(letter: char) -> bool {
 
 /// Whether a Lua text has this name as a word.
 fn mentions(text: &str, name: &str) -> bool {
-    text.split(|letter| !is_of_a_name(letter)).any(|word| word == name)
+    text.split(|letter| !is_of_a_name(letter))
+        .any(|word| word == name)
 }
 
 /// The last part of the code of a library: a Lua function that creates the functions, with the
@@ -254,4 +261,24 @@ scripts! {
     #[cfg(feature = "worker")]
     STORY = "story", 2 keys, ["clock", "history"];
     RESUME = "resume", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_gets_the_definitions_that_it_mentions_and_no_others() {
+        let library = "-- A comment mentions unused.\n\
+                       local LIMIT, REST = 7, 8\n\n\
+                       local function inner()\n  local unused = LIMIT\nend\n\
+                       local function unused()\nend\n\
+                       local function outer()\n  inner()\nend\n";
+        let body = "-- unused\nreturn outer() -- at the end\n";
+        let kept = needed(library, body);
+        assert!(kept.contains("local LIMIT, REST = 7, 8\n"), "{kept}");
+        assert!(kept.contains("function inner()") && kept.contains("function outer()"));
+        assert!(needed(library, "return outer_unused\n").is_empty());
+        assert!(needed(library, "-- unused\n").is_empty());
+    }
 }
