@@ -303,3 +303,24 @@ async fn fencing_values_only_grow_in_a_ledger() {
     assert_eq!(fences, four_claims.collect::<Vec<_>>());
     bench.balanced().await;
 }
+
+#[tokio::test]
+async fn the_leases_of_a_crowd_are_in_a_hash_table() {
+    let bench = Bench::new().await;
+    let lease = bench.names().lease.clone();
+    let encoding = async || -> String { bench.ask(&["OBJECT", "ENCODING", &lease]).await };
+    for number in 0..20 {
+        bench.bring(&format!("{number:02}"), Due).await;
+    }
+    let few = bench.claim(&[], 15).await;
+    assert_eq!(few.jobs.len(), 15);
+    assert_ne!(encoding().await, "hashtable");
+    // With the leases of the claim before, these are a crowd.
+    let more = bench.claim(&[], 1).await;
+    assert_eq!(encoding().await, "hashtable");
+    let job = &more.jobs[0];
+    assert_eq!(job.claims, few.jobs[0].claims);
+    let answer = bench.settle(&job.id, &job.token, Verb::Done).await;
+    assert_eq!(word(answer), "done");
+    bench.balanced().await;
+}
