@@ -90,7 +90,8 @@ for i = 1, size do
     if whens[i] ~= when then
       when = whens[i]
       due, text = due_ms(when, now)
-      created, is_ahead = 'created:' .. text, due * 1000 > now
+      created = 'created:' .. text
+      is_ahead = due * 1000 > now
     end
     local record = alike.opening .. payloads[i]
     accepted = accepted + 1

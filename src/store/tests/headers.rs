@@ -360,7 +360,8 @@ fn every_word_of_a_header_is_decoded_and_every_decoded_word_is_in_a_header() {
 
 #[test]
 fn scripts_answer_with_the_words_of_their_headers() {
-    let answer = Regex::new(r"(?m)^ *(?:answers|misses)\[[^=]*\] = (.*)$").unwrap();
+    let answer = r"(?m)^ *(?:answers\[[^=]*\]|misses\[[^=]*\]|created) = (.*)$";
+    let answer = Regex::new(answer).unwrap();
     let literal = Regex::new(r"'([a-z]+:?)'").unwrap();
     // Words in comparisons are not answers.
     let compared = Regex::new(r"[=~]= '\w+'").unwrap();
