@@ -395,3 +395,34 @@ async fn a_story_has_the_events_of_one_job_page_by_page() {
     }
     bench.balanced().await;
 }
+
+#[tokio::test]
+async fn each_job_of_a_call_is_recorded_with_its_own_due_time() {
+    let bench = Bench::new().await;
+    let now = bench.now().await;
+    let dues = [
+        ("a", now - 30),
+        ("b", now - 20),
+        ("c", now - 20),
+        ("d", now - 10),
+    ];
+    for (id, due) in dues {
+        bench.schedule(id, after(Duration::ZERO)).await;
+        let _: u64 = bench
+            .ask(&["ZADD", &bench.names().due, &due.to_string(), id])
+            .await;
+    }
+    bench.claim(&["a", "b", "c"], 1).await;
+    let told = bench.told().await.into_iter();
+    let claimed = told.filter(|line| line.what == "claimed");
+    let claimed: Vec<(String, String, String)> = claimed
+        .map(|line| (line.id, line.number, line.more))
+        .collect();
+    let sources = ["e", "e", "e", "b"];
+    let expected = dues.iter().zip(sources);
+    let expected: Vec<(String, String, String)> = expected
+        .map(|((id, due), source)| ((*id).to_owned(), due.to_string(), source.to_owned()))
+        .collect();
+    assert_eq!(claimed, expected);
+    bench.balanced().await;
+}

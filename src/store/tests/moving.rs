@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::support::{Bench, HOUR, State, after, soon};
 use crate::shards::{Layout, shard_of};
+use crate::store::kinds::layout::Expected;
 use crate::store::{COUNTERS, Ledger, Part, Word};
 use crate::time::UnixMs;
 
@@ -206,5 +207,33 @@ async fn a_dead_letter_that_is_put_twice_arrives_once() {
     assert_eq!(arrived[0], arrived[1]);
     assert_eq!(other.tally(soon()).await.unwrap().dead, 1);
     let _: u64 = bench.ask(&["DEL", &names.leaving]).await;
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn an_older_layout_that_arrives_late_changes_nothing() {
+    let bench = Bench::new().await;
+    let server = &bench.ledger.server;
+    let calls = bench.names().calls.clone();
+    let moving = Layout::FIRST.to(2);
+    let all = [moving, moving.settled(), moving.settled().to(4)];
+    let tell = async |layout: Layout| {
+        let nothing = Default::default();
+        let told = server.set_layout(
+            &calls,
+            "layout",
+            layout,
+            Expected::Anything,
+            &nothing,
+            soon(),
+        );
+        told.await.unwrap()
+    };
+    for (place, newest) in all.into_iter().enumerate() {
+        assert_eq!(tell(newest).await, newest);
+        for earlier in &all[..place] {
+            assert_eq!(tell(*earlier).await, newest, "after {earlier}");
+        }
+    }
     bench.balanced().await;
 }

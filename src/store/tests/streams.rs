@@ -1,4 +1,5 @@
-//! `streams/append.lua`: entries of a stream in which several groups acknowledge.
+//! `streams/append.lua` and `streams/join.lua`: entries of a stream in which several groups
+//! acknowledge.
 
 use redis::aio::MultiplexedConnection;
 
@@ -54,5 +55,30 @@ async fn a_trim_is_noted_for_each_group_of_the_stream() {
             }
         }
         assert!(trims > 0, "nothing was trimmed");
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_is_made_anew_has_none_of_the_old_notes() {
+    let server = Embedded::start().await.unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    let target = || TargetRedis::new(&server.url(), &ClientSettings::default()).unwrap();
+    let notes = Names::written(STREAM, "group");
+    for lost in [
+        vec!["DEL", STREAM],
+        vec!["XGROUP", "DESTROY", STREAM, "group"],
+    ] {
+        let () = ask(&mut redis, &["FLUSHALL"]).await;
+        target().make_group(STREAM, "group").await.unwrap();
+        let fields = [("lease", b"old".to_vec())];
+        let append = target();
+        let append = append.append(STREAM, "group", 10, "old", &fields);
+        append.await.unwrap();
+        let _: u64 = ask(&mut redis, &["HSET", &notes, "1-1", "older"]).await;
+        let _: u64 = ask(&mut redis, &lost).await;
+        target().make_group(STREAM, "group").await.unwrap();
+        let left: Option<String> = ask(&mut redis, &["HGET", &notes, "1-1"]).await;
+        assert_eq!(left, None, "after {lost:?}");
     }
 }

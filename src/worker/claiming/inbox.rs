@@ -135,3 +135,47 @@ impl LedgerInbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: &str = "app1:trans:notice";
+
+    #[tokio::test]
+    async fn a_job_that_does_not_fit_is_taken_as_one_of_the_oldest() {
+        let (inbox, served) = (ClaimInbox::default(), ServedLedger::sample(KIND));
+        for number in 0..NAMES {
+            inbox.hear(&served, number.to_string(), Source::Event);
+        }
+        assert!(!inbox.with(&served, |ledger_inbox| ledger_inbox.behind));
+        inbox.hear(&served, "one more".to_owned(), Source::Event);
+        inbox.with(&served, |ledger_inbox| {
+            assert!(ledger_inbox.behind);
+            assert_eq!(ledger_inbox.heard.len(), NAMES);
+        });
+    }
+
+    #[tokio::test]
+    async fn a_resumed_kind_is_searched_for_due_jobs() {
+        let (inbox, served) = (ClaimInbox::default(), ServedLedger::sample(KIND));
+        inbox.pause(&served);
+        assert!(inbox.with(&served, |ledger_inbox| ledger_inbox.is_blank()));
+        inbox.resume(&served);
+        inbox.with(&served, |ledger_inbox| {
+            assert!(ledger_inbox.behind && !ledger_inbox.is_blank());
+        });
+    }
+
+    #[test]
+    fn news_that_comes_during_a_look_outlives_it() {
+        let mut ledger_inbox = LedgerInbox::default();
+        ledger_inbox.fall_behind();
+        let said = ledger_inbox.said;
+        ledger_inbox.fall_behind();
+        ledger_inbox.caught_up(said);
+        assert!(ledger_inbox.behind);
+        ledger_inbox.caught_up(ledger_inbox.said);
+        assert!(!ledger_inbox.behind);
+    }
+}

@@ -218,3 +218,16 @@ async fn instances_take_turns_in_looking_for_unannounced_jobs() {
     ]);
     assert_eq!(turns(&fleet), [0, 0]);
 }
+
+#[tokio::test]
+async fn the_route_of_an_instance_that_has_just_gone_still_counts() {
+    let fleet = Fleet::new(&["app1:trans:notice:*", "app1:trans:other:*"]);
+    let key = JobKey::parse("app1:trans:notice:1").unwrap();
+    let other = &fleet.all[1];
+    assert!(other.route(&key));
+    // It may be about to be replaced, and no fallback takes its jobs meanwhile.
+    fleet.see(|number| ["", "1h"][number].into());
+    assert!(other.route(&key));
+    fleet.see(|number| ["", "1h"][number].into());
+    assert!(other.route(&key));
+}

@@ -395,6 +395,7 @@ impl Drop for LeaseGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::{Error, ErrorKind};
     use crate::key::Kind;
     use crate::names::Names;
     use crate::settings::LinkSettings;
@@ -436,6 +437,40 @@ mod tests {
         let run_out = held.run_out(leases.shortest);
         let waited = tokio::time::timeout(Duration::from_secs(5), run_out).await;
         assert!(waited.is_ok(), "nobody tells of it");
+    }
+
+    #[test]
+    fn the_age_of_a_renewed_lease_counts_from_the_question() {
+        let length = LeaseLength(Duration::from_secs(30));
+        let leases = Leases::new(length);
+        let now = Moment::now();
+        let held = hold(&leases, now);
+        // The answer took almost as long as the lease.
+        let answers = vec![Answered::of(Word::Renewed)];
+        leases.renewed(&[held.number], Ok((answers, now.minus(length.safe()))));
+        assert_eq!(leases.standing(held.number), LeaseStatus::Doubtful);
+    }
+
+    #[test]
+    fn a_renewal_that_failed_is_repeated() {
+        let leases = Leases::new(LeaseLength(Duration::from_secs(30)));
+        let held = hold(&leases, Moment::now());
+        leases.lock().get_mut(&held.number).unwrap().renewing = true;
+        let error = Error::new(ErrorKind::Unavailable, "no answer".to_owned());
+        leases.renewed(&[held.number], Err(error));
+        assert!(!leases.lock()[&held.number].renewing);
+    }
+
+    #[test]
+    fn a_cancel_reaches_the_job_of_its_kind_only() {
+        let leases = Leases::new(LeaseLength(Duration::from_secs(30)));
+        let held = hold(&leases, Moment::now());
+        let is_raised = || leases.lock()[&held.number].signal.is_raised();
+        leases.cancel("app:orders:remind", "1");
+        leases.cancel("app:orders:expire", "2");
+        assert!(!is_raised());
+        leases.cancel("app:orders:expire", "1");
+        assert!(is_raised());
     }
 
     #[tokio::test]
