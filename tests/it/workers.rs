@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use keyfall::embedded::Embedded;
-use keyfall::{Client, Handler, Job, JobState, Outcome, RetryPolicy, Router, Source, Worker};
+use keyfall::{
+    Client, Handler, Job, JobState, NewJob, Outcome, RetryPolicy, Router, Source, Worker,
+};
 use keyfall_testing::proxies::FreezingProxy;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -242,6 +244,21 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
     worker.stop().await;
     rival.stop().await;
     runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+/// A worker that waited for a sweep after each job would need five minutes.
+#[tokio::test]
+async fn a_worker_with_one_slot_takes_the_jobs_of_a_backlog_without_a_pause() {
+    let site = Site::new("work-backlog").await;
+    let jobs = site.keys(1000).map(|key| NewJob::new(key, ""));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    let router = Router::new().route(&site.pattern(), async || {});
+    let worker = Running::start(site.worker(router).concurrency(1));
+    assert_eq!(site.all_ended().await.done, 1000);
+    worker.stop().await;
     site.assert_balanced().await;
 }
 

@@ -280,6 +280,7 @@ async fn redirects_reach_no_inside_address() {
         .redirects(1)
         .networks(["127.0.0.1"])
         .header("Authorization", "Bearer geheim")
+        .header("X-Api-Key", "geheim")
         .secret(super::signing::SECRET);
     let with_cookie = job().header("cookie", "a=b").header("tenant", "t1");
     assert_eq!(outcome(&target, with_cookie.build()).await, Outcome::Done);
@@ -290,7 +291,7 @@ async fn redirects_reach_no_inside_address() {
     );
     assert_eq!(received.header("tenant"), "t1");
     received.header("webhook-signature");
-    for name in ["authorization", "cookie"] {
+    for name in ["authorization", "cookie", "x-api-key"] {
         assert!(!received.headers.contains_key(name), "{name}");
     }
 }

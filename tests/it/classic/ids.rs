@@ -102,6 +102,23 @@ async fn racing_pushes_of_one_id_leave_one_job() {
     site.assert_balanced().await;
 }
 
+/// Where a push of an existing id is refused, one daemon stores one of many simultaneous pushes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_racing_pushes_one_is_stored_where_existing_ids_are_refused() {
+    let site = Site::new("classic-refuse").await;
+    let queue = Queue::with(&site, &["--classic-existing", "refuse"]);
+    for round in 0..30 {
+        let id = format!("race-{round}");
+        let push = |topic: &str| json!({"topic": topic, "id": id, "delay": 3600, "ttr": 60, "body": topic});
+        let pushes = ["a", "b", "c"].map(|topic| queue.call("push", push(topic)));
+        let answers = join_all(pushes).await;
+        let stored = answers.iter().filter(|answer| answer["code"] == 0).count();
+        assert_eq!(stored, 1, "{answers:?}");
+        queue.does("delete", json!({"id": id})).await;
+    }
+    site.assert_balanced().await;
+}
+
 /// While a consumer has the job of one topic, another topic gets the id, and another consumer that
 /// job.
 #[tokio::test]

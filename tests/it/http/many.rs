@@ -274,6 +274,19 @@ async fn a_batch_is_answered_while_it_is_being_sent() {
 }
 
 #[tokio::test]
+async fn lines_about_one_job_take_effect_in_their_order() {
+    let site = Site::new("http-lines").await;
+    let daemon = Daemon::start(&site);
+    let key = site.key(1);
+    let schedule = json!({"call": "schedule", "key": key, "after": "1h"});
+    let cancel = json!({"call": "cancel", "key": key});
+    let answers = batch(&daemon, format!("{schedule}\n{cancel}\n").repeat(150)).await;
+    let statuses: Vec<u64> = brief(&answers).into_iter().map(|one| one.1).collect();
+    assert_eq!(statuses, [201, 200].repeat(150));
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn a_large_batch_arrives_whole_and_in_order() {
     const JOBS: usize = 20_000;
     let site = Site::new("http-crowd").await;
