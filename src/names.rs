@@ -363,8 +363,10 @@ pub(crate) struct LedgerNames {
     /// Hash: lane → `number ms reply`, the last call of each; `fence` → the largest fencing value
     /// given, or a larger one; `unlisted` → time since which its kind waits to be listed, Unix µs;
     /// `paused` → time of the pause, Unix ms, or 0; `history` → number of entries that the history
-    /// keeps; `layout` → in the form of [`shards::Layout`]; `leaving` → the batch that is on its
-    /// way to another ledger; `from/subject` → the last batch that came from that ledger.
+    /// keeps; `layout` → in the form of [`shards::Layout`]; `batch` → the batch that is on its way
+    /// to another ledger; `from/subject` → the last batch that came from that ledger; `turn` → the
+    /// number of the last pause or resume; `founding` → time since which the ledgers of its kind
+    /// are being created, Unix µs.
     pub(crate) calls: String,
     /// Sorted set: lane → time of the last look at it, Unix ms, so that silent lanes are found and
     /// `calls` stays small.
