@@ -61,7 +61,7 @@ pub(super) struct BareWrites<'a> {
 }
 
 impl<'a> BareWrites<'a> {
-    /// Writes nothing yet. The payloads are those of the options.
+    /// Writes nothing yet. The options give the size of the payloads.
     pub(super) async fn new(ground: &'a Ground, options: &Options) -> anyhow::Result<Self> {
         let due = ground.time().await?.server + HOUR;
         Ok(BareWrites {

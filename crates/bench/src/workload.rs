@@ -1,8 +1,8 @@
 //! Runs of which `make cost` counts the instructions.
 //!
 //! A run consists of parts, and each part ends with a mark: the server receives an `ECHO`, this
-//! process calls [`part_ends`], and a line with the name and the number of jobs is printed. Whoever
-//! counts (callgrind) dumps its counters at these two functions. Nothing else sends an `ECHO`.
+//! process calls [`part_ends`], and a line with the name and the number of jobs is printed. Callgrind
+//! dumps its counters at these two functions. Nothing else sends an `ECHO`.
 
 use std::hint::black_box;
 use std::ops::Range;
