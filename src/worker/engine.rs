@@ -131,7 +131,7 @@ struct Engine {
     slots: Arc<Slots>,
     hooks: Arc<Hooks>,
     leases: Arc<Leases>,
-    stop: Stop,
+    stop: StopSignals,
 }
 
 impl Engine {
@@ -196,7 +196,7 @@ impl Engine {
             dead,
             settings.bury_unrouted,
         );
-        let stop = Stop {
+        let stop = StopSignals {
             retired: plan.retired,
             gently: plan.gently,
             at_once: plan.at_once,
@@ -325,7 +325,7 @@ impl Engine {
 }
 
 /// The stop signals of an engine, and its time limits for a stop.
-struct Stop {
+struct StopSignals {
     retired: CancellationToken,
     gently: CancellationToken,
     at_once: CancellationToken,
@@ -334,7 +334,7 @@ struct Stop {
     notice: Duration,
 }
 
-impl Stop {
+impl StopSignals {
     /// Returns when the wait for handlers is over: the grace has passed, or a stop without grace
     /// was requested. Never returns for an engine that is only retired.
     async fn too_late(&self) {

@@ -68,7 +68,7 @@ struct Torn<'a> {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct MendedOut<'a> {
     slots: Vec<Slot<'a>>,
     torn: Vec<Torn<'a>>,
     left: &'a [String],
@@ -124,7 +124,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     })
 }
 
-fn told(mended: &MendedSlots) -> Told<'_> {
+fn told(mended: &MendedSlots) -> MendedOut<'_> {
     let slots = mended.slots.iter().map(|it| Slot {
         slot: it.slot,
         holder: &it.holder,
@@ -138,7 +138,7 @@ fn told(mended: &MendedSlots) -> Told<'_> {
         slot: it.slot,
         missing: &it.missing,
     });
-    Told {
+    MendedOut {
         slots: slots.collect(),
         torn: torn.collect(),
         left: &mended.left,

@@ -51,7 +51,7 @@ pub(crate) struct Server {
 }
 
 /// The place of the jobs.
-enum Place {
+enum Backend {
     Redis { redis: Box<Redis>, is_named: bool },
     Daemon(Address),
 }
@@ -59,8 +59,8 @@ enum Place {
 impl Server {
     pub(crate) async fn connect(&self) -> anyhow::Result<Jobs> {
         match self.place()? {
-            Place::Daemon(address) => Jobs::behind(address),
-            Place::Redis { redis, is_named } => {
+            Backend::Daemon(address) => Jobs::behind(address),
+            Backend::Redis { redis, is_named } => {
                 let client = client_of(&redis, is_named, Remedy::Any).await?;
                 Ok(Jobs::on_redis(client))
             }
@@ -71,8 +71,8 @@ impl Server {
     /// daemon.
     pub(crate) async fn client(&self, remedy: Remedy) -> anyhow::Result<Option<Client>> {
         Ok(match self.place()? {
-            Place::Redis { redis, is_named } => Some(client_of(&redis, is_named, remedy).await?),
-            Place::Daemon(_) => None,
+            Backend::Redis { redis, is_named } => Some(client_of(&redis, is_named, remedy).await?),
+            Backend::Daemon(_) => None,
         })
     }
 
@@ -84,29 +84,29 @@ impl Server {
         remedy: Remedy,
     ) -> anyhow::Result<T> {
         match self.place()? {
-            Place::Redis { is_named, .. } => explained(called, is_named, remedy),
-            Place::Daemon(_) => Ok(called?),
+            Backend::Redis { is_named, .. } => explained(called, is_named, remedy),
+            Backend::Daemon(_) => Ok(called?),
         }
     }
 
     /// The Redis that has the jobs; `None` behind a daemon.
     pub(crate) fn redis(&self) -> anyhow::Result<Option<Redis>> {
         Ok(match self.place()? {
-            Place::Redis { redis, .. } => Some(*redis),
-            Place::Daemon(_) => None,
+            Backend::Redis { redis, .. } => Some(*redis),
+            Backend::Daemon(_) => None,
         })
     }
 
     /// The place of the jobs in messages: without passwords.
     pub(crate) fn shown(&self) -> anyhow::Result<String> {
         Ok(match self.place()? {
-            Place::Redis { redis, .. } => redis.url.to_string(),
-            Place::Daemon(address) => address.url.to_string(),
+            Backend::Redis { redis, .. } => redis.url.to_string(),
+            Backend::Daemon(address) => address.url.to_string(),
         })
     }
 
     /// A flag beats the environment.
-    fn place(&self) -> anyhow::Result<Place> {
+    fn place(&self) -> anyhow::Result<Backend> {
         let api = match (&self.api, env("KEYFALL_API")) {
             (Some(url), _) => Some((url.clone(), Origin::Flag("--api".into()))),
             (None, Some(url)) => Some((url, Origin::Env("KEYFALL_API".into()))),
@@ -115,7 +115,7 @@ impl Server {
         let redis = Redis::load(&self.redis);
         let Some((url, from)) = api else {
             let (redis, place) = redis.map_err(wrong)?;
-            return Ok(Place::Redis {
+            return Ok(Backend::Redis {
                 redis: Box::new(redis),
                 is_named: place != Origin::Default,
             });
@@ -127,13 +127,13 @@ impl Server {
                     "{place} and {from} both name a place of the jobs: leave one of them out"
                 )));
             } else if place > from {
-                return Ok(Place::Redis {
+                return Ok(Backend::Redis {
                     redis: Box::new(redis),
                     is_named: true,
                 });
             }
         }
-        self.address(&url, &from).map(Place::Daemon)
+        self.address(&url, &from).map(Backend::Daemon)
     }
 
     fn address(&self, url: &str, from: &Origin) -> anyhow::Result<Address> {

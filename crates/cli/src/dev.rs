@@ -30,7 +30,7 @@ pub(crate) struct Options {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct DevOut {
     url: String,
     unix_url: String,
     dir: PathBuf,
@@ -49,7 +49,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         .map_err(|error| anyhow!("{error}"))?;
     // The data of a trial do not belong in version control.
     fs::write(options.dir.join(".gitignore"), "*\n")?;
-    let answer = Answer {
+    let answer = DevOut {
         url: format!("redis://127.0.0.1:{port}"),
         unix_url: redis.url(),
         dir: options.dir.canonicalize()?,

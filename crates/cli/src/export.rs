@@ -41,7 +41,7 @@ pub(crate) struct Options {
         value_name = "CURSOR",
         conflicts_with = "cursor_file"
     )]
-    cursor: Option<Place>,
+    cursor: Option<Position>,
 
     /// The output is JSON anyway
     #[arg(long = "json", hide = true)]
@@ -53,7 +53,7 @@ pub(crate) struct Options {
 
 /// The position of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+enum Position {
     In(State, Option<Cursor>),
     End,
 }
@@ -69,9 +69,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let mark = bookmark.read(&of)?;
     let mut place = match &mark {
         Some(mark) => mark.after.parse().map_err(anyhow::Error::msg)?,
-        None => options.cursor.unwrap_or(Place::In(STATES[0], None)),
+        None => options.cursor.unwrap_or(Position::In(STATES[0], None)),
     };
-    if matches!(place, Place::End) {
+    if matches!(place, Position::End) {
         eprintln!(
             "this export was finished before, and nothing was written: for a new one, name \
              another output and another cursor file, or remove these"
@@ -84,7 +84,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let mut sink = Sink::open(options.output, mark.and_then(|mark| mark.bytes))?;
     let progress = Progress::new(Some(total), "jobs");
     let (mut damaged, mut running) = (0, 0);
-    while let Place::In(state, cursor) = place.clone() {
+    while let Position::In(state, cursor) = place.clone() {
         let page = next(&jobs, prefix.as_deref(), state, cursor)
             .await
             .with_context(|| format!("it ended early: go on with `--cursor '{place}'`"))?;
@@ -225,36 +225,36 @@ impl Sink {
     }
 }
 
-impl Place {
+impl Position {
     /// The position after a page that names the start of the next one.
     fn then(self, next: Option<Cursor>) -> Self {
-        let Place::In(state, _) = self else {
-            return Place::End;
+        let Position::In(state, _) = self else {
+            return Position::End;
         };
         if next.is_some() {
-            return Place::In(state, next);
+            return Position::In(state, next);
         }
         let behind = STATES.iter().skip_while(|one| **one != state).nth(1);
-        behind.map_or(Place::End, |state| Place::In(*state, None))
+        behind.map_or(Position::End, |state| Position::In(*state, None))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::In(state, None) => f.write_str(state.word()),
-            Place::In(state, Some(cursor)) => write!(f, "{}@{cursor}", state.word()),
-            Place::End => f.write_str("end"),
+            Position::In(state, None) => f.write_str(state.word()),
+            Position::In(state, Some(cursor)) => write!(f, "{}@{cursor}", state.word()),
+            Position::End => f.write_str("end"),
         }
     }
 }
 
-impl FromStr for Place {
+impl FromStr for Position {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "end" {
-            return Ok(Place::End);
+            return Ok(Position::End);
         }
         let (word, cursor) = match text.split_once('@') {
             Some((word, cursor)) => (word, Some(cursor.parse::<Cursor>())),
@@ -264,7 +264,7 @@ impl FromStr for Place {
         let state = state
             .ok_or_else(|| format!("{text:?} is not a place: use one that an export printed"))?;
         let cursor = cursor.transpose().map_err(|error| error.to_string())?;
-        Ok(Place::In(state, cursor))
+        Ok(Position::In(state, cursor))
     }
 }
 
@@ -282,22 +282,22 @@ mod tests {
             "dead@dead:a:b:c::",
             "end",
         ] {
-            let place: Place = text.parse().unwrap();
+            let place: Position = text.parse().unwrap();
             assert_eq!(place.to_string(), text);
         }
-        assert!("pending@".parse::<Place>().is_err());
-        assert!("retrying".parse::<Place>().is_err());
+        assert!("pending@".parse::<Position>().is_err());
+        assert!("retrying".parse::<Position>().is_err());
     }
 
     #[test]
     fn an_export_goes_through_all_states() {
         let cursor: Cursor = "dead:a:b:c::".parse().unwrap();
-        let place = Place::In(State::Pending, None).then(None);
-        assert_eq!(place, Place::In(State::Running, None));
+        let place = Position::In(State::Pending, None).then(None);
+        assert_eq!(place, Position::In(State::Running, None));
         let place = place.then(None).then(None);
-        assert_eq!(place, Place::In(State::Dead, None));
+        assert_eq!(place, Position::In(State::Dead, None));
         let place = place.then(Some(cursor.clone()));
-        assert_eq!(place, Place::In(State::Dead, Some(cursor)));
-        assert_eq!(place.then(None), Place::End);
+        assert_eq!(place, Position::In(State::Dead, Some(cursor)));
+        assert_eq!(place.then(None), Position::End);
     }
 }

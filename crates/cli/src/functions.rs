@@ -61,7 +61,7 @@ pub(crate) struct Change {
 
 /// The description of a library, as JSON.
 #[derive(Serialize)]
-struct Told<'a> {
+struct LibraryOut<'a> {
     library: &'a str,
     /// The version that this program makes.
     version: &'a str,
@@ -148,7 +148,7 @@ fn show(options: &Options) -> anyhow::Result<()> {
     let functions = options.functions(false)?;
     let source = functions.source();
     if options.form.json {
-        return Ok(out::json(&Told {
+        return Ok(out::json(&LibraryOut {
             library: functions.name(),
             version: functions.version(),
             state: None,
@@ -179,7 +179,7 @@ impl Options {
     }
 
     fn say(&self, functions: &Functions, found: &LibraryState, done: &str) -> anyhow::Result<()> {
-        let told = Told {
+        let told = LibraryOut {
             library: functions.name(),
             version: functions.version(),
             state: Some(found.as_str()),

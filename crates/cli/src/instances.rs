@@ -18,7 +18,7 @@ pub(crate) struct Options {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct InstancesTable {
     instances: Vec<InstanceOut>,
     unrouted: Vec<UnroutedOut>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -30,7 +30,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let (live, routes) = (jobs.instances().await?, jobs.routes().await?);
     let mut unseen = live.unseen;
     UnseenOut::merge(&mut unseen, routes.unseen);
-    let answer = Answer {
+    let answer = InstancesTable {
         instances: live.instances,
         unrouted: routes.unrouted,
         unseen,

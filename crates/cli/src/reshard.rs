@@ -32,7 +32,7 @@ pub(crate) struct Options {
 
 /// The result, as JSON.
 #[derive(Serialize)]
-struct Told<'a> {
+struct ReshardOut<'a> {
     kind: &'a str,
     shards: u16,
     /// The old number of shards, while the kind is being resharded.
@@ -57,7 +57,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
              --redis-url instead of --api"
         ));
     };
-    let mut told = Told {
+    let mut told = ReshardOut {
         kind: &kind,
         shards: 0,
         from: None,

@@ -111,7 +111,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             if form.json {
                 return Ok(out::json(&Made {
                     token: secret.reveal(),
-                    row: Row::new(&grant),
+                    row: TokenRow::new(&grant),
                 })?);
             }
             println!("{}", secret.reveal());
@@ -119,7 +119,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         Command::Ls { file, json } => {
             let file = TokenFile::read(&file.path()?)?;
             if json {
-                let rows: Vec<Row> = file.grants.iter().map(Row::new).collect();
+                let rows: Vec<TokenRow> = file.grants.iter().map(TokenRow::new).collect();
                 println!("{}", plain_json(&serde_json::to_string_pretty(&rows)?));
             } else {
                 table(&file.grants);
@@ -145,7 +145,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
 struct Made<'a> {
     token: &'a str,
     #[serde(flatten)]
-    row: Row<'a>,
+    row: TokenRow<'a>,
 }
 
 #[derive(Serialize)]
@@ -155,7 +155,7 @@ struct Revoked<'a> {
 
 /// A token, as programs read it.
 #[derive(Serialize)]
-struct Row<'a> {
+struct TokenRow<'a> {
     id: &'a str,
     scopes: &'a [Scope],
     prefixes: &'a [String],
@@ -165,9 +165,9 @@ struct Row<'a> {
     expired: bool,
 }
 
-impl<'a> Row<'a> {
+impl<'a> TokenRow<'a> {
     fn new(grant: &'a Grant) -> Self {
-        Row {
+        TokenRow {
             id: &grant.id,
             scopes: &grant.scopes,
             prefixes: &grant.prefixes,

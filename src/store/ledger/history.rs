@@ -332,8 +332,8 @@ impl Server {
             let read = reads.cmd("XREAD").arg("COUNT").arg(limit);
             read.arg("STREAMS").arg(stream.key(&self.names)).arg(*entry);
         }
-        type Found = Option<Vec<(String, RawEntries)>>;
-        let answers: Vec<Found> = from_value(self.pipeline(&reads, until).await?)?;
+        type StreamReply = Option<Vec<(String, RawEntries)>>;
+        let answers: Vec<StreamReply> = from_value(self.pipeline(&reads, until).await?)?;
         let found = behind.into_iter().zip(answers);
         let added = found.filter_map(|((place, ..), found)| Added::new(place, found?.pop()?.1));
         Ok(added.collect())

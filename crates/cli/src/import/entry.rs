@@ -12,7 +12,7 @@ pub(super) struct Entry {
 
 /// A line of a batch.
 #[derive(Serialize)]
-struct Call<'a, T> {
+struct BatchCall<'a, T> {
     call: &'static str,
     key: &'a str,
     #[serde(flatten)]
@@ -86,7 +86,7 @@ impl Entry {
 
 fn line(call: &'static str, key: &JobKey, body: impl Serialize) -> Result<Vec<u8>, String> {
     let key = key.as_str();
-    let mut line = serde_json::to_vec(&Call { call, key, body }).map_err(|e| e.to_string())?;
+    let mut line = serde_json::to_vec(&BatchCall { call, key, body }).map_err(|e| e.to_string())?;
     line.push(b'\n');
     Ok(line)
 }

@@ -34,7 +34,7 @@ const REMEMBERED: usize = 4096;
 pub(crate) struct Following {
     jobs: Jobs,
     wanted: TailIn,
-    open: Option<Lines>,
+    open: Option<TailLines>,
     /// The wait before the tail is opened again.
     wait: Duration,
     /// Whether the caller knows that no tail is open now.
@@ -76,7 +76,7 @@ impl Following {
             news: VecDeque::new(),
             told: Remembered::default(),
         };
-        match Lines::open(&following.jobs, &following.wanted).await {
+        match TailLines::open(&following.jobs, &following.wanted).await {
             Ok(lines) => following.open = Some(lines),
             // The daemon answers, but has no room now.
             Err(error) if Stop::wait_of(&error).is_some() => following.close(error)?,
@@ -96,7 +96,7 @@ impl Following {
             }
             let Some(lines) = &mut self.open else {
                 sleep(self.wait).await;
-                match Lines::open(&self.jobs, &self.wanted).await {
+                match TailLines::open(&self.jobs, &self.wanted).await {
                     Ok(lines) => self.open = Some(lines),
                     Err(error) => self.close(error)?,
                 }
@@ -157,19 +157,19 @@ impl Following {
 }
 
 /// The lines of a tail that is open.
-struct Lines {
+struct TailLines {
     parts: Parts,
     got: Vec<u8>,
     /// The number of bytes of `got` that were taken.
     taken: usize,
 }
 
-impl Lines {
+impl TailLines {
     async fn open(jobs: &Jobs, wanted: &TailIn) -> anyhow::Result<Self> {
         let parts = jobs
             .open(Call::new("GET", &["tail"]).asking(wanted))
             .await?;
-        Ok(Lines {
+        Ok(TailLines {
             parts,
             got: Vec::new(),
             taken: 0,

@@ -19,13 +19,13 @@ const FOLLOWED: [What; 3] = [What::Claimed, What::Failed, What::Buried];
 
 /// Follows the histories, until it is dropped.
 pub(super) struct Story {
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<Activity>>,
     task: JoinHandle<()>,
 }
 
 /// The starts and failures since the last look.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Activity {
     pub(super) starts: Vec<(Kind, Duration)>,
     pub(super) failures: Vec<Failure>,
     /// The reason why no changes arrive now.
@@ -43,7 +43,7 @@ impl Story {
             ..TailIn::default()
         };
         let mut following = jobs.follow(wanted).await?;
-        let told = Arc::new(Mutex::new(Told::default()));
+        let told = Arc::new(Mutex::new(Activity::default()));
         let tell = told.clone();
         let task = tokio::spawn(async move {
             loop {
@@ -60,14 +60,14 @@ impl Story {
         Ok(Story { told, task })
     }
 
-    pub(super) fn told(&self) -> Told {
+    pub(super) fn told(&self) -> Activity {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let closed = told.closed.clone();
         std::mem::replace(
             &mut told,
-            Told {
+            Activity {
                 closed,
-                ..Told::default()
+                ..Activity::default()
             },
         )
     }
@@ -79,7 +79,7 @@ impl Drop for Story {
     }
 }
 
-impl Told {
+impl Activity {
     fn add(&mut self, next: anyhow::Result<News>) {
         match next {
             Ok(News::Happened(one)) => self.happened(*one),

@@ -74,7 +74,7 @@ pub struct Alerts {
 }
 
 /// A route's pattern, its alert settings, and its place in the file.
-pub(super) type Said<'a> = (&'a str, &'a RouteAlerts, &'a Entry<'a>);
+pub(super) type GivenAlerts<'a> = (&'a str, &'a RouteAlerts, &'a Entry<'a>);
 
 /// The kinds that alerts go to.
 pub fn destinations<'a>(
@@ -91,7 +91,7 @@ pub fn destinations<'a>(
 pub(super) fn check(
     all: &AlertsSection,
     all_at: impl Fn(&str) -> Origin,
-    routes: &[Said<'_>],
+    routes: &[GivenAlerts<'_>],
     faults: &mut Faults,
 ) {
     let known = destinations(all, routes.iter().map(|(_, alerts, _)| *alerts));

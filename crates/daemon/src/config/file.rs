@@ -21,7 +21,7 @@ const SERVERS: &str = "servers";
 
 /// A file that was read, as far as it could be.
 pub(super) struct File<'a> {
-    place: Place<'a>,
+    place: LineIndex<'a>,
     table: DeTable<'a>,
     /// Whether a part of the file is not TOML: then a missing value may be in that part.
     pub(super) is_broken: bool,
@@ -29,21 +29,21 @@ pub(super) struct File<'a> {
 
 /// Finds the line of a part of the text.
 #[derive(Clone)]
-struct Place<'a> {
+struct LineIndex<'a> {
     path: Arc<Path>,
     text: &'a str,
 }
 
 /// A route of the file, or a table in one.
 pub(super) struct Entry<'a> {
-    place: Place<'a>,
+    place: LineIndex<'a>,
     table: &'a DeTable<'a>,
     pub(super) origin: Origin,
     /// The prefix of its fields in messages: `route`, or `route.target.http`.
     name: String,
 }
 
-impl Place<'_> {
+impl LineIndex<'_> {
     fn at(&self, offset: usize) -> Origin {
         let before = &self.text[..offset.min(self.text.len())];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -59,7 +59,7 @@ impl<'a> File<'a> {
     /// Parses the text, and reports the parts that are not TOML and the entries that are not
     /// settings.
     pub(super) fn parse(path: &Path, text: &'a str, faults: &mut Faults) -> Self {
-        let place = Place {
+        let place = LineIndex {
             path: path.into(),
             text,
         };
@@ -82,7 +82,7 @@ impl<'a> File<'a> {
     /// An absent file.
     pub(super) fn none() -> Self {
         File {
-            place: Place {
+            place: LineIndex {
                 path: Path::new("").into(),
                 text: "",
             },

@@ -153,7 +153,7 @@ pub(super) fn read(
     let entries: Vec<Entry<'_>> = file.routes().collect();
     let read = |entry| Some((one(entry, file.is_broken, context, faults)?, entry));
     let read: Vec<(RouteConfig, &Entry<'_>)> = entries.iter().filter_map(read).collect();
-    let said: Vec<alerts::Said<'_>> = read
+    let said: Vec<alerts::GivenAlerts<'_>> = read
         .iter()
         .map(|(route, entry)| (&*route.pattern, &route.alerts, *entry))
         .collect();

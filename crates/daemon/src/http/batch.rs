@@ -50,7 +50,7 @@ enum Verb {
 }
 
 /// A line that can be read.
-struct Call {
+struct BatchLine {
     verb: Verb,
     key: JobKey,
     /// The whole line.
@@ -99,7 +99,7 @@ pub(super) async fn batch(
     );
     // The lines are answered after this function has returned.
     let place = Place::current();
-    let open = Open {
+    let open = OpenBatch {
         lines,
         waiting: VecDeque::new(),
         is_first: true,
@@ -127,7 +127,7 @@ pub(super) async fn batch(
 }
 
 /// A batch that is under way.
-struct Open {
+struct OpenBatch {
     lines: Lines,
     /// Lines whose turn has not come.
     waiting: VecDeque<Line>,
@@ -137,7 +137,7 @@ struct Open {
     last: u64,
 }
 
-impl Open {
+impl OpenBatch {
     /// The lines whose turn has come, at least one: all that have arrived, or as many as the rate
     /// allows. `None` at the end. Cancel safe: a dropped call has lost no line.
     async fn next(&mut self, api: &Api, who: &Who) -> Option<Vec<Line>> {
@@ -172,7 +172,7 @@ async fn carry_out(caller: &Caller, lines: Vec<Line>) -> Vec<BatchOut> {
     let mut answers = Vec::with_capacity(lines.len());
     let (mut names, mut calls) = (HashSet::new(), Vec::new());
     for line in lines {
-        let call = line.text.and_then(Call::read);
+        let call = line.text.and_then(BatchLine::read);
         if let Ok(call) = &call
             && !names.insert(call.key.clone())
         {
@@ -193,10 +193,10 @@ async fn carry_out(caller: &Caller, lines: Vec<Line>) -> Vec<BatchOut> {
 
 type Answered = (StatusCode, Option<Box<RawValue>>);
 
-impl Call {
+impl BatchLine {
     fn read(text: Bytes) -> Result<Self, Problem> {
         let head: BatchIn = read(&text)?;
-        Ok(Call {
+        Ok(BatchLine {
             verb: head.call,
             key: JobKey::parse(&head.key)?,
             text,

@@ -44,9 +44,9 @@ pub(super) struct Guest<I> {
 /// Calls that a connection makes once all its data has been passed to the system. If the connection
 /// breaks before, they are dropped. Each request has it as an extension.
 #[derive(Clone, Default)]
-pub(crate) struct Sent(Arc<Mutex<Vec<Call>>>);
+pub(crate) struct Sent(Arc<Mutex<Vec<Callback>>>);
 
-type Call = Box<dyn FnOnce() + Send>;
+type Callback = Box<dyn FnOnce() + Send>;
 
 impl Door {
     /// Admits this number of connections at a time, each of which may stall for `patience`.
@@ -70,7 +70,7 @@ impl Sent {
         calls.into_iter().for_each(|call| call());
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Call>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Callback>> {
         self.0.lock().expect("no panic while held")
     }
 }

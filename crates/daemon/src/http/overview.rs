@@ -84,7 +84,7 @@ pub struct OverviewKindOut {
 #[utoipa::path(get, path = "/v1/overview", operation_id = "get_overview", tag = "kinds", params(OverviewIn),
     responses((status = 200, body = OverviewOut)))]
 pub(super) async fn overview(caller: Caller, pairs: Pairs) -> Result<Json<OverviewOut>, Problem> {
-    let wanted = Wanted::of(OverviewIn::of(pairs)?)?;
+    let wanted = OverviewRequest::of(OverviewIn::of(pairs)?)?;
     let prefix = std::slice::from_ref(&wanted.prefix);
     let client = &caller.may_with_each(Scope::Read, prefix)?.client;
     // This makes no call: it only checks that a key can begin with the prefix.
@@ -98,7 +98,7 @@ pub(super) async fn overview(caller: Caller, pairs: Pairs) -> Result<Json<Overvi
 }
 
 /// The wanted kinds, checked.
-struct Wanted {
+struct OverviewRequest {
     prefix: String,
     kinds: Vec<Kind>,
     limit: usize,
@@ -137,7 +137,7 @@ impl OverviewIn {
     }
 }
 
-impl Wanted {
+impl OverviewRequest {
     fn of(wanted: OverviewIn) -> Result<Self, Problem> {
         if wanted.kind.len() > PAGE {
             let rule = format!(
@@ -151,7 +151,7 @@ impl Wanted {
         };
         let kinds = wanted.kind.iter().map(|text| parse(text, "kind"));
         let behind = wanted.cursor.as_ref().map(|text| parse(text, "cursor"));
-        Ok(Wanted {
+        Ok(OverviewRequest {
             kinds: kinds.collect::<Result<_, _>>()?,
             behind: behind.transpose()?,
             limit: wanted.limit.unwrap_or(PAGE),
@@ -160,7 +160,11 @@ impl Wanted {
     }
 }
 
-async fn look(client: &Client, wanted: &Wanted, sees_all: bool) -> Result<OverviewOut, Problem> {
+async fn look(
+    client: &Client,
+    wanted: &OverviewRequest,
+    sees_all: bool,
+) -> Result<OverviewOut, Problem> {
     let known = client.kinds().await?;
     let mut unseen = UnseenOut::all(&known.unseen);
     let mut kinds = known.kinds;

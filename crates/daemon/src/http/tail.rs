@@ -22,7 +22,7 @@ use super::auth::{Caller, LOOK, Scope};
 use super::body::Pairs;
 use super::history::HappeningOut;
 use super::problem::Problem;
-use super::tails::Place;
+use super::tails::TailPermit;
 use super::wire::{Time, UnseenOut};
 
 /// The longest silence of a tail. Proxies close a connection that is silent for a minute.
@@ -115,7 +115,7 @@ pub struct AliveOut {
     responses((status = 200, description = "One of these objects a line",
         body = TailOut, content_type = "application/x-ndjson")))]
 pub(super) async fn tail(caller: Caller, pairs: Pairs) -> Result<Response, Problem> {
-    let wanted = Wanted::of(TailIn::of(pairs)?)?;
+    let wanted = TailRequest::of(TailIn::of(pairs)?)?;
     let api = caller.may_with_each(Scope::Read, &wanted.reach)?;
     let place = api.tails.take(caller.who())?;
     let what = wanted.what.iter().copied();
@@ -129,7 +129,7 @@ pub(super) async fn tail(caller: Caller, pairs: Pairs) -> Result<Response, Probl
     let reader = AbortOnDropHandle::new(tokio::spawn(read(tail, wanted, tell)));
     let has_token = caller.token().is_some();
     let may = move || caller.may_with_each(Scope::Read, &reach).map(drop);
-    let open = Open {
+    let open = OpenTail {
         told,
         stopping,
         may: has_token.then_some(may),
@@ -170,7 +170,7 @@ fn written(lines: &[TailOut]) -> Result<Bytes, Infallible> {
 }
 
 /// The wanted changes, checked.
-struct Wanted {
+struct TailRequest {
     /// The prefixes of all jobs that the tail can report; all jobs, if it is empty.
     reach: Vec<String>,
     keys: HashSet<JobKey>,
@@ -208,7 +208,7 @@ impl TailIn {
     }
 }
 
-impl Wanted {
+impl TailRequest {
     fn of(wanted: TailIn) -> Result<Self, Problem> {
         let words = wanted.what.iter().flat_map(|words| words.split(','));
         let what = words.map(What::parse).collect::<Result<_, _>>();
@@ -223,7 +223,7 @@ impl Wanted {
             true => wanted.prefix,
             false => wanted.key,
         };
-        Ok(Wanted {
+        Ok(TailRequest {
             reach,
             keys,
             what: what.map_err(|error| Problem::from(error).field("what"))?,
@@ -257,7 +257,7 @@ impl Wanted {
 
 /// Reads the histories, as fast as the lines are taken. A read is never given up half-way: it goes on
 /// at the server.
-async fn read(mut tail: keyfall::Tail, wanted: Wanted, tell: mpsc::Sender<Vec<TailOut>>) {
+async fn read(mut tail: keyfall::Tail, wanted: TailRequest, tell: mpsc::Sender<Vec<TailOut>>) {
     let (mut has_begun, mut is_away) = (false, false);
     loop {
         let mut lines = Vec::new();
@@ -296,7 +296,7 @@ async fn read(mut tail: keyfall::Tail, wanted: Wanted, tell: mpsc::Sender<Vec<Ta
 }
 
 /// A tail that a client reads.
-struct Open<M> {
+struct OpenTail<M> {
     told: mpsc::Receiver<Vec<TailOut>>,
     stopping: CancellationToken,
     /// Checks that the caller still has the right; `None` if there is no token that can be revoked.
@@ -307,10 +307,10 @@ struct Open<M> {
     /// The time at which the next line is due, with or without changes.
     beats: Instant,
     _reader: Option<AbortOnDropHandle<()>>,
-    _place: Option<Place>,
+    _place: Option<TailPermit>,
 }
 
-impl<M: Fn() -> Result<(), Problem>> Open<M> {
+impl<M: Fn() -> Result<(), Problem>> OpenTail<M> {
     /// The next lines, at least one.
     async fn next(&mut self) -> Vec<TailOut> {
         loop {
@@ -342,10 +342,10 @@ mod tests {
 
     fn open<M: Fn() -> Result<(), Problem>>(
         may: Option<M>,
-    ) -> (mpsc::Sender<Vec<TailOut>>, CancellationToken, Open<M>) {
+    ) -> (mpsc::Sender<Vec<TailOut>>, CancellationToken, OpenTail<M>) {
         let (tell, told) = mpsc::channel(1);
         let stopping = CancellationToken::new();
-        let open = Open {
+        let open = OpenTail {
             told,
             stopping: stopping.clone(),
             may,

@@ -17,14 +17,14 @@ const SHARE: usize = 16;
 pub(super) struct Tails(Arc<Mutex<HashMap<Who, usize>>>);
 
 /// The place of one open tail; dropping it frees the place.
-pub(super) struct Place {
+pub(super) struct TailPermit {
     tails: Tails,
     who: Who,
 }
 
 impl Tails {
     /// Takes a place for one more tail, if there is one.
-    pub(super) fn take(&self, who: &Who) -> Result<Place, Problem> {
+    pub(super) fn take(&self, who: &Who) -> Result<TailPermit, Problem> {
         let mut open = self.lock();
         if open.get(who).is_some_and(|own| *own >= SHARE) {
             return Err(Problem::too_many_tails(format!(
@@ -39,7 +39,7 @@ impl Tails {
             )));
         }
         *open.entry(who.clone()).or_default() += 1;
-        Ok(Place {
+        Ok(TailPermit {
             tails: self.clone(),
             who: who.clone(),
         })
@@ -50,7 +50,7 @@ impl Tails {
     }
 }
 
-impl Drop for Place {
+impl Drop for TailPermit {
     fn drop(&mut self) {
         let mut open = self.tails.lock();
         if let Some(own) = open.get_mut(&self.who) {
@@ -81,9 +81,9 @@ mod tests {
     fn one_takes_its_share_and_leaves_the_others_theirs() {
         let tails = Tails::default();
         let take = |name: &str| tails.take(&who(name)).ok().unwrap();
-        let mut own: Vec<Place> = (0..SHARE).map(|_| take("one")).collect();
+        let mut own: Vec<TailPermit> = (0..SHARE).map(|_| take("one")).collect();
         assert!(refused(&tails, "one").contains("16 tails of this token"));
-        let mut others: Vec<Place> = Vec::new();
+        let mut others: Vec<TailPermit> = Vec::new();
         for name in ["two", "three", "four"] {
             others.extend((0..SHARE).map(|_| take(name)));
         }

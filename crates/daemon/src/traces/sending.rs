@@ -109,14 +109,14 @@ struct Post {
     is_away: Arc<AtomicBool>,
 }
 
-type Sent = Result<Response<Bytes>, HttpError>;
+type SendResult = Result<Response<Bytes>, HttpError>;
 
 impl HttpClient for Post {
     // As `async_trait` writes it.
     fn send_bytes<'a, 'b>(
         &'a self,
         request: Request<Bytes>,
-    ) -> Pin<Box<dyn Future<Output = Sent> + Send + 'b>>
+    ) -> Pin<Box<dyn Future<Output = SendResult> + Send + 'b>>
     where
         'a: 'b,
         Self: 'b,
@@ -148,7 +148,7 @@ fn discreet(error: HttpError) -> HttpError {
 
 impl Post {
     /// Logs once that the collector is away, and once that it is back.
-    fn tell(&self, sent: &Sent) {
+    fn tell(&self, sent: &SendResult) {
         let fault = match sent {
             Ok(answer) if answer.status().is_success() => None,
             Ok(answer) => Some(format!("it answers {}", answer.status())),

@@ -41,7 +41,7 @@ pub struct Callback {
 }
 
 /// One given field, and its effect on a target.
-struct Said {
+struct GivenField {
     field: &'static str,
     /// Its contents, to notice a change.
     text: Vec<u8>,
@@ -53,7 +53,7 @@ struct Reading<'a, 'f> {
     entry: &'a Entry<'a>,
     env: &'a dyn Fn(&str) -> Option<String>,
     faults: &'f mut Faults,
-    said: Vec<Said>,
+    said: Vec<GivenField>,
 }
 
 /// `env` is the environment.
@@ -97,7 +97,13 @@ pub(super) fn read(
 }
 
 /// Finds the faulty fields, by checking each alone.
-fn blame(entry: &Entry<'_>, url: &Option<String>, said: &[Said], fault: &str, faults: &mut Faults) {
+fn blame(
+    entry: &Entry<'_>,
+    url: &Option<String>,
+    said: &[GivenField],
+    fault: &str,
+    faults: &mut Faults,
+) {
     let alone = |target: Http| target.check().err().map(|error| error.to_string());
     let of_url = url.iter().map(|url| ("url", target::http(url)));
     let bare = || target::http("http://localhost/");
@@ -121,7 +127,7 @@ impl Reading<'_, '_> {
         text: impl Into<Vec<u8>>,
         set: impl Fn(Http) -> Http + 'static,
     ) {
-        self.said.push(Said {
+        self.said.push(GivenField {
             field,
             text: text.into(),
             set: Box::new(set),
