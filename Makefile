@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos mutants mutants-chosen mutants-sample model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check webhooks-check consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -25,8 +25,11 @@ picture: deps ## Draw docs/demo.svg, the picture of the README, from a run of th
 
 # Most tests wait nearly all of the time.
 test: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
-test: deps clients ## Run all tests, and the examples in the documentation
-	cargo test --workspace --all-features
+test: deps clients ## Run unit and integration tests, and the examples in the documentation
+	@# Tests start the examples; with `--examples`, `cargo test` would build tests in their place.
+	cargo build --workspace --all-features --examples
+	cargo test --workspace --all-features --lib --bins --test it
+	cargo test --workspace --all-features --doc
 
 topology: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 topology: deps ## Run one suite over a single Redis, Sentinel, a cluster and several servers
@@ -40,6 +43,9 @@ versions: deps servers ## Run the tests that depend on the server on six servers
 
 servers: redis ## Fetch the servers of `make versions`: Redis 6.2, 7.0, 7.4, 8.2, Valkey 8.1, 9.1
 	@sh scripts/fetch-servers.sh
+
+chaos-quick: deps ## Play the quick scenarios of the fault suite, in two minutes
+	cargo test --workspace --all-features --test chaos
 
 chaos: deps faketime ## Inject faults into Redis, workers and network, and account for every job: DURATION=300 SEED=7
 	KEYFALL_CHAOS_SECONDS=$(DURATION) KEYFALL_SEED=$(SEED) \
