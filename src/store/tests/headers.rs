@@ -88,6 +88,20 @@ fn every_file_is_compiled_in() {
 }
 
 #[test]
+fn every_call_of_producers_has_a_row_in_the_table_of_states() {
+    let table = include_str!("../../../docs/states.md");
+    for (script, _) in script::all() {
+        let row = format!("\n| **{}", script.name.replace('_', " "));
+        assert!(
+            !script.is_addressed() || table.contains(&row),
+            "docs/states.md has no row of lua/{}.lua that begins with {:?}",
+            script.name,
+            row.trim_start()
+        );
+    }
+}
+
+#[test]
 fn every_header_has_the_same_parts() {
     let begin = Regex::new(r"(?m)^-- ([A-Z]\w+)(?: |:)").unwrap();
     for (script, text) in script::all() {
