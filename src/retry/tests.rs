@@ -237,6 +237,12 @@ fn every_shape_is_named_in_an_error_and_drawn() {
     }
     drawn.remove("attempts");
     assert_eq!(drawn, shapes, "`any_policy` draws every shape");
+    for shape in shapes {
+        assert!(
+            include_str!("../../docs/daemon.md").contains(&format!("\n| `{shape} = ")),
+            "docs/daemon.md has no row for {shape} in its table of shapes"
+        );
+    }
 }
 
 proptest! {
