@@ -1,6 +1,9 @@
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 use super::{MAX_DELAY, RetryPolicy, Shape};
 use crate::error::ErrorKind;
@@ -203,6 +206,43 @@ fn any_policy() -> impl Strategy<Value = RetryPolicy> {
         Some(limit) => policy.attempts(limit),
         None => policy,
     })
+}
+
+/// The words between backticks in an error.
+fn quoted(error: &str) -> BTreeSet<String> {
+    error
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .map(Into::into)
+        .collect()
+}
+
+#[test]
+fn every_shape_is_named_in_an_error_and_drawn() {
+    let mut shapes = quoted(&from_json(r#"{"unknown": 1}"#).unwrap_err());
+    shapes.retain(|field| field != "unknown" && field != "attempts");
+    assert_eq!(
+        quoted(&from_json("{}").unwrap_err()),
+        shapes,
+        "the error for a table without a shape, in src/retry/written.rs, names every shape"
+    );
+    let mut runner = TestRunner::deterministic();
+    let mut drawn = BTreeSet::new();
+    for _ in 0..200 {
+        let policy = any_policy().new_tree(&mut runner).unwrap().current();
+        if let serde_json::Value::Object(table) = serde_json::to_value(policy).unwrap() {
+            drawn.extend(table.into_iter().map(|(field, _)| field));
+        }
+    }
+    drawn.remove("attempts");
+    assert_eq!(drawn, shapes, "`any_policy` draws every shape");
+    for shape in shapes {
+        assert!(
+            include_str!("../../docs/daemon.md").contains(&format!("\n| `{shape} = ")),
+            "docs/daemon.md has no row for {shape} in its table of shapes"
+        );
+    }
 }
 
 proptest! {

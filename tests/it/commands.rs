@@ -1,5 +1,6 @@
 //! Each command of the operator: its effect, its JSON, its refusals, and its exit code.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use keyfall::embedded::Embedded;
@@ -485,8 +486,19 @@ async fn audit_exits_with_0_only_without_a_flaw(site: Site) {
     site.assert_balanced().await;
 }
 
+/// The commands in the table of the manual: the first word of each text between backticks in its
+/// first column.
+fn commands_in_manual() -> BTreeSet<&'static str> {
+    let manual = include_str!("../../docs/daemon.md");
+    let rows = manual.split("\n| command | |\n").nth(1).unwrap().lines();
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let cells = rows.filter_map(|line| line.split(" | ").next());
+    let texts = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    texts.filter_map(|text| text.split(' ').next()).collect()
+}
+
 #[tokio::test]
-async fn every_command_has_help_with_an_example() {
+async fn every_command_has_help_with_an_example_and_a_row_in_the_manual() {
     let help = Ran::of(keyfall(&["help"])).await;
     let listed = help.out.split("Commands:").nth(1).unwrap();
     let listed = listed.split("Options:").next().unwrap();
@@ -497,10 +509,19 @@ async fn every_command_has_help_with_an_example() {
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     assert!(names.len() > 15, "{names:?}");
+    let in_manual = commands_in_manual();
     for name in names.into_iter().filter(|name| *name != "help") {
         let ran = Ran::of(keyfall(&[name, "--help"])).await;
         assert_eq!(ran.code, 0, "{ran:?}");
-        assert!(ran.out.contains("Example"), "{name} has no example");
+        assert!(
+            ran.out.contains("Example"),
+            "{name} has no example: write one into `after_help` of its variant of `Command`, in \
+             crates/cli/src/lib.rs"
+        );
+        assert!(
+            in_manual.contains(name),
+            "{name} has no row in the table of commands of docs/daemon.md"
+        );
     }
     for name in ["ls", "requeue", "rm"] {
         let ran = Ran::of(keyfall(&["dead", name, "--help"])).await;

@@ -409,3 +409,34 @@ impl Client {
         Tail::new(self.0.store.beside(&settings.link), settings)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_that_a_script_tells_is_a_change_and_is_described() {
+        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/lua")).unwrap();
+        let paths = folder.map(|entry| entry.unwrap().path());
+        for path in paths.filter(|path| path.is_file()) {
+            let script = std::fs::read_to_string(&path).unwrap();
+            for told in script.split("(story, '").skip(1) {
+                let word = told.split('\'').next().unwrap();
+                assert_ne!(
+                    What::of(word),
+                    What::Unknown,
+                    "`What` in src/client/operating/history.rs lacks {word:?}, which {} tells",
+                    path.display()
+                );
+            }
+        }
+        let described = include_str!("../../../lua/lib/history.lua");
+        for what in What::ALL {
+            assert!(
+                described.contains(what.as_str()),
+                "the head of lua/lib/history.lua lacks {:?}",
+                what.as_str()
+            );
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! A key of the ledger with a wrong type: the call reports it, and writes nothing.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, suspect, word, words};
@@ -266,7 +267,9 @@ impl Scene {
                 Razed::Held(_) => "held",
                 Razed::Gone | Razed::Stale(_) => "gone",
             }]),
-            other => panic!("{other} is new"),
+            other => {
+                panic!("add a call of {other} to `Scene::call`, one that uses all of its keys")
+            }
         }
     }
 }
@@ -327,7 +330,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         }
     }
     // With sound keys, the calls succeed.
-    for (script, found) in [
+    let answers = [
         ("idle", &["there"][..]),
         ("raze", &["held"]),
         ("get", &["pending", "leased", "dead"]),
@@ -362,7 +365,15 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("put", &["put"]),
         ("cure", &["left"]),
         ("drop", &["dropped"]),
-    ] {
+    ];
+    let tried: BTreeSet<&str> = answers.iter().map(|(script, _)| *script).collect();
+    let all: BTreeSet<&str> = scripts().map(|script| script.name).collect();
+    let differing: Vec<_> = tried.symmetric_difference(&all).collect();
+    assert!(
+        differing.is_empty(),
+        "`answers` has the answers of each script with sound keys: {differing:?}"
+    );
+    for (script, found) in answers {
         assert_eq!(scene.call(script).await.unwrap(), found, "{script}");
     }
     bench.balanced().await;

@@ -70,12 +70,33 @@ fn every_file_is_compiled_in() {
         .iter()
         .map(|(one, _)| one.name.into())
         .collect();
-    assert_eq!(named, files("lua"));
+    let files_of_scripts = files("lua");
+    let differing: Vec<_> = named.symmetric_difference(&files_of_scripts).collect();
+    assert!(
+        differing.is_empty(),
+        "a script is a file in lua/ and a row in `scripts!` of src/store/ledger/script.rs: \
+         {differing:?}"
+    );
     let source = include_str!("../ledger/script.rs");
     for name in files("lua/lib") {
         assert!(
             source.contains(&format!("\"{name}\"")),
-            "{name} is used by no script"
+            "no script uses lua/lib/{name}.lua: name it in a row of `scripts!`, in \
+             src/store/ledger/script.rs"
+        );
+    }
+}
+
+#[test]
+fn every_call_of_producers_has_a_row_in_the_table_of_states() {
+    let table = include_str!("../../../docs/states.md");
+    for (script, _) in script::all() {
+        let row = format!("\n| **{}", script.name.replace('_', " "));
+        assert!(
+            !script.is_addressed() || table.contains(&row),
+            "docs/states.md has no row of lua/{}.lua that begins with {:?}",
+            script.name,
+            row.trim_start()
         );
     }
 }
@@ -88,21 +109,26 @@ fn every_header_has_the_same_parts() {
         let purpose = header.lines().next().unwrap();
         assert!(
             purpose.starts_with(&format!("-- {}: ", script.name)),
-            "{purpose}"
+            "lua/{0}.lua begins with `-- {0}: ` and its purpose, not with {purpose:?}",
+            script.name
         );
         let parts = begin.captures_iter(&header);
         let parts: Vec<&str> = parts.map(|found| found.extract::<1>().1[0]).collect();
-        assert_eq!(parts, PARTS, "{}", script.name);
+        assert_eq!(
+            parts, PARTS,
+            "the parts of the header of lua/{}.lua",
+            script.name
+        );
         for name in PARTS {
             assert!(
                 !part(text, name).trim().is_empty(),
-                "{}: {name}",
+                "lua/{}.lua has nothing under {name}",
                 script.name
             );
         }
         assert!(
             header.lines().all(|line| line.chars().count() <= 100),
-            "{}",
+            "a line in the header of lua/{}.lua has more than 100 characters",
             script.name
         );
     }
@@ -117,7 +143,12 @@ fn headers_list_the_keys_that_scripts_take() {
         let keys = keys_in_header(text);
         let (triggers, fixed): (Vec<_>, Vec<_>) =
             keys.into_iter().partition(|(_, name, _)| name == "trigger");
-        assert_eq!(fixed.len(), script.fixed_keys, "{}", script.name);
+        assert_eq!(
+            fixed.len(),
+            script.fixed_keys,
+            "the keys in the header of lua/{}.lua, and in its row of `scripts!`",
+            script.name
+        );
         for (at, (number, name, rendered)) in (1..).zip(&fixed) {
             assert_eq!(*number, at.to_string(), "{}", script.name);
             assert_eq!(rendered, key_called(&names, name), "{}", script.name);
@@ -220,7 +251,7 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
         let mut calls = log.iter().map(|entry| &entry.3).filter(|cmd| is_call(cmd));
         let cmd = calls
             .next()
-            .unwrap_or_else(|| panic!("nobody calls {}", script.name));
+            .unwrap_or_else(|| panic!("call {} in `calls_sent_by_callers`", script.name));
         let behind = 3 + cmd[2].parse::<usize>().unwrap();
         Sent {
             keys: cmd[3..behind].to_vec(),
@@ -259,14 +290,18 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
         if part(text, "KEYS").contains("behind one of a ledger all keys") {
             listed.extend(bench.ledger.names.all().map(str::to_owned));
         }
-        assert_eq!(*keys, listed, "{}", script.name);
+        assert_eq!(
+            *keys, listed,
+            "the keys that the caller of lua/{}.lua passes, and the keys in its header",
+            script.name
+        );
 
         let argv = part(text, "ARGV");
         let fixed = argv.split("then ").next().unwrap();
         let mut last = 0;
         for found in numbered.captures_iter(fixed) {
             let at: usize = found[1].parse().unwrap();
-            assert_eq!(at, last + 1, "{}: {argv}", script.name);
+            assert_eq!(at, last + 1, "ARGV of lua/{}.lua: {argv}", script.name);
             last = at;
             let arg = args[at - 1].as_str();
             let fits = match found[2].trim() {
@@ -301,7 +336,13 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
                 "prefix of the ids" | "member" => "pending".starts_with(arg),
                 _ => is_number.is_match(arg),
             };
-            assert!(fits, "{}: {} is {arg:?}", script.name, &found[2]);
+            assert!(
+                fits,
+                "lua/{}.lua lists {:?} as argument {at}, and its caller passes {arg:?}: correct \
+                 one of them, or, if the word is new, add it to the words in this test",
+                script.name,
+                found[2].trim()
+            );
         }
         // `HEAD` in the body of the script is the number of arguments before the items.
         if let Some(head) = body.find(text) {
@@ -311,7 +352,12 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
                 .position(|name| name == "HEAD")
                 .unwrap();
             let value = names[1].split(", ").nth(at).unwrap();
-            assert_eq!(value.parse(), Ok(last), "{}", script.name);
+            assert_eq!(
+                value.parse(),
+                Ok(last),
+                "HEAD of lua/{}.lua is the number of arguments before `then`",
+                script.name
+            );
         }
     }
     bench.balanced().await;
@@ -331,8 +377,13 @@ fn every_word_of_a_header_is_decoded_and_every_decoded_word_is_in_a_header() {
             } else {
                 bare.clone()
             };
-            let read = Answered::parse(&reply)
-                .unwrap_or_else(|error| panic!("{}: {entry}: {error}", script.name));
+            let read = Answered::parse(&reply).unwrap_or_else(|error| {
+                panic!(
+                    "`Answered::parse` in src/store/ledger/reply.rs lacks {entry:?}, a word of \
+                     lua/{}.lua: {error}",
+                    script.name
+                )
+            });
             assert_eq!((word(read.answer), read.unarmed), (bare.as_str(), false));
             assert!(Answered::parse(&format!("{reply}!")).unwrap().unarmed);
             // A word that has a number is unknown without it, and a word that has none is unknown
@@ -355,7 +406,11 @@ fn every_word_of_a_header_is_decoded_and_every_decoded_word_is_in_a_header() {
     let decoded = arm
         .captures_iter(source)
         .map(|found| (found[1].into(), &found[2] != "None"));
-    assert_eq!(decoded.collect::<BTreeSet<(String, bool)>>(), listed);
+    assert_eq!(
+        decoded.collect::<BTreeSet<(String, bool)>>(),
+        listed,
+        "the words that src/store/ledger/reply.rs decodes, and the words under Reply in lua/"
+    );
 }
 
 #[test]
@@ -381,7 +436,11 @@ fn scripts_answer_with_the_words_of_their_headers() {
             None => word.clone(),
         };
         let listed: BTreeSet<String> = words_in(text).iter().map(with_colon).collect();
-        assert_eq!(said, listed, "{}", script.name);
+        assert_eq!(
+            said, listed,
+            "the words that lua/{}.lua answers, and the words in its header under Reply",
+            script.name
+        );
     }
 }
 

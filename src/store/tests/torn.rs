@@ -109,5 +109,10 @@ fn every_other_call_of_a_script_checks_for_missing_parts() {
         called.extend(call.captures_iter(&text).map(|found| found[1].to_owned()));
     }
     let known = CALLED_AS_THEY_ARE.map(|(script, _why)| script.to_owned());
-    assert_eq!(called, BTreeSet::from(known));
+    assert_eq!(
+        called,
+        BTreeSet::from(known),
+        "`Ledger::call` calls a script of a ledger; `CALLED_AS_THEY_ARE` lists each script that \
+         is called in another way, with the reason"
+    );
 }
