@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use keyfall_daemon::config::{Args, Config, DEFAULT, Flags};
+use keyfall_daemon::config::{Args, Config, DEFAULT, Flags, misspelt_variables};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -38,6 +38,9 @@ fn check(file: PathBuf, flags: Flags) -> anyhow::Result<()> {
         config: Some(file),
         flags,
     };
+    for warning in misspelt_variables() {
+        eprintln!("warning: {warning}");
+    }
     let config = Config::load(&args).map_err(|faults| {
         let s = if faults.count() == 1 { "" } else { "s" };
         anyhow::anyhow!("{shown}: {} fault{s}\n{faults}", faults.count())

@@ -7,6 +7,7 @@
 //! | [`value`], [`rules`] | how values are written, and in which ranges they lie |
 //! | [`mod@file`], [`flags`] | the places of values |
 //! | [`sources`] | the precedence of the places |
+//! | [`misspelt`] | variables whose names have a slip |
 //! | [`redis_url`], [`hosts`], [`sentinels`], [`servers`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | rules that join several values |
 //! | [`fault`] | faults, with their places |
 //!
@@ -18,6 +19,7 @@ mod fault;
 mod file;
 mod flags;
 mod hosts;
+mod misspelt;
 mod redis_url;
 mod routes;
 mod rules;
@@ -46,6 +48,7 @@ use keyfall::{Client, ClientBuilder, Router, Worker};
 pub use alerts::{Alerts, RouteAlerts, destinations};
 pub use fault::{Faults, Origin};
 pub use flags::{Args, Flags, RedisFlags};
+pub use misspelt::misspelt_variables;
 pub use routes::{PAYLOAD_LIMIT, RouteConfig};
 pub use settings::{
     AlertsSection, ClassicSection, Http, Log, Redis, TokensSection, TracesSection, WorkerSection,

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alerts::Alerts;
 use crate::classic::Classic;
-use crate::config::{Config, Http};
+use crate::config::{Config, Http, misspelt_variables};
 use crate::http::{Api, Recorder, Routes, Settings, allow_connections, bind, serve};
 use crate::new_kinds::NewKinds;
 use crate::tokens::Tokens;
@@ -51,8 +51,11 @@ async fn connect(config: &Config) -> anyhow::Result<Client> {
     }
 }
 
-/// Logs the given settings with their places.
+/// Logs the given settings with their places, and variables that were meant to be some.
 fn log_given(config: &Config) {
+    for warning in misspelt_variables() {
+        tracing::warn!("{warning}");
+    }
     for (field, value, origin) in config.given() {
         tracing::info!("{field} = {value} ({origin})");
     }
