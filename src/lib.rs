@@ -171,11 +171,11 @@ pub mod testing;
 
 pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
-    Cancelled, Client, ClientBuilder, Counts, Cursor, Damage, DamagedJob, DeleteDeadLetter, Flawed,
-    Functions, IfAbsent, IfPresent, JobState, JobView, KeptJob, Kinds, LibraryState, ListJobs,
-    NewJob, Ordered, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued, Reschedule,
-    Rescheduled, Restored, Resume, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
-    Selection, Stats, Unseen, Updated,
+    Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage, DamagedJob,
+    DeleteDeadLetter, DueWithin, Flawed, Functions, IfAbsent, IfPresent, JobState, JobView,
+    KeptJob, Kinds, LibraryState, ListJobs, NewJob, Ordered, Page, Pause, Paused, Placed, Postpone,
+    Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume, Schedule, ScheduleIfAbsent,
+    ScheduleIfPresent, Scheduled, Selection, Stats, Unseen, Upcoming, Updated,
 };
 #[cfg(feature = "worker")]
 pub use client::{

@@ -63,9 +63,10 @@ pub use operating::pausing::{Pause, Paused, Resume};
 pub use operating::resharding::{Reshard, Resharded, Resharding};
 pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
-pub use operating::stats::Stats;
+pub use operating::stats::{DueWithin, Stats};
 #[cfg(feature = "worker")]
 pub use operating::story::{KeyDiffers, Story, Wait};
+pub use operating::upcoming::{CountUpcoming, Upcoming};
 pub use producing::change::{Cancel, CancelDurably, Cancelled, Reschedule, Rescheduled, Updated};
 pub use producing::new_job::NewJob;
 pub use producing::ordered::Ordered;

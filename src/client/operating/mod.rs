@@ -25,3 +25,4 @@ pub(super) mod selection;
 pub(super) mod stats;
 #[cfg(feature = "worker")]
 pub(super) mod story;
+pub(super) mod upcoming;

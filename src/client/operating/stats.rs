@@ -1,9 +1,10 @@
 //! [`Stats`]: the counts and counters of one kind, and the proof that they balance.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::client::Unseen;
 use crate::store::Tally;
+use crate::time::UnixMs;
 
 /// The number of jobs of a kind in each state, and counters of all jobs that came and left; from
 /// [`Client::stats`](crate::Client::stats). Counters run since the kind was first used.
@@ -21,6 +22,10 @@ pub struct Stats {
     /// The time since the due time of the oldest overdue job, by Redis' clock; zero if no job is
     /// overdue.
     pub overdue_for: Duration,
+    /// The due time of the first pending job, which is past if the job is overdue.
+    pub next_due: Option<SystemTime>,
+    /// The pending jobs that fall due soon; overdue jobs are left out.
+    pub due_within: DueWithin,
     /// Jobs with a lease: running, or lapsed and not yet taken over.
     pub leased: u64,
     /// Jobs that were scheduled during a run of the same key, and follow it.
@@ -68,6 +73,19 @@ pub struct Stats {
     /// The shards that were not counted, because one of several servers was away. The counted
     /// shards still [balance](Stats::is_balanced).
     pub unseen: Vec<Unseen>,
+}
+
+/// The number of pending jobs that fall due within a time from now; each number includes the one
+/// before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DueWithin {
+    /// Within a minute.
+    pub minute: u64,
+    /// Within an hour.
+    pub hour: u64,
+    /// Within a day.
+    pub day: u64,
 }
 
 impl Stats {
@@ -118,13 +136,19 @@ impl Stats {
             .unwrap_or_default()
     }
 
-    /// The sum of two shards; of [`overdue_for`](Stats::overdue_for), the maximum.
+    /// The sum of two shards; of the oldest job, the older one.
     pub(super) fn plus(&self, other: &Stats) -> Stats {
         Stats {
             unseen: [&*self.unseen, &*other.unseen].concat(),
             pending: self.pending + other.pending,
             overdue: self.overdue + other.overdue,
             overdue_for: self.overdue_for.max(other.overdue_for),
+            next_due: [self.next_due, other.next_due].into_iter().flatten().min(),
+            due_within: DueWithin {
+                minute: self.due_within.minute + other.due_within.minute,
+                hour: self.due_within.hour + other.due_within.hour,
+                day: self.due_within.day + other.due_within.day,
+            },
             leased: self.leased + other.leased,
             successors: self.successors + other.successors,
             dead: self.dead + other.dead,
@@ -158,12 +182,15 @@ impl From<Tally> for Stats {
 
 impl From<&Tally> for Stats {
     fn from(tally: &Tally) -> Self {
+        let [minute, hour, day] = tally.due_within;
         let counter = |name| tally.counters.get(name).copied().unwrap_or(0);
         Stats {
             unseen: Vec::new(),
             pending: tally.pending,
             overdue: tally.overdue,
             overdue_for: tally.overdue_for,
+            next_due: tally.next_due.map(UnixMs::to_system),
+            due_within: DueWithin { minute, hour, day },
             leased: tally.leased,
             successors: tally.successors,
             dead: tally.dead,

@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::Ledger;
 use crate::store::ledger::call::Called;
 use crate::store::ledger::reply::unexpected;
-use crate::store::ledger::script::{GET, STATS};
+use crate::store::ledger::script::{GET, STATS, UPCOMING};
 use crate::time::{UnixMs, UnixUs};
 
 /// The state of one job in a ledger.
@@ -55,6 +55,10 @@ pub(crate) struct Tally {
     pub(crate) pending: u64,
     /// Pending jobs whose due time has come.
     pub(crate) overdue: u64,
+    /// Jobs that fall due within a minute, an hour and a day.
+    pub(crate) due_within: [u64; 3],
+    /// The due time of the first pending job.
+    pub(crate) next_due: Option<UnixMs>,
     /// How long the oldest pending job has been due; zero if none is due.
     pub(crate) overdue_for: Duration,
     /// Jobs with a lease.
@@ -73,6 +77,19 @@ pub(crate) struct Tally {
     pub(crate) counters: BTreeMap<String, u64>,
     /// Counters that are not numbers, because another program has changed them.
     pub(crate) broken: BTreeMap<String, String>,
+}
+
+/// The number of pending jobs of a ledger that fall due in each of several spans of time.
+#[derive(Debug)]
+pub(crate) struct DueInSpans {
+    /// All pending jobs.
+    pub(crate) pending: u64,
+    /// Jobs that are due now. They are in no span.
+    pub(crate) overdue: u64,
+    /// Other jobs that fall due before the first span.
+    pub(crate) earlier: u64,
+    /// The number for each span. The last spans are missing if no job is due in them or later.
+    pub(crate) spans: Vec<u64>,
 }
 
 impl Tally {
@@ -130,6 +147,34 @@ impl Ledger {
         })
     }
 
+    /// The number of pending jobs that fall due in each of `count` spans of this length, the first
+    /// of which begins at `from`; `lua/upcoming.lua`.
+    pub(crate) async fn upcoming(
+        &self,
+        now: UnixMs,
+        from: UnixMs,
+        step: Duration,
+        count: usize,
+        until: Instant,
+    ) -> Result<DueInSpans> {
+        let mut cmd = self.call(&UPCOMING, &[&self.names.due], [].into_iter());
+        cmd.arg(now.0)
+            .arg(from.0)
+            .arg(step.as_millis() as u64)
+            .arg(count);
+        let Called { mut reply, .. } = self.eval(&UPCOMING, &cmd, until).await?;
+        let mut due = DueInSpans {
+            pending: reply.number()?,
+            overdue: reply.number()?,
+            earlier: reply.number()?,
+            spans: Vec::new(),
+        };
+        while !reply.is_exhausted() {
+            due.spans.push(reply.number()?);
+        }
+        Ok(due)
+    }
+
     /// As [`tally`](Self::tally), for callers that tell how many jobs are pending.
     ///
     /// # Errors
@@ -160,11 +205,15 @@ impl Ledger {
         let cmd = self.call(&STATS, &keys, [].into_iter());
         let Called { mut reply, .. } = self.eval(&STATS, &cmd, until).await?;
         let (pending, overdue) = (reply.number()?, reply.number()?);
-        let oldest = reply.text()?;
+        let due_within = [reply.number()?, reply.number()?, reply.number()?];
+        // Another program may have stored a score that is no time.
+        let next_due = reply.text()?.parse().ok().map(UnixMs);
         let mut tally = Tally {
             pending,
             overdue,
-            overdue_for: overdue_for(&oldest, reply.now),
+            due_within,
+            next_due,
+            overdue_for: next_due.map_or(Duration::ZERO, |due| reply.now.since(due)),
             leased: reply.number()?,
             successors: reply.number()?,
             dead: reply.number()?,
@@ -184,11 +233,4 @@ impl Ledger {
         }
         Ok(tally)
     }
-}
-
-/// The time from this score to `now`. Zero if nothing is pending, or if another program has stored
-/// a score that is no time.
-fn overdue_for(score: &str, now: UnixUs) -> Duration {
-    let due = score.parse().map(UnixMs);
-    due.map_or(Duration::ZERO, |due| now.since(due))
 }

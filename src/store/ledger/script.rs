@@ -238,6 +238,7 @@ scripts! {
     LIST = "list", 7 keys, ["clock", "placeholder", "order", "lease"];
     GET = "get", 8 keys, ["clock", "lasting", "calls"];
     STATS = "stats", 8 keys, ["clock", "placeholder", "paused"];
+    UPCOMING = "upcoming", 1 keys, ["clock", "placeholder"];
     SCAN = "scan", 7 keys, ["clock", "placeholder", "successor", "faults"];
     AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "successor", "faults", "record", "lease", "trigger", "dead"];
     ASIDE = "aside", 1 keys, ["clock", "placeholder"];

@@ -12,6 +12,7 @@ use crate::store::kinds::moving::{Item, Late, MoveBatch};
 use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::script::{self, Script};
 use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, Sought, Verb, Why};
+use crate::time::UnixMs;
 
 use State::*;
 
@@ -181,6 +182,11 @@ impl Scene {
                 }])
             }
             "stats" => ledger.tally(soon()).await.map(|_| vec!["counted"]),
+            "upcoming" => {
+                let now = UnixMs(bench.now().await);
+                let counted = ledger.upcoming(now, now, HOUR, 3, soon()).await;
+                counted.map(|_| vec!["counted"])
+            }
             "layout" => {
                 let (server, calls) = (&ledger.server, &bench.names().calls);
                 let nothing = Default::default();

@@ -18,6 +18,7 @@ use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::reply::Answered;
 use crate::store::ledger::script::{self, Script};
 use crate::store::{KeptAs, Part, Sought, Why};
+use crate::time::UnixMs;
 
 /// The parts of a header, in order.
 const PARTS: [&str; 4] = ["KEYS", "ARGV", "Reply", "Holds"];
@@ -196,6 +197,9 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.sweep(HOUR, (0, 0), 10, soon()).await.unwrap();
     ledger.get("pending", soon()).await.unwrap();
     ledger.tally(soon()).await.unwrap();
+    let now = UnixMs(bench.now().await);
+    let counted = ledger.upcoming(now, now, HOUR, 3, soon());
+    counted.await.unwrap();
     bench.beat("pending", "1h").await;
     let items = [(bench.key("pending"), Why::Seen)];
     ledger.adopt(&items, |_| 9, soon()).await.unwrap();

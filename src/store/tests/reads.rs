@@ -95,6 +95,56 @@ async fn stats_count_every_state_and_every_transition() {
 }
 
 #[tokio::test]
+async fn pending_jobs_are_counted_by_the_span_in_which_they_fall_due() {
+    let bench = Bench::new().await;
+    let now = bench.now().await;
+    let (base, minute) = (now + 3_600_000, 60_000);
+    // Two that are due, one before the first span, and one or more at the edges of the others.
+    let dues = [
+        now - 5,
+        now - 1,
+        base - 1,
+        base,
+        base + minute - 1,
+        base + minute,
+    ];
+    let dues = dues
+        .into_iter()
+        .chain([base + 4 * minute, base + 4 * minute, base + 9 * minute]);
+    for (id, due) in dues.enumerate() {
+        bench
+            .schedule(&format!("job{id}"), at(base + 99 * minute))
+            .await;
+        let _: u64 = bench
+            .ask(&[
+                "ZADD",
+                &bench.names().due,
+                &due.to_string(),
+                &format!("job{id}"),
+            ])
+            .await;
+    }
+    let count = async |from: u64, spans| {
+        let minute = Duration::from_millis(minute);
+        let counted = bench
+            .ledger
+            .upcoming(UnixMs(now), UnixMs(from), minute, spans, soon());
+        let it = counted.await.unwrap();
+        (it.pending, it.overdue, it.earlier, it.spans)
+    };
+    assert_eq!(count(base, 5).await, (9, 2, 1, vec![2, 1, 0, 0, 2]));
+    assert_eq!(count(base, 2).await, (9, 2, 1, vec![2, 1]));
+    // The last spans are empty, and so is everything after them.
+    assert_eq!(count(base, 100).await.3, [2, 1, 0, 0, 2, 0, 0, 0, 0, 1]);
+    // Overdue jobs are in no span, even if one covers their due time.
+    assert_eq!(count(now - minute, 2).await, (9, 2, 0, vec![0, 0]));
+    let tally = bench.ledger.tally(soon()).await.unwrap();
+    // The job at the edge is in the hour as well, since some time has passed.
+    assert_eq!(tally.due_within, [0, 2, 7]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn a_sweep_finds_overdue_jobs_lapsed_leases_and_the_next_times() {
     let bench = Bench::new().await;
     let empty = bench

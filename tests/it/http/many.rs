@@ -86,7 +86,7 @@ async fn a_list_has_pages_and_names_damaged_records_beside_them() {
         .await;
     assert_eq!(dead, json!({"jobs": [], "damaged": []}));
     for (query, code, field) in [
-        ("state=asleep", "invalid_request", "query"),
+        ("state=asleep", "invalid_request", "state"),
         ("limit=0", "invalid_request", "limit"),
         ("limit=1001", "invalid_request", "limit"),
         ("cursor=nonsense", "invalid_request", "cursor"),
@@ -96,7 +96,7 @@ async fn a_list_has_pages_and_names_damaged_records_beside_them() {
             "cursor",
         ),
         ("prefix=a*", "invalid_key", "prefix"),
-        ("page=2", "invalid_request", "query"),
+        ("page=2", "invalid_request", "page"),
     ] {
         let answer = daemon.call("GET", &format!("/v1/jobs?{query}")).await;
         assert_problem(&answer, 400, code, field);

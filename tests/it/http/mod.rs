@@ -6,6 +6,7 @@
 //! | [`hindered`] | errors where Redis is full, read-only, of a newer version or denies a right |
 //! | [`kinds`] | dropped kinds, and the limit of new kinds |
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
+//! | [`upcoming`] | how many jobs fall due in each minute, hour or day |
 //! | [`document`] | the OpenAPI document, the router and the manual agree |
 //! | [`following`] | tails, overviews, and warnings about a job |
 //! | [`metrics`] | the metrics, as Prometheus reads them |
@@ -31,6 +32,7 @@ mod metrics;
 mod reloading;
 mod revoking;
 mod traces;
+mod upcoming;
 
 use std::process::Command;
 use std::time::Duration;

@@ -506,6 +506,10 @@ async fn answers_name_the_servers_that_could_not_be_read() {
     let page = client.list(&kind, JobState::Pending).await.unwrap();
     assert_eq!(page.jobs.len(), 10);
     is_told(&page.unseen);
+    let due = client.prefix(&format!("{kind}:")).upcoming(2 * HOUR).await;
+    let due = due.unwrap();
+    assert_eq!(due.spans.iter().sum::<u64>(), 10);
+    is_told(&due.unseen);
     let stats = client.stats(&kind).await.unwrap();
     assert_eq!(stats.pending, 10);
     assert!(stats.is_balanced(), "{stats:?}");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::header;
 use axum::http::request::Parts;
 use futures_util::StreamExt;
@@ -127,10 +127,18 @@ pub(super) struct Params<T>(pub(super) T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Query(read) = Query::<T>::from_request_parts(parts, state)
-            .await
-            .map_err(|refused| Problem::invalid("query", refused.body_text()))?;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        let pairs = form_urlencoded::parse(query.as_bytes());
+        let reader = serde_urlencoded::Deserializer::new(pairs);
+        let read = serde_path_to_error::deserialize(reader).map_err(|error| {
+            // A parameter that is missing has no path.
+            let field = match error.path().to_string() {
+                path if path == "." => "query".to_owned(),
+                path => path,
+            };
+            Problem::invalid(field, error.into_inner().to_string())
+        })?;
         Ok(Params(read))
     }
 }

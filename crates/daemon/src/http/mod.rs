@@ -16,6 +16,7 @@
 //! | [`restore`] | jobs and dead letters from a backup |
 //! | [`kinds`] | kinds, their counts, and pausing them |
 //! | [`overview`] | the counts of kinds, and the instances, for one screen |
+//! | [`upcoming`] | how many jobs fall due in each minute, hour or day |
 //! | [`history`] | the story of a job, and the length of histories |
 //! | [`tail`] | changes of jobs as they happen; [`tails`] limits their number |
 //! | [`audit`] | checks that every job is accounted for |
@@ -67,6 +68,7 @@ mod tail;
 mod tails;
 #[cfg(test)]
 mod tests;
+mod upcoming;
 mod warnings;
 mod wire;
 
@@ -122,10 +124,11 @@ pub mod shapes {
     };
     pub use super::kinds::{DroppedOut, KindsOut, PausedOut, SwitchedOut};
     pub use super::list::{ListIn, PageOut};
-    pub use super::overview::{OverviewIn, OverviewKindOut, OverviewOut};
+    pub use super::overview::{DueWithinOut, OverviewIn, OverviewKindOut, OverviewOut};
     pub use super::problem::Problem;
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
     pub use super::tail::{AliveOut, AwayOut, MissedOut, TailIn, TailOut};
+    pub use super::upcoming::{UpcomingIn, UpcomingOut};
     pub use super::warnings::WarningOut;
     pub use super::wire::{Job, Payloads, Span, State, Time, UnseenOut};
 }
@@ -252,6 +255,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(history::story))
         .routes(calls!(tail::tail))
         .routes(calls!(overview::overview))
+        .routes(calls!(upcoming::upcoming))
         .routes(calls!(history::list, history::keep))
         .routes(calls!(audit::audit))
         .routes(calls!(instances::routes))

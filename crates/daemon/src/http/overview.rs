@@ -2,7 +2,7 @@
 
 use axum::Json;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use keyfall::{Client, JobState, JobView, Kind};
+use keyfall::{Client, Kind};
 use serde::{Deserialize, Serialize};
 use std::time::SystemTime;
 use utoipa::{IntoParams, ToSchema};
@@ -77,6 +77,18 @@ pub struct OverviewKindOut {
     /// The time at which the next job of the kind falls due, if none is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_due: Option<Time>,
+    /// The pending jobs that fall due soon.
+    #[serde(default)]
+    pub due_within: DueWithinOut,
+}
+
+/// The number of pending jobs that fall due within a time from now, without the overdue ones. Each
+/// number includes the one before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DueWithinOut {
+    pub minute: u64,
+    pub hour: u64,
+    pub day: u64,
 }
 
 /// The kinds with their counts and counters, page by page, and the instances. The cost does not
@@ -202,20 +214,18 @@ async fn look(
     })
 }
 
-/// The counts of a kind, and the next due time if no job is due.
+/// The counts of a kind.
 async fn look_at(client: &Client, kind: Kind) -> Result<OverviewKindOut, Problem> {
     let stats = client.stats(kind.as_str()).await?;
-    let at = Time(SystemTime::now());
-    let mut next_due = None;
-    if stats.pending > 0 && stats.overdue == 0 {
-        let list = client.list(&format!("{kind}:"), JobState::Pending).limit(1);
-        // The first job is the next to fall due. A job with a damaged record is left to audits.
-        next_due = list.await?.jobs.first().map(JobView::due).map(Time);
-    }
     Ok(OverviewKindOut {
         overdue_for: (stats.overdue > 0).then_some(Span(stats.overdue_for)),
+        next_due: stats.next_due.filter(|_| stats.overdue == 0).map(Time),
+        due_within: DueWithinOut {
+            minute: stats.due_within.minute,
+            hour: stats.due_within.hour,
+            day: stats.due_within.day,
+        },
         kind: KindOut::new(&kind, &stats),
-        at,
-        next_due,
+        at: Time(SystemTime::now()),
     })
 }

@@ -104,6 +104,11 @@ pub(super) async fn many_jobs_are_counted_listed_and_changed_at_once<P: Place>()
     }
     assert_eq!(listed, keys);
 
+    let due = client.prefix(&app).upcoming(2 * HOUR).spans(2).await;
+    let due = due.unwrap();
+    assert_eq!(due.spans.iter().sum::<u64>(), 600, "{due:?}");
+    assert_eq!((due.overdue, due.earlier, due.later), (0, 0, 0));
+
     let dry = client.prefix(&app).postpone().by(HOUR).dry_run().await;
     assert_eq!(dry.unwrap().matched, 600);
     let postponed = client.prefix(&app).postpone().by(HOUR).await.unwrap();
