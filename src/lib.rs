@@ -175,7 +175,7 @@ pub use client::{
     DeleteDeadLetter, DueWithin, Flawed, Functions, IfAbsent, IfPresent, JobState, JobView,
     KeptJob, Kinds, LibraryState, ListJobs, NewJob, Ordered, Page, Pause, Paused, Placed, Postpone,
     Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume, Schedule, ScheduleIfAbsent,
-    ScheduleIfPresent, Scheduled, Selection, Stats, Unseen, Upcoming, Updated,
+    ScheduleIfPresent, Scheduled, Selection, Stats, Unseen, Upcoming, Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
 pub use client::{

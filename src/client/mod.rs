@@ -47,6 +47,7 @@ pub use operating::bulk::{Bulk, BulkReport, Postpone};
 pub use operating::counting::Counts;
 #[cfg(feature = "worker")]
 pub use operating::dropping::Dropped;
+pub use operating::folding::fold_reason;
 pub use operating::functions::{Functions, LibraryState};
 #[cfg(feature = "worker")]
 pub use operating::history::{Happening, KeepHistory, Tail, Tidings, What};

@@ -134,6 +134,7 @@ async fn list(options: List) -> anyhow::Result<()> {
         limit: Some(options.limit),
         cursor: options.cursor.map(|cursor| cursor.to_string()),
         payloads: Payloads::Exact,
+        ..ListIn::default()
     };
     let page = jobs.list(&wanted).await?;
     tell_damaged(&page);

@@ -138,6 +138,7 @@ async fn next(
         limit: Some(PAGE),
         cursor: cursor.map(|cursor| cursor.to_string()),
         payloads: Payloads::Exact,
+        ..ListIn::default()
     };
     let page = jobs.list(&wanted).await?;
     // A page that lacks some shards is refused as a whole.

@@ -8,7 +8,7 @@ use super::plain::{aside, plain};
 use super::unseen;
 use super::when::shown;
 use super::which::Among;
-use keyfall_daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
+use keyfall_daemon::shapes::{Job, ListIn, Moment, PageOut, Payloads, State};
 
 /// The most jobs of one call.
 const PAGE: usize = 1000;
@@ -21,6 +21,22 @@ pub(crate) struct Options {
     /// The state of the listed jobs
     #[arg(long, value_enum, default_value = "pending")]
     state: State,
+
+    /// Only jobs that are due before this time, or within this duration: 1h, 2026-12-24T18:00:00Z
+    #[arg(long, value_name = "WHEN")]
+    due_before: Option<Moment>,
+
+    /// Only jobs that are due at this time or later, or after this duration
+    #[arg(long, value_name = "WHEN")]
+    due_after: Option<Moment>,
+
+    /// Only jobs of which more than this number of attempts have begun
+    #[arg(long, value_name = "N")]
+    attempts_over: Option<u32>,
+
+    /// Only jobs whose last error contains this text, in upper or lower case
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
 
     /// The most jobs to show
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
@@ -62,6 +78,11 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             limit: Some(left.min(PAGE)),
             cursor: cursor.take(),
             payloads: Payloads::Exact,
+            due_before: options.due_before,
+            due_after: options.due_after,
+            attempts_over: options.attempts_over,
+            error: options.error.clone(),
+            reason: None,
         };
         let page = jobs.list(&wanted).await?;
         left = left.saturating_sub(page.jobs.len());

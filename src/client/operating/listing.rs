@@ -3,11 +3,12 @@
 use std::fmt;
 use std::future::IntoFuture;
 use std::str::FromStr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
+use super::filter::{Conditions, Filter};
 use super::partial::PartialView;
 use crate::client::{Client, JobState, JobView, KindShards, Pending, Selection, Unseen};
 use crate::error::{Error, ErrorKind, Result};
@@ -28,6 +29,11 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// late.
 const CALLS: usize = 16;
 
+/// The most entries that are looked at for a page that searches by records, and the time after
+/// which it asks for no more.
+const SCANNED: u64 = 10_000;
+const SEARCH: Duration = Duration::from_millis(50);
+
 /// A call to [`Selection::list`]; sent when it is awaited. Answers one [`Page`].
 #[must_use = "nothing is listed until it is awaited"]
 pub struct ListJobs<'a> {
@@ -35,6 +41,7 @@ pub struct ListJobs<'a> {
     state: JobState,
     limit: usize,
     after: Option<Cursor>,
+    pub(super) filter: Filter,
 }
 
 /// A page of jobs; from [`Client::list`] and [`Selection::list`].
@@ -48,6 +55,9 @@ pub struct Page {
     /// The shards that were not read, because one of several servers was away. Their jobs are on no
     /// page.
     pub unseen: Vec<Unseen>,
+    /// The number of jobs that were looked at. A list that [searches](ListJobs::error) looks at
+    /// many for a few.
+    pub scanned: u64,
     /// The beginning of the next page; `None` if this is the last. A page can be short, or even
     /// empty, and still have a next one.
     pub next: Option<Cursor>,
@@ -93,6 +103,12 @@ impl<'a> Selection<'a> {
     /// their lease, dead letters by the time of death. A job that comes or goes between pages
     /// neither hides nor repeats another job; a job that moves may appear twice, or not at all.
     ///
+    /// Conditions on the due time of pending jobs cost nothing. Conditions on
+    /// [attempts](ListJobs::attempts_over) and [errors](ListJobs::error) read the record of each
+    /// job: a page looks at some 10,000 jobs, or searches for 50 milliseconds, and returns the jobs
+    /// that it has found by then, with a [next](Page::next) page. Such a list leaves out jobs that
+    /// cannot be read.
+    ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
     /// use keyfall::JobState;
@@ -115,6 +131,7 @@ impl<'a> Selection<'a> {
             state,
             limit: PAGE,
             after: None,
+            filter: Filter::default(),
         }
     }
 }
@@ -151,18 +168,28 @@ impl ListJobs<'_> {
         }
         let (first, mut position) = begin(self.after, self.state, &prefix)?;
         let until = client.deadline();
+        let conditions = self.filter.conditions(self.state, client, until).await?;
+        let is_search = conditions.is_search();
+        let began = Instant::now();
         let (mut kinds, mut view) = client.kinds_in_view(&prefix, until).await?;
         if let Some(first) = first {
             kinds.retain(|kind| *kind >= first);
             position = position.filter(|_| kinds.first() == Some(&first));
         }
         let mut page = Page::default();
+        if conditions.is_empty() {
+            kinds.clear();
+        }
         let (mut bytes, mut calls) = (0, 0);
         for kind in kinds {
             let kind_shards = client.kind_shards_to_look(kind.as_str())?;
             loop {
                 let room = self.limit - page.len();
-                if room == 0 || bytes >= PAGE_BYTES || calls == CALLS {
+                let is_late = match is_search {
+                    true => calls > 0 && (page.scanned >= SCANNED || began.elapsed() > SEARCH),
+                    false => calls == CALLS,
+                };
+                if room == 0 || bytes >= PAGE_BYTES || is_late {
                     page.next = Some(Cursor {
                         state: self.state,
                         kind,
@@ -172,20 +199,18 @@ impl ListJobs<'_> {
                     return Ok(page);
                 }
                 let sought = Sought {
-                    limit: room.min(BATCH),
+                    limit: if is_search { BATCH } else { room.min(BATCH) },
                     records: true,
                     after: position.take(),
                     ..Sought::all_of(word(self.state), prefix.of_id())
                 };
+                let sought = conditions.narrow(sought);
                 let seen = list_all(&kind_shards, sought, &mut view, until).await?;
                 calls += 1;
-                position = seen.next;
-                bytes += seen
-                    .items
-                    .iter()
-                    .map(|(_, seen)| seen.record.len())
-                    .sum::<usize>();
-                page.take_in(&kind, self.state, seen.items);
+                page.scanned += seen.looked;
+                let (taken, full) = page.take_in(&kind, &conditions, room, seen.items);
+                bytes += taken;
+                position = full.or(seen.next);
                 if position.is_none() {
                     break;
                 }
@@ -198,6 +223,8 @@ impl ListJobs<'_> {
 
 /// A part of the jobs in one state, merged from all shards of a kind.
 struct Merged {
+    /// The number of jobs that were looked at.
+    looked: u64,
     /// The jobs in order, each with the time at which it was read.
     items: Vec<(UnixUs, Seen)>,
     /// The beginning of the next part.
@@ -229,10 +256,12 @@ async fn list_all(
     for (ledger, answer) in ledgers.into_iter().zip(answers) {
         slices.extend(view.take(ledger, answer)?);
     }
+    let looked = slices.iter().map(|slice| slice.looked).sum();
     if let [_] = &slices[..] {
         let slice = slices.into_iter().next().expect("it is one");
         let items = slice.items.into_iter().map(|seen| (slice.now, seen));
         return Ok(Merged {
+            looked,
             items: items.collect(),
             next: slice.next,
         });
@@ -258,11 +287,13 @@ async fn list_all(
     let mut next = end;
     if items.len() > limit {
         items.truncate(limit);
-        next = items
-            .last()
-            .map(|(_, seen)| (seen.score.to_string(), seen.member.clone()));
+        next = items.last().map(|(_, seen)| seen.position());
     }
-    Ok(Merged { items, next })
+    Ok(Merged {
+        looked,
+        items,
+        next,
+    })
 }
 
 /// The sort key of a position.
@@ -308,6 +339,7 @@ impl Page {
             jobs: Vec::new(),
             damaged: Vec::new(),
             unseen: Vec::new(),
+            scanned: 0,
             next: None,
         }
     }
@@ -316,18 +348,34 @@ impl Page {
         self.jobs.len() + self.damaged.len()
     }
 
-    /// Adds jobs of one kind; jobs that cannot be read become [`DamagedJob`]s.
-    fn take_in(&mut self, kind: &Kind, state: JobState, items: Vec<(UnixUs, Seen)>) {
-        for (now, seen) in items {
+    /// Adds up to `room` jobs; jobs that cannot be read become [`DamagedJob`]s. Returns the bytes of
+    /// their records, and the position of the last one if some jobs were not looked at any more.
+    fn take_in(
+        &mut self,
+        kind: &Kind,
+        conditions: &Conditions,
+        room: usize,
+        items: Vec<(UnixUs, Seen)>,
+    ) -> (usize, Option<Position>) {
+        let (mut bytes, end) = (0, self.len() + room);
+        let mut items = items.into_iter();
+        while let Some((now, seen)) = items.next() {
+            let (position, size) = (seen.position(), seen.record.len());
             let name = format!("{kind}:{}", seen.member);
-            match view(kind, state, now, seen) {
-                Ok(Some(view)) if state != JobState::Retrying || view.state() == state => {
-                    self.jobs.push(view);
+            match view(kind, conditions.state, now, seen) {
+                Ok(Some(view)) if conditions.fit(&view) => self.jobs.push(view),
+                // It cannot be told whether it fits.
+                Err(error) if !conditions.is_search() => {
+                    self.damaged.push(DamagedJob { name, error });
                 }
-                Ok(_) => {}
-                Err(error) => self.damaged.push(DamagedJob { name, error }),
+                _ => continue,
+            }
+            bytes += size;
+            if self.len() == end && items.len() > 0 {
+                return (bytes, Some(position));
             }
         }
+        (bytes, None)
     }
 }
 

@@ -6,6 +6,8 @@ pub(super) mod bulk;
 pub(super) mod counting;
 #[cfg(feature = "worker")]
 pub(super) mod dropping;
+pub(super) mod filter;
+pub(super) mod folding;
 pub(super) mod functions;
 #[cfg(feature = "worker")]
 pub(super) mod history;

@@ -63,6 +63,13 @@ pub(crate) struct Seen {
     pub(crate) successor: Vec<u8>,
 }
 
+impl Seen {
+    /// Its place in the list.
+    pub(crate) fn position(&self) -> Position {
+        (self.score.to_string(), self.member.clone())
+    }
+}
+
 impl Sought {
     /// The request of the first page of the names of all jobs in this state whose ids begin with
     /// `of_id`, 256 at the most, without records.

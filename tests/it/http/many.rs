@@ -84,7 +84,7 @@ async fn a_list_has_pages_and_names_damaged_records_beside_them() {
     let dead = daemon
         .get(&format!("/v1/jobs?prefix={}:&state=dead", site.kind()))
         .await;
-    assert_eq!(dead, json!({"jobs": [], "damaged": []}));
+    assert_eq!(dead, json!({"jobs": [], "damaged": [], "scanned": 0}));
     for (query, code, field) in [
         ("state=asleep", "invalid_request", "state"),
         ("limit=0", "invalid_request", "limit"),

@@ -10,6 +10,7 @@
 //! | [`document`] | the OpenAPI document, the router and the manual agree |
 //! | [`following`] | tails, overviews, and warnings about a job |
 //! | [`metrics`] | the metrics, as Prometheus reads them |
+//! | [`searching`] | lists with conditions on due time, attempts and error |
 //! | [`traces`] | the trace of a producer continues through every attempt, as a collector sees it |
 //! | [`reloading`] | SIGHUP; retries and payload limits of routes |
 //! | [`revoking`] | tokens that are revoked, narrowed or expire while a request is open |
@@ -31,6 +32,7 @@ mod many;
 mod metrics;
 mod reloading;
 mod revoking;
+mod searching;
 mod traces;
 mod upcoming;
 

@@ -1,21 +1,21 @@
 //! Lists jobs, page by page.
 
 use axum::Json;
-use keyfall::{Cursor, DamagedJob, JobState, Page};
+use keyfall::{Cursor, DamagedJob, JobState, ListJobs, Page};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, Scope};
 use super::body::Params;
 use super::problem::Problem;
-use super::wire::{Job, Payloads, State, UnseenOut};
+use super::wire::{Job, Moment, Payloads, Span, State, Time, UnseenOut};
 
 /// The default number of jobs of a page, and the largest.
 const PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
 
 /// The listed jobs, and the form of the page.
-#[derive(Debug, Serialize, Deserialize, IntoParams)]
+#[derive(Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ListIn {
@@ -39,6 +39,27 @@ pub struct ListIn {
     #[serde(default)]
     #[param(inline)]
     pub payloads: Payloads,
+    /// Only jobs that are due before this time, or within this duration from now; dead letters by
+    /// the time of death.
+    #[param(value_type = Option<String>, example = "1h")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_before: Option<Moment>,
+    /// Only jobs that are due at this time or later, or after this duration from now.
+    #[param(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub due_after: Option<Moment>,
+    /// Only jobs of which more than this number of attempts have begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts_over: Option<u32>,
+    /// Only jobs whose last error, or reason of death, contains this text, in upper or lower case.
+    #[param(example = "timeout")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Only jobs whose last error, or reason of death, is this one when its numbers and ids are
+    /// folded to `#`.
+    #[param(example = "order # not found")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// A page of jobs.
@@ -49,6 +70,10 @@ pub struct PageOut {
     pub jobs: Vec<Job>,
     /// The jobs of the page that cannot be shown.
     pub damaged: Vec<DamagedOut>,
+    /// The number of jobs that were looked at for the page. With `attempts_over`, `error` or
+    /// `reason` these are many for a few that fit, some 10,000 at the most.
+    #[serde(default)]
+    pub scanned: u64,
     /// The start of the next page; missing on the last. A page can be short, and even empty, and
     /// have a next one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,7 +110,8 @@ pub(super) async fn list(
         "" => client.everything(),
         text => client.prefix(text),
     };
-    let mut call = selection.list(JobState::from(wanted.state)).limit(limit);
+    let list = selection.list(JobState::from(wanted.state));
+    let mut call = wanted.narrow(list)?.limit(limit);
     // Scripts begin with an empty cursor.
     if let Some(text) = wanted.cursor.filter(|text| !text.is_empty()) {
         let cursor: Cursor = text
@@ -100,6 +126,43 @@ pub(super) async fn list(
     Ok(Json(PageOut::new(page, wanted.payloads)))
 }
 
+impl ListIn {
+    /// Adds the conditions.
+    fn narrow<'a>(&self, mut list: ListJobs<'a>) -> Result<ListJobs<'a>, Problem> {
+        list = match self.due_before {
+            None => list,
+            Some(Moment::At(Time(time))) => list.due_before(time),
+            Some(Moment::FromNow(Span(delay))) => list.due_within(delay),
+        };
+        list = match self.due_after {
+            None => list,
+            Some(Moment::At(Time(time))) => list.due_after(time),
+            Some(Moment::FromNow(Span(delay))) => list.due_beyond(delay),
+        };
+        if let Some(limit) = self.attempts_over {
+            list = list.attempts_over(limit);
+        }
+        if let Some(part) = &self.error {
+            list = list.error(not_empty("error", part)?);
+        }
+        if let Some(folded) = &self.reason {
+            list = list.reason(not_empty("reason", folded)?);
+        }
+        Ok(list)
+    }
+}
+
+/// A text that an error is compared with.
+fn not_empty<'a>(field: &str, text: &'a str) -> Result<&'a str, Problem> {
+    match text {
+        "" => Err(Problem::invalid(
+            field,
+            "it is empty: write a part of the error, or leave it out",
+        )),
+        text => Ok(text),
+    }
+}
+
 impl PageOut {
     fn new(page: Page, payloads: Payloads) -> Self {
         let damaged = |DamagedJob { name, error, .. }| DamagedOut {
@@ -109,6 +172,7 @@ impl PageOut {
         PageOut {
             jobs: page.jobs.iter().map(|job| Job::of(job, payloads)).collect(),
             damaged: page.damaged.into_iter().map(damaged).collect(),
+            scanned: page.scanned,
             next: page.next.map(|cursor| cursor.to_string()),
             unseen: UnseenOut::all(&page.unseen),
         }

@@ -130,7 +130,7 @@ pub mod shapes {
     pub use super::tail::{AliveOut, AwayOut, MissedOut, TailIn, TailOut};
     pub use super::upcoming::{UpcomingIn, UpcomingOut};
     pub use super::warnings::WarningOut;
-    pub use super::wire::{Job, Payloads, Span, State, Time, UnseenOut};
+    pub use super::wire::{Job, Moment, Payloads, Span, State, Time, UnseenOut};
 }
 
 /// The state that all calls share.

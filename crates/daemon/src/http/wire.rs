@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine;
@@ -97,6 +98,47 @@ impl fmt::Display for Time {
         match time.subsec_microsecond() % 1000 {
             0 => write!(f, "{time:.3}"),
             _ => write!(f, "{time:.6}"),
+        }
+    }
+}
+
+/// A point in time, or a duration from now.
+#[derive(Debug, Clone, Copy, ToSchema)]
+#[schema(value_type = String, example = "1h")]
+pub enum Moment {
+    At(Time),
+    FromNow(Span),
+}
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(time) = text.parse::<Timestamp>() {
+            return Ok(Moment::At(Time(time.into())));
+        }
+        let span = duration::parse(text).map_err(|_| {
+            format!(
+                "{text:?} is neither a time nor a duration from now: write `2026-12-24T18:00:00Z` \
+                 or `15m`"
+            )
+        })?;
+        Ok(Moment::FromNow(Span(span)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(from)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Moment::At(time) => time.serialize(to),
+            Moment::FromNow(span) => span.serialize(to),
         }
     }
 }
