@@ -90,6 +90,7 @@
 //! | 2 | `line_limit` | limits the log lines of one kind |
 //! | 2 | `prefix` | selects kinds by the first segments of their names |
 //! | 2 | `routing` | finds the route that a job key belongs to |
+//! | 2 | `series` | sums the starts and ends of runs by minute |
 //! | 2 | `shards` | computes the shard of a job, and the server of a shard |
 //! | 3 | `instance` | reads the description that a worker publishes |
 //! | 3 | `names` | names all keys and channels in Redis |
@@ -147,6 +148,8 @@ mod retry;
 mod router;
 #[cfg(feature = "worker")]
 mod routing;
+#[cfg(feature = "worker")]
+mod series;
 mod settings;
 mod shards;
 #[cfg(feature = "worker")]
@@ -180,8 +183,9 @@ pub use client::{
 #[cfg(feature = "worker")]
 pub use client::{
     Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory, KeyDiffers,
-    MendSlots, MendedSlots, Reshard, Resharded, Resharding, SettleDurably, SettleLease, Settled,
-    Story, StraySlot, StrayState, Tail, Tidings, TornLedger, Unrouted, UnroutedKinds, Wait, What,
+    MendSlots, MendedSlots, Reshard, Resharded, Resharding, Series, SeriesSpan, SettleDurably,
+    SettleLease, Settled, Story, StraySlot, StrayState, Tail, Tidings, TornLedger, Unrouted,
+    UnroutedKinds, Wait, What,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;
@@ -205,6 +209,8 @@ pub use record::Step;
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::{IntoRouter, Router};
+#[cfg(feature = "worker")]
+pub use series::Activity;
 pub use shards::{MAX_SHARDS, server_of, shard_of};
 #[cfg(feature = "worker")]
 pub use source::Source;

@@ -3,7 +3,7 @@
 //!
 //! The keys of a ledger share the hash tag `{app:module:biz/shard}`, so they are in one slot and
 //! one script can change them together. None of them expires but triggers, and `calls` and `lanes`
-//! after the kind was dropped; scripts do the trimming.
+//! after the kind was dropped; scripts do the trimming. The series of a kind expire as well.
 
 use std::sync::Arc;
 
@@ -184,8 +184,17 @@ impl Names {
             leaving: key("leaving"),
             adopted: key("adopted"),
             trigger: key("trigger"),
+            minutes: self.series(kind, "minutes"),
+            quarters: self.series(kind, "quarters"),
             subject,
         }
+    }
+
+    /// One of the two keys with the series of a kind. Their hash tag belongs to no ledger, and
+    /// begins with the application, so that a user who may write the application's ledgers may
+    /// write them.
+    fn series(&self, kind: &Kind, part: &str) -> String {
+        format!("{}:{{{kind}}}:{part}", self.namespace)
     }
 
     /// A glob of the ledger keys that can hold jobs. It also matches some other keys of ledgers,
@@ -381,4 +390,11 @@ pub(crate) struct LedgerNames {
     /// Sorted set: id → expiry of its plain key when it was last seen, Unix ms. Jobs that were
     /// adopted from keys, until the key is gone.
     pub(crate) adopted: String,
+    /// Hash beside the ledger, one for all shards of the kind: place in a ring → `minute counts`,
+    /// the starts and ends of runs in each of the last 60 minutes; `lua/series.lua` has the layout.
+    /// Expires when nothing was counted for an hour.
+    pub(crate) minutes: String,
+    /// Hash beside the ledger: the same for each of the last 96 quarters of an hour. Expires when
+    /// nothing was counted for a day.
+    pub(crate) quarters: String,
 }

@@ -64,6 +64,8 @@ pub use operating::pausing::{Pause, Paused, Resume};
 pub use operating::resharding::{Reshard, Resharded, Resharding};
 pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
+#[cfg(feature = "worker")]
+pub use operating::series::{Series, SeriesSpan};
 pub use operating::stats::{DueWithin, Stats};
 #[cfg(feature = "worker")]
 pub use operating::story::{KeyDiffers, Story, Wait};

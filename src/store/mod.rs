@@ -41,6 +41,8 @@ use kinds::layout::Layouts;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::moving::{COUNTERS, Part};
 #[cfg(feature = "worker")]
+pub(crate) use kinds::series::SeriesShape;
+#[cfg(feature = "worker")]
 pub(crate) use kinds::slot_repair::{MissingPart, SlotOutcome, Spares};
 #[cfg(feature = "worker")]
 pub(crate) use kinds::stray_slots::Stray;
@@ -88,6 +90,8 @@ pub(crate) use target_redis::{EntryId, EntryQuery, EntryStatus, TargetRedis, Wri
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::names::Names;
+#[cfg(feature = "worker")]
+use crate::series::Sums;
 use crate::settings::LinkSettings;
 use crate::shards::ShardRef;
 use crate::time::UnixUs;
@@ -102,6 +106,10 @@ pub(crate) struct Store {
     layouts: Arc<Layouts>,
     /// The names of all keys and channels.
     names: Names,
+    /// The starts and ends of runs that this process counts. Stores that are made from this one
+    /// share it.
+    #[cfg(feature = "worker")]
+    sums: Arc<Sums>,
 }
 
 impl Store {
@@ -117,7 +125,7 @@ impl Store {
         if let [url] = urls[..] {
             let origin = Origin::parse(url, settings)?;
             let server = Server::alone(origin, layouts.clone(), names.clone(), settings);
-            return Ok(Store::of(vec![server], layouts, names, settings));
+            return Ok(Arc::new(Store::of(vec![server], layouts, names, settings)));
         }
         let servers = urls.iter().enumerate().map(|(number, url)| {
             let (origin, place) = (Origin::parse_member(url, settings)?, (number, urls.len()));
@@ -125,7 +133,7 @@ impl Store {
             Ok(Server::member(origin, place, layouts, names, settings))
         });
         let servers = servers.collect::<Result<Vec<_>>>()?;
-        Ok(Store::of(servers, layouts, names, settings))
+        Ok(Arc::new(Store::of(servers, layouts, names, settings)))
     }
 
     /// These servers as one store. If there are several, each is told the changes that it has
@@ -135,23 +143,27 @@ impl Store {
         layouts: Arc<Layouts>,
         names: Names,
         settings: &LinkSettings,
-    ) -> Arc<Self> {
+    ) -> Self {
         if servers.len() > 1 {
             let untold = servers.iter().map(|server| server.beside(settings));
             let untold = Arc::new(Store {
                 servers: untold.map(Arc::new).collect(),
                 layouts: layouts.clone(),
                 names: names.clone(),
+                #[cfg(feature = "worker")]
+                sums: Arc::default(),
             });
             for (number, server) in servers.iter_mut().enumerate() {
                 server.begin_to_tell(CatchUp::new(untold.clone(), number));
             }
         }
-        Arc::new(Store {
+        Store {
             servers: servers.into_iter().map(Arc::new).collect(),
             layouts,
             names,
-        })
+            #[cfg(feature = "worker")]
+            sums: Arc::default(),
+        }
     }
 
     /// A store on the same servers, with connections of its own, for calls that are repeated
@@ -165,8 +177,7 @@ impl Store {
     ) -> Arc<Self> {
         let servers = self.servers.iter();
         let servers = servers.map(|server| server.insisting(settings, health(server)));
-        let (layouts, names) = (self.layouts.clone(), self.names.clone());
-        Store::of(servers.collect(), layouts, names, settings)
+        self.again(servers.collect(), settings)
     }
 
     /// A store on the same servers, with connections of its own: for calls that wait, such as
@@ -174,8 +185,23 @@ impl Store {
     #[cfg(feature = "worker")]
     pub(crate) fn beside(&self, settings: &LinkSettings) -> Arc<Self> {
         let servers = self.servers.iter().map(|server| server.beside(settings));
+        self.again(servers.collect(), settings)
+    }
+
+    /// A store on these servers that shares the state of this one.
+    #[cfg(feature = "worker")]
+    fn again(&self, servers: Vec<Server>, settings: &LinkSettings) -> Arc<Self> {
         let (layouts, names) = (self.layouts.clone(), self.names.clone());
-        Store::of(servers.collect(), layouts, names, settings)
+        Arc::new(Store {
+            sums: self.sums.clone(),
+            ..Store::of(servers, layouts, names, settings)
+        })
+    }
+
+    /// The starts and ends of runs that this process counts.
+    #[cfg(feature = "worker")]
+    pub(crate) fn sums(&self) -> &Arc<Sums> {
+        &self.sums
     }
 
     /// Drops the connections to all servers, to save them while no call is made. The next call

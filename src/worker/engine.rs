@@ -28,6 +28,7 @@ use super::running::leases::Leases;
 use super::running::limits::Limits;
 use super::running::runner::Runner;
 use super::running::slots::Slots;
+use super::series_writer::SeriesWriter;
 use super::served::ServedLedgers;
 use super::server_monitor::{MonitorContext, ServerMonitors};
 use crate::client::{LeaseSubscribers, SettleTerms};
@@ -131,7 +132,8 @@ struct Engine {
     slots: Arc<Slots>,
     hooks: Arc<Hooks>,
     leases: Arc<Leases>,
-    stop: StopSignals,
+    series_writer: SeriesWriter,
+    stop: Stop,
 }
 
 impl Engine {
@@ -196,7 +198,8 @@ impl Engine {
             dead,
             settings.bury_unrouted,
         );
-        let stop = StopSignals {
+        let series_writer = SeriesWriter::new(store.clone());
+        let stop = Stop {
             retired: plan.retired,
             gently: plan.gently,
             at_once: plan.at_once,
@@ -249,6 +252,7 @@ impl Engine {
             slots,
             hooks,
             leases,
+            series_writer,
             stop,
         })
     }
@@ -262,7 +266,8 @@ impl Engine {
     /// | 3 | handlers | when they end, or the grace is over |
     /// | 4 | hooks | like handlers: a dying job waits for its hook |
     /// | 5 | slots | when the remaining jobs have been given back |
-    /// | 6 | leases | last: they are renewed while the engine still has a job |
+    /// | 6 | leases | when the engine has no job left: they are renewed until then |
+    /// | 7 | series writer | last: it counts the ends of all runs |
     async fn run(self) {
         let Engine {
             link,
@@ -274,6 +279,7 @@ impl Engine {
             slots,
             hooks,
             leases,
+            series_writer,
             stop,
         } = self;
         let retired = &stop.retired;
@@ -288,6 +294,7 @@ impl Engine {
                 finders.pacer.run(retired),
                 finders.reconciler.run(retired),
                 finders.kind_monitor.run(retired),
+                series_writer.run(retired),
                 join_all(servers),
             )
         };
@@ -317,6 +324,9 @@ impl Engine {
         tokio::select! {
             () = working => {}
             () = leases.run() => {}
+        }
+        if !stop.at_once.is_cancelled() {
+            series_writer.stop().await;
         }
         if stop.gently.is_cancelled() {
             tracing::info!("stopped");

@@ -15,6 +15,7 @@
 //! | [`adopting`] | turns plain keys into jobs |
 //! | [`claiming`] | claims found jobs, as many as there are free slots |
 //! | [`running`] | calls the handlers, and renews the leases of their jobs |
+//! | [`series_writer`] | writes once a minute how many runs began and ended |
 //! | [`served`] | lists the kinds that this worker serves, with their ledgers |
 //! | [`freshness`] | decides when the list of kinds is read again |
 //! | [`description`] | describes this instance and its routes to its peers |
@@ -36,6 +37,7 @@ mod notice;
 mod readiness;
 mod rerouting;
 mod running;
+mod series_writer;
 mod served;
 mod server_monitor;
 

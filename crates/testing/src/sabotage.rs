@@ -142,6 +142,13 @@ pub const COMMON: &[Sabotage] = sabotage! {
     "searching": ["RPUSH|$K|theirs"] => ["searching: it is a list, and should be a string"], [];
     "searching": ["SET|$K|theirs|PX|500"] => [], [];
     "searching": ["SET|$K|theirs"] => ["searching: it does not expire"], [];
+    // The charts begin anew.
+    "minutes": ["DEL|$K"] => [], [];
+    "minutes": ["SET|$K|theirs"] => ["minutes: it is a string, and should be a hash"], [];
+    "minutes": ["HSET|$K|5|theirs|stranger|theirs"] => [], [];
+    "quarters": ["DEL|$K"] => [], [];
+    "quarters": ["SET|$K|theirs"] => ["quarters: it is a string, and should be a hash"], [];
+    "quarters": ["HSET|$K|5|theirs|stranger|theirs"] => [], [];
     // One of the counters of a set of jobs.
     "order": ["HSET|$K|last|x"] => ["order last: it is \"x\", and should be a number"], [];
     "order": ["SET|$K|theirs"] => ["order: it is a string, and should be a hash"], [];
@@ -190,6 +197,7 @@ impl Sabotage {
                 let (set, _) = kind.rsplit_once(':').unwrap_or((kind, ""));
                 format!("keyfall:{{{set}/3}}:order")
             }
+            "minutes" | "quarters" => format!("keyfall:{{{kind}}}:{}", self.key),
             "trigger" => format!("{kind}:waits-1"),
             of_ledger => part(of_ledger),
         };

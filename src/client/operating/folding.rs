@@ -27,7 +27,9 @@ pub fn fold_reason(error: &str) -> String {
     while let Some(begin) = rest.find(is_of_word) {
         folded.push_str(&rest[..begin]);
         rest = &rest[begin..];
-        let end = rest.find(|letter| !is_of_word(letter)).unwrap_or(rest.len());
+        let end = rest
+            .find(|letter| !is_of_word(letter))
+            .unwrap_or(rest.len());
         let uuid = end_of_uuid(rest);
         let (word, behind) = rest.split_at(uuid.unwrap_or(end));
         if uuid.is_some() || is_id(word) {
@@ -50,7 +52,9 @@ pub fn fold_reason(error: &str) -> String {
 
 /// The end of the UUID with which a text begins.
 fn end_of_uuid(text: &str) -> Option<usize> {
-    let whole = text.as_bytes().get(..UUID.iter().sum::<usize>() + UUID.len() - 1)?;
+    let whole = text
+        .as_bytes()
+        .get(..UUID.iter().sum::<usize>() + UUID.len() - 1)?;
     let mut parts = whole.split(|byte| *byte == b'-');
     let is_part = |length: &usize| {
         let part = parts.next().unwrap_or_default();
@@ -100,7 +104,10 @@ mod tests {
             ("no 3f9a1c20 in v2 of x86_64", "no # in v# of x#_#"),
             ("0xDEADBEEF at 0x1f, deadbee5", "# at #, #"),
             ("of 550e8400-E29B-41d4-a716-abcdefabcdef!", "of #!"),
-            ("abcdabcd-abcd-abcd-abcd-abcdefabcde", "abcdabcd-abcd-abcd-abcd-abcdefabcde"),
+            (
+                "abcdabcd-abcd-abcd-abcd-abcdefabcde",
+                "abcdabcd-abcd-abcd-abcd-abcdefabcde",
+            ),
             ("cus_9s6XKzkNRiz8i3xQ is gone", "cus_# is gone"),
             ("decade faced", "decade faced"),
             ("Zeile 5: ü7 ungültig", "Zeile #: ü# ungültig"),

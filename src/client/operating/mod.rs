@@ -24,6 +24,8 @@ pub(super) mod resharding;
 pub(super) mod restoring;
 pub(super) mod scan;
 pub(super) mod selection;
+#[cfg(feature = "worker")]
+pub(super) mod series;
 pub(super) mod stats;
 #[cfg(feature = "worker")]
 pub(super) mod story;

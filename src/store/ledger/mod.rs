@@ -67,6 +67,8 @@ pub(super) mod work;
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
+#[cfg(feature = "worker")]
+use std::time::Duration;
 use std::time::Instant;
 
 use redis::Cmd;
@@ -76,6 +78,8 @@ use crate::counters::Meter;
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::names::LedgerNames;
+#[cfg(feature = "worker")]
+use crate::series::LedgerSum;
 use crate::shards::{Layout, ShardRef};
 use call::Called;
 #[cfg(feature = "worker")]
@@ -103,6 +107,9 @@ pub(crate) struct Ledger {
     meter: Meter,
     #[cfg(feature = "worker")]
     failures: Failures,
+    /// The starts and ends of runs, for the series of the kind.
+    #[cfg(feature = "worker")]
+    sum: Arc<LedgerSum>,
     /// The clock of its server or, on a cluster, of the node that has it.
     clock: Arc<RedisClock>,
 }
@@ -122,6 +129,8 @@ impl Ledger {
             meter: Meter::new(&kind),
             #[cfg(feature = "worker")]
             failures: Failures::new(),
+            #[cfg(feature = "worker")]
+            sum: LedgerSum::new(store.sums(), &kind),
             clock: match server.is_cluster() {
                 // The clock of the node that has the ledger, whichever that is.
                 true => Arc::default(),
@@ -175,6 +184,18 @@ impl Ledger {
     /// The counters of this process for the kind.
     pub(crate) fn meter(&self) -> &Meter {
         &self.meter
+    }
+
+    /// Counts the start of a run in the series of the kind.
+    #[cfg(feature = "worker")]
+    pub(crate) fn run_begins(&self, lag: Duration) {
+        self.sum.begun(self.clock.now(), lag);
+    }
+
+    /// Counts the end of a run in the series of the kind; `outcome` is a label of the metrics.
+    #[cfg(feature = "worker")]
+    pub(super) fn run_ended(&self, outcome: &str) {
+        self.sum.ended(self.clock.now(), outcome);
     }
 
     /// The log of failed attempts, which limits its lines.

@@ -302,6 +302,7 @@ impl Ledger {
         for (item, answered) in items.iter().zip(&answers) {
             let outcome = counted::outcome(&item.verb, answered.answer);
             self.meter().settled(outcome);
+            self.run_ended(outcome);
             self.failures().tell(self.kind(), item, answered.answer);
         }
         let trimmed = reply.number()?;

@@ -13,6 +13,7 @@ use super::support::{
 use crate::embedded::Embedded;
 use crate::key::Kind;
 use crate::names::{MARKER, Names};
+use crate::series::{Activity, Minutes};
 use crate::shards::Layout;
 use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::reply::Answered;
@@ -200,6 +201,9 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let now = UnixMs(bench.now().await);
     let counted = ledger.upcoming(now, now, HOUR, 3, soon());
     counted.await.unwrap();
+    let minutes = Minutes::from([(1, Activity::parse(["1", "0", "0", "3", "1"].into_iter()))]);
+    let added = ledger.store.add_to_series(ledger.kind(), &minutes, soon());
+    added.await.unwrap();
     bench.beat("pending", "1h").await;
     let items = [(bench.key("pending"), Why::Seen)];
     ledger.adopt(&items, |_| 9, soon()).await.unwrap();
@@ -336,6 +340,7 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
                 "pulse channel" => arg == "keyfall:pulse:0:pending",
                 "part" => arg == "due",
                 "state" | "order" | "mode" => ["pending", "up", "set"].contains(&arg),
+                "counts" => arg == "1 0 0 3 1",
                 "scan" => ["HSCAN", "ZSCAN"].contains(&arg),
                 "prefix of the ids" | "member" => "pending".starts_with(arg),
                 _ => is_number.is_match(arg),

@@ -20,6 +20,7 @@ mod requeue;
 mod reschedule;
 mod restore;
 mod schedule;
+mod series;
 mod settle;
 mod streams;
 mod update;

@@ -15,7 +15,7 @@ use State::*;
 
 /// The scripts that callers send without this check, although they belong to a ledger, with the
 /// reasons. [`Ledger::call`](crate::store::Ledger) sends all others with it.
-const CALLED_AS_THEY_ARE: [(&str, &str); 10] = [
+const CALLED_AS_THEY_ARE: [(&str, &str); 11] = [
     (
         "ADOPT",
         "plain keys are in other slots: nobody adopts them on a cluster",
@@ -30,6 +30,7 @@ const CALLED_AS_THEY_ARE: [(&str, &str); 10] = [
     ("FOUND", "where somebody gives up what is missing"),
     ("IDLE", "where there is no cluster"),
     ("LAYOUT", "on the list of kinds"),
+    ("SERIES", "its keys are beside the ledger"),
     ("TOUCH", "writes once more what is there"),
     ("UNMARK", "on the list of kinds"),
 ];

@@ -364,6 +364,7 @@ impl JobRun {
         self.tell_late(route, &job);
         let meter = self.served.ledger.meter();
         meter.begun(self.source, job.lag(), attempt);
+        self.served.ledger.run_begins(job.lag());
         span::begun(&job);
         if let Some(place) = self.slot.take_place() {
             let is_theirs = self.hand_over(place, job, at.lease).await;

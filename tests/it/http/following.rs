@@ -306,7 +306,7 @@ async fn an_overview_has_a_page_of_kinds_and_the_named_kinds() {
         first["next_due"].is_string() && first["at"].is_string(),
         "{first}"
     );
-    let within = json!({"minute": 0, "hour": 0, "day": 1});
+    let within = json!({"minute": 0, "hour": 1, "day": 1});
     assert_eq!(first["due_within"], within, "{first}");
     let own = seen["instances"].as_array().unwrap().iter();
     let own = own

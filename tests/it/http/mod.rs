@@ -11,6 +11,7 @@
 //! | [`following`] | tails, overviews, and warnings about a job |
 //! | [`metrics`] | the metrics, as Prometheus reads them |
 //! | [`searching`] | lists with conditions on due time, attempts and error |
+//! | [`series`] | how many runs began and ended in each minute of the last hour, and over the day |
 //! | [`traces`] | the trace of a producer continues through every attempt, as a collector sees it |
 //! | [`reloading`] | SIGHUP; retries and payload limits of routes |
 //! | [`revoking`] | tokens that are revoked, narrowed or expire while a request is open |
@@ -33,6 +34,7 @@ mod metrics;
 mod reloading;
 mod revoking;
 mod searching;
+mod series;
 mod traces;
 mod upcoming;
 

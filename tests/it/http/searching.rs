@@ -33,7 +33,10 @@ async fn bring(site: &Site, key: &str, state: JobState, attempts: u32, error: &s
         JobState::Dead => KeptJob::dead(key, now - HOUR, "1"),
         _ => KeptJob::pending(key, now + HOUR, "1"),
     };
-    let restored = site.client.restore(kept.attempts(attempts).error(error)).await;
+    let restored = site
+        .client
+        .restore(kept.attempts(attempts).error(error))
+        .await;
     restored.unwrap();
 }
 
@@ -52,7 +55,10 @@ async fn jobs_are_found_by_their_due_time() {
     let half = |hours: u32| format!("{}m", hours * 60 + 30);
     let query = format!("due_before={}&due_after={}", half(20), half(10));
     let (mut found, scanned) = search(&daemon, &site, &query).await;
-    let of_kinds: Vec<bool> = found.iter().map(|id| id.parse::<u32>().unwrap() % 2 == 1).collect();
+    let of_kinds: Vec<bool> = found
+        .iter()
+        .map(|id| id.parse::<u32>().unwrap() % 2 == 1)
+        .collect();
     assert!(of_kinds.is_sorted(), "kind by kind: {found:?}");
     found.sort_unstable();
     let expected: Vec<String> = (11..=20).map(|hour| hour.to_string()).collect();
@@ -62,16 +68,29 @@ async fn jobs_are_found_by_their_due_time() {
     let (found, _) = search(&daemon, &site, &format!("{query}&limit=1")).await;
     assert_eq!(found.len(), 10, "{found:?}");
     assert_eq!(search(&daemon, &site, "due_after=41h").await.0.len(), 0);
-    assert_eq!(search(&daemon, &site, "due_before=1h&due_after=2h").await.0.len(), 0);
+    assert_eq!(
+        search(&daemon, &site, "due_before=1h&due_after=2h")
+            .await
+            .0
+            .len(),
+        0
+    );
     let far = search(&daemon, &site, "due_before=2100-01-01T00:00:00Z").await;
     assert_eq!(far.0.len(), 40);
     // A time is a boundary to the millisecond: the job that is due then comes after it.
     let view = site.view(&format!("{}:it:a:02", site.app)).await;
     let due = jiff::Timestamp::try_from(view.due()).unwrap();
-    assert_eq!(search(&daemon, &site, &format!("due_before={due}")).await.0, ["01"]);
+    assert_eq!(
+        search(&daemon, &site, &format!("due_before={due}")).await.0,
+        ["01"]
+    );
     let (found, _) = search(&daemon, &site, &format!("due_after={due}&due_before=3h")).await;
     assert_eq!(found, ["02", "03"][..1]);
-    site.client.prefix(&format!("{}:", site.app)).cancel().await.unwrap();
+    site.client
+        .prefix(&format!("{}:", site.app))
+        .cancel()
+        .await
+        .unwrap();
     site.assert_balanced().await;
 }
 
@@ -84,7 +103,11 @@ async fn jobs_are_found_by_attempts_and_error() {
             7 => (5, format!("Connection TIMEOUT after {number} ms")),
             _ => (1 + number % 3, "refused".to_owned()),
         };
-        let state = if number % 2 == 0 { JobState::Pending } else { JobState::Dead };
+        let state = if number % 2 == 0 {
+            JobState::Pending
+        } else {
+            JobState::Dead
+        };
         let key = site.key(format_args!("{number:03}"));
         bring(&site, &key, state, attempts, &error).await;
         if number % 100 == 7 {
@@ -93,11 +116,22 @@ async fn jobs_are_found_by_attempts_and_error() {
         }
     }
     let ids = |letter: &str| -> Vec<String> {
-        (0..6).map(|hundred| format!("{hundred}07{letter}")).collect()
+        (0..6)
+            .map(|hundred| format!("{hundred}07{letter}"))
+            .collect()
     };
-    for query in ["error=timeout", "attempts_over=4", "error=Timeout&attempts_over=4&limit=2"] {
-        for (state, letter, all) in [("pending", "r", 306), ("retrying", "r", 306), ("dead", "", 300)] {
-            let (mut found, scanned) = search(&daemon, &site, &format!("{query}&state={state}")).await;
+    for query in [
+        "error=timeout",
+        "attempts_over=4",
+        "error=Timeout&attempts_over=4&limit=2",
+    ] {
+        for (state, letter, all) in [
+            ("pending", "r", 306),
+            ("retrying", "r", 306),
+            ("dead", "", 300),
+        ] {
+            let (mut found, scanned) =
+                search(&daemon, &site, &format!("{query}&state={state}")).await;
             found.sort_unstable();
             assert_eq!(found, ids(letter), "{query} {state}");
             assert!(scanned >= all, "{scanned}");

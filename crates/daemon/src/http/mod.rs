@@ -14,9 +14,11 @@
 //! | [`batch`] | many calls in one request; [`lines`] reads them as they come |
 //! | [`dead`] | dead letters |
 //! | [`restore`] | jobs and dead letters from a backup |
+//! | [`kind_page`] | picks the kinds of a page |
 //! | [`kinds`] | kinds, their counts, and pausing them |
 //! | [`overview`] | the counts of kinds, and the instances, for one screen |
 //! | [`upcoming`] | how many jobs fall due in each minute, hour or day |
+//! | [`series`] | the starts and ends of runs over the last hour or day |
 //! | [`history`] | the story of a job, and the length of histories |
 //! | [`tail`] | changes of jobs as they happen; [`tails`] limits their number |
 //! | [`audit`] | checks that every job is accounted for |
@@ -50,6 +52,7 @@ mod health;
 mod history;
 mod instances;
 mod jobs;
+mod kind_page;
 mod kinds;
 mod lines;
 mod list;
@@ -62,6 +65,7 @@ mod pull;
 mod rate;
 mod restore;
 mod routes;
+mod series;
 mod server;
 mod settings;
 mod tail;
@@ -127,6 +131,7 @@ pub mod shapes {
     pub use super::overview::{DueWithinOut, OverviewIn, OverviewKindOut, OverviewOut};
     pub use super::problem::Problem;
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
+    pub use super::series::{KindSeriesOut, SeriesIn, SeriesOut, SpanIn, StepsOut};
     pub use super::tail::{AliveOut, AwayOut, MissedOut, TailIn, TailOut};
     pub use super::upcoming::{UpcomingIn, UpcomingOut};
     pub use super::warnings::WarningOut;
@@ -256,6 +261,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(tail::tail))
         .routes(calls!(overview::overview))
         .routes(calls!(upcoming::upcoming))
+        .routes(calls!(series::series))
         .routes(calls!(history::list, history::keep))
         .routes(calls!(audit::audit))
         .routes(calls!(instances::routes))

@@ -10,12 +10,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Caller, Scope};
 use super::body::Pairs;
 use super::instances::InstanceOut;
+use super::kind_page::KindPage;
 use super::kinds::KindOut;
 use super::problem::Problem;
 use super::wire::{Span, Time, UnseenOut};
-
-/// The most kinds of a page, and the most kinds that can be named beside it.
-const PAGE: usize = 256;
 
 /// The number of kinds that are read at the same time.
 const AT_ONCE: usize = 32;
@@ -96,91 +94,20 @@ pub struct DueWithinOut {
 #[utoipa::path(get, path = "/v1/overview", operation_id = "get_overview", tag = "kinds", params(OverviewIn),
     responses((status = 200, body = OverviewOut)))]
 pub(super) async fn overview(caller: Caller, pairs: Pairs) -> Result<Json<OverviewOut>, Problem> {
-    let wanted = OverviewRequest::of(OverviewIn::of(pairs)?)?;
+    let known = "`prefix`, `kind`, `limit` and `cursor`";
+    let wanted = KindPage::of(pairs, known, |_, _| Ok(false))?;
     let prefix = std::slice::from_ref(&wanted.prefix);
     let client = &caller.may_with_each(Scope::Read, prefix)?.client;
-    // This makes no call: it only checks that a key can begin with the prefix.
-    if !wanted.prefix.is_empty() {
-        let checked = client.tail().prefix(&wanted.prefix);
-        checked.map_err(Problem::of_prefix)?;
-    }
+    wanted.check(client)?;
     let sees_all = caller.can(Scope::Read, "");
     let seen = caller.while_it_may(Scope::Read, prefix, look(client, &wanted, sees_all));
     seen.await?.map(Json)
 }
 
-/// The wanted kinds, checked.
-struct OverviewRequest {
-    prefix: String,
-    kinds: Vec<Kind>,
-    limit: usize,
-    behind: Option<Kind>,
-}
-
-impl OverviewIn {
-    fn of(Pairs(pairs): Pairs) -> Result<Self, Problem> {
-        let mut wanted = OverviewIn::default();
-        for (name, value) in pairs {
-            match &*name {
-                "prefix" => wanted.prefix = Some(value),
-                "kind" => wanted.kind.push(value),
-                // A script begins with an empty cursor.
-                "cursor" => wanted.cursor = Some(value).filter(|text| !text.is_empty()),
-                "limit" => {
-                    let limit = value
-                        .parse()
-                        .ok()
-                        .filter(|limit| (1..=PAGE).contains(limit));
-                    wanted.limit = Some(limit.ok_or_else(|| {
-                        let rule = format!(
-                            "{value:?} is not a number from 1 to {PAGE}: write the number of \
-                             kinds of a page"
-                        );
-                        Problem::invalid("limit", rule)
-                    })?);
-                }
-                _ => {
-                    let known = "`prefix`, `kind`, `limit` and `cursor`";
-                    return Err(Problem::unknown_parameter(&name, known));
-                }
-            }
-        }
-        Ok(wanted)
-    }
-}
-
-impl OverviewRequest {
-    fn of(wanted: OverviewIn) -> Result<Self, Problem> {
-        if wanted.kind.len() > PAGE {
-            let rule = format!(
-                "{} kinds are named, and {PAGE} are allowed: name fewer, or read page by page",
-                wanted.kind.len()
-            );
-            return Err(Problem::invalid("kind", rule));
-        }
-        let parse = |text: &String, field| {
-            Kind::parse(text).map_err(|error| Problem::from(error).field(field))
-        };
-        let kinds = wanted.kind.iter().map(|text| parse(text, "kind"));
-        let behind = wanted.cursor.as_ref().map(|text| parse(text, "cursor"));
-        Ok(OverviewRequest {
-            kinds: kinds.collect::<Result<_, _>>()?,
-            behind: behind.transpose()?,
-            limit: wanted.limit.unwrap_or(PAGE),
-            prefix: wanted.prefix.unwrap_or_default(),
-        })
-    }
-}
-
-async fn look(
-    client: &Client,
-    wanted: &OverviewRequest,
-    sees_all: bool,
-) -> Result<OverviewOut, Problem> {
+async fn look(client: &Client, wanted: &KindPage, sees_all: bool) -> Result<OverviewOut, Problem> {
     let known = client.kinds().await?;
     let mut unseen = UnseenOut::all(&known.unseen);
-    let mut kinds = known.kinds;
-    kinds.retain(|kind| format!("{kind}:").starts_with(&wanted.prefix));
+    let picked = wanted.pick(known.kinds);
     let instances = match sees_all {
         true => {
             let live = client.instances().await?.instances;
@@ -188,27 +115,16 @@ async fn look(
         }
         false => None,
     };
-    let behind = wanted.behind.as_ref();
-    let begin = behind.map_or(0, |last| kinds.partition_point(|kind| kind <= last));
-    let end = kinds.len().min(begin + wanted.limit);
-    let mut page: Vec<Kind> = kinds[begin..end].to_vec();
-    let next = page.last().filter(|_| end < kinds.len());
-    let next = next.map(Kind::to_string);
-    for kind in &wanted.kinds {
-        if kinds.binary_search(kind).is_ok() && !page.contains(kind) {
-            page.push(kind.clone());
-        }
-    }
-    let looks = page.into_iter().map(|kind| look_at(client, kind));
+    let looks = picked.kinds.into_iter().map(|kind| look_at(client, kind));
     let looks: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
     for one in &looks {
         UnseenOut::merge(&mut unseen, one.kind.unseen.clone());
     }
     Ok(OverviewOut {
         at: Time(SystemTime::now()),
-        total: kinds.len() as u64,
+        total: picked.total,
         kinds: looks,
-        next,
+        next: picked.next,
         instances,
         unseen,
     })

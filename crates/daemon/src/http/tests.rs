@@ -155,6 +155,7 @@ const CALLS: [(&str, &str, &str); 25] = [
     ("GET /v1/kinds/a:b:c", "", "read"),
     ("GET /v1/overview?prefix=a:b:c:", "", "read"),
     ("GET /v1/upcoming?prefix=a:b:c:", "", "read"),
+    ("GET /v1/series?prefix=a:b:c:", "", "read"),
     (
         "POST /v1/pause",
         r#"{"prefix": "a:b:c:", "dry_run": true}"#,
@@ -204,6 +205,7 @@ async fn a_call_on_all_jobs_needs_a_token_for_all() {
         ("GET /v1/jobs", "", "read"),
         ("GET /v1/overview", "", "read"),
         ("GET /v1/upcoming", "", "read"),
+        ("GET /v1/series", "", "read"),
         ("POST /v1/jobs/cancel", r#"{"everything": true}"#, "operate"),
         ("POST /v1/pull", r#"{"wait": "1ms"}"#, "consume"),
     ] {

@@ -40,6 +40,8 @@ pub(in crate::store::tests) fn key_called<'a>(names: &'a LedgerNames, name: &str
         "history" => &names.history,
         "adopted" => &names.adopted,
         "leaving" => &names.leaving,
+        "minutes" => &names.minutes,
+        "quarters" => &names.quarters,
         // These keys belong to no ledger.
         "instances" => "keyfall:instances",
         "kinds" => "keyfall:kinds",
