@@ -172,6 +172,13 @@ pub mod target;
 #[cfg(feature = "worker")]
 pub mod testing;
 
+#[cfg(feature = "worker")]
+pub use client::{
+    Action, Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory,
+    KeyDiffers, LogAction, MendSlots, MendedSlots, Reshard, Resharded, Resharding, Series,
+    SeriesSpan, SettleDurably, SettleLease, Settled, Story, StraySlot, StrayState, Tail, Tidings,
+    TornLedger, Unrouted, UnroutedKinds, Wait, What,
+};
 pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
     Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage, DamagedJob,
@@ -179,13 +186,6 @@ pub use client::{
     KeptJob, Kinds, LibraryState, ListJobs, NewJob, Ordered, Page, Pause, Paused, Placed, Postpone,
     Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume, Schedule, ScheduleIfAbsent,
     ScheduleIfPresent, Scheduled, Selection, Stats, Unseen, Upcoming, Updated, fold_reason,
-};
-#[cfg(feature = "worker")]
-pub use client::{
-    Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory, KeyDiffers,
-    MendSlots, MendedSlots, Reshard, Resharded, Resharding, Series, SeriesSpan, SettleDurably,
-    SettleLease, Settled, Story, StraySlot, StrayState, Tail, Tidings, TornLedger, Unrouted,
-    UnroutedKinds, Wait, What,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;

@@ -52,7 +52,8 @@ impl Names {
     /// Hash: `schema` → version of the stored layout, written once; `functions` → `channel
     /// library`, the wake channel of this database, for the functions of that library; `server` →
     /// `1 of 2`, where several servers have the jobs; `emptied` → time at which the server came
-    /// back without data although others had some, Unix ms, until an operator has taken note of it.
+    /// back without data although others had some, Unix ms, until an operator has taken note of it;
+    /// `paused-by prefix` → `since who`, the time of a pause and the operator who made it.
     pub(crate) fn meta(&self) -> String {
         format!("{}:meta", self.namespace)
     }
@@ -73,6 +74,13 @@ impl Names {
     /// later. On several servers also `=prefix` → time at which it was last resumed.
     pub(crate) fn paused(&self) -> String {
         format!("{}:paused", self.namespace)
+    }
+
+    /// Stream, capped: what operators did, with the fields `what`, `on`, `who`, `by`, `count` and
+    /// `note`.
+    #[cfg(feature = "worker")]
+    pub(crate) fn actions(&self) -> String {
+        format!("{}:actions", self.namespace)
     }
 
     /// Hash: glob → `began-ms cursor`, the progress of the search for keys to adopt.

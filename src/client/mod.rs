@@ -41,6 +41,8 @@ pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
 pub(crate) use listeners::{
     DyingJob, LeaseEvent, LeaseSubscribers, Listeners, TellDead, WantedKinds,
 };
+#[cfg(feature = "worker")]
+pub use operating::actions::{Action, LogAction};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};

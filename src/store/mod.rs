@@ -65,8 +65,11 @@ pub(crate) use ledger::produce::{Change, Mode, Outdated, Placement, Update, When
 #[cfg(feature = "internals")]
 pub(crate) use ledger::reply::read_any_reply;
 pub(crate) use ledger::reply::{Answered, ReplyWord as Word, Unlisted};
+pub(crate) use ledger::who as this_process;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::work::{ClaimReply, Claimed, DeadLimits, Extent, Settlement, Sweep, Verb};
+#[cfg(feature = "worker")]
+pub(crate) use servers::actions::ActionEntry;
 use servers::catch_up::CatchUp;
 pub(crate) use servers::clock::RedisClock;
 pub(crate) use servers::fan_out::{Away, is_of_absence};

@@ -24,7 +24,7 @@ fn acl_file() -> String {
 const KIND: &str = "app1:it:job";
 
 /// The further rules for operators.
-const OPERATORS: [&str; 10] = [
+const OPERATORS: [&str; 11] = [
     "+zrevrange",
     "+hstrlen",
     "+hscan",
@@ -35,6 +35,7 @@ const OPERATORS: [&str; 10] = [
     "+xrange",
     "+xrevrange",
     "+xread",
+    "~keyfall:actions",
 ];
 
 /// The rules of a user of the file, without the name.
@@ -594,6 +595,9 @@ async fn an_operator_needs_the_additional_rules_of_the_file() {
     assert_eq!(client.dead_letters(key("1")).await.unwrap().len(), 1);
     all().pause().await.unwrap();
     assert_eq!(client.paused().await.unwrap().rules.len(), 1);
+    client.log_action("pause", "app1:").count(1).await.unwrap();
+    let actions = client.actions(9, |_| true).await.unwrap();
+    assert_eq!(actions[0].count, Some(1), "{actions:?}");
     client.requeue(key("1")).await.unwrap();
     client.delete_dead_letter(key("2")).await.unwrap();
     assert_eq!(all().requeue().await.unwrap().done, 1);

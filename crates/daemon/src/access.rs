@@ -17,6 +17,10 @@ impl http::Grant for Grant {
         &self.id
     }
 
+    fn note(&self) -> &str {
+        &self.note
+    }
+
     fn allows(&self, scope: http::Scope, prefix: &str) -> bool {
         let scope = match scope {
             http::Scope::Read => Scope::Read,

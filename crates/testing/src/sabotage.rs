@@ -142,6 +142,9 @@ pub const COMMON: &[Sabotage] = sabotage! {
     "searching": ["RPUSH|$K|theirs"] => ["searching: it is a list, and should be a string"], [];
     "searching": ["SET|$K|theirs|PX|500"] => [], [];
     "searching": ["SET|$K|theirs"] => ["searching: it does not expire"], [];
+    "actions": ["DEL|$K"] => [], [];
+    "actions": ["SET|$K|theirs"] => ["actions: it is a string, and should be a stream"], [];
+    "actions": ["XADD|$K|*|stranger|theirs"] => [], [];
     // The charts begin anew.
     "minutes": ["DEL|$K"] => [], [];
     "minutes": ["SET|$K|theirs"] => ["minutes: it is a string, and should be a hash"], [];
@@ -190,7 +193,7 @@ impl Sabotage {
     pub fn commands(&self, kind: &str, other: &str) -> Vec<Vec<String>> {
         let part = |part: &str| format!("keyfall:{{{kind}/0}}:{part}");
         let key = match self.key {
-            "kinds" | "paused" | "meta" | "instances" | "search" | "searching" => {
+            "kinds" | "paused" | "meta" | "instances" | "search" | "searching" | "actions" => {
                 format!("keyfall:{}", self.key)
             }
             "order" => {

@@ -1,6 +1,8 @@
 //! Calls of operators: look up, list, count, audit, pause, reshard, and change or end many jobs at
 //! once.
 
+#[cfg(feature = "worker")]
+pub(super) mod actions;
 pub(super) mod audit;
 pub(super) mod bulk;
 pub(super) mod counting;

@@ -3,6 +3,7 @@
 //! A pause sets a rule for the prefix first, which every new kind reads, and then pauses each
 //! existing ledger.
 
+use std::collections::BTreeMap;
 use std::future::IntoFuture;
 use std::time::{Instant, SystemTime};
 
@@ -13,13 +14,16 @@ use crate::client::{Client, Pending, Selection, Unseen};
 use crate::error::Result;
 use crate::key::Kind;
 use crate::prefix::Prefix;
-use crate::store::Lane;
+use crate::store::{Lane, this_process};
 use crate::time::UnixMs;
 
 /// A call to [`Selection::pause`]; sent when it is awaited. Answers the kinds that it covers, in
 /// order.
 #[must_use = "nothing is paused until it is awaited"]
-pub struct Pause<'a>(PauseCall<'a>);
+pub struct Pause<'a> {
+    call: PauseCall<'a>,
+    by: Option<String>,
+}
 
 /// A call to [`Selection::resume`]; sent when it is awaited. Answers the kinds that were paused, in
 /// order.
@@ -40,6 +44,8 @@ pub struct Paused {
     pub rules: Vec<(String, SystemTime)>,
     /// The kinds that are paused now, each with the time of its pause, by Redis' clock.
     pub kinds: Vec<(Kind, SystemTime)>,
+    /// For paused prefixes, who [paused](Pause::by) them, if that is known.
+    pub by: BTreeMap<String, String>,
     /// The shards that could not be read, because one of several servers was away.
     pub unseen: Vec<Unseen>,
 }
@@ -59,7 +65,10 @@ impl<'a> Selection<'a> {
     /// When it is awaited: if the prefix is not valid or extends into the id, Redis does not answer
     /// in time or is full, or one of several servers is away.
     pub fn pause(self) -> Pause<'a> {
-        Pause(PauseCall::of(self))
+        Pause {
+            call: PauseCall::of(self),
+            by: None,
+        }
     }
 
     /// Resumes the kinds with this prefix, and removes the pauses of prefixes that begin with it.
@@ -84,6 +93,7 @@ impl Client {
     pub async fn paused(&self) -> Result<Paused> {
         let until = self.deadline();
         let rules = self.0.store.pause_rules(until).await?;
+        let by = self.0.store.paused_by(&rules, until).await?;
         let (kinds, mut view) = self.kinds_in_view(&Prefix::everything(), until).await?;
         let kinds = self.paused_among(&kinds, &mut view, until).await?;
         Ok(Paused {
@@ -92,6 +102,7 @@ impl Client {
                 .into_iter()
                 .map(|(rule, since)| (rule, since.to_system()))
                 .collect(),
+            by,
             kinds,
         })
     }
@@ -135,7 +146,14 @@ impl Client {
 impl Pause<'_> {
     /// Changes nothing, and returns the kinds that the call would affect.
     pub fn dry_run(mut self) -> Self {
-        self.0.dry_run = true;
+        self.call.dry_run = true;
+        self
+    }
+
+    /// The operator who pauses, for [`Paused::by`]. Defaults to this process, as `host:process`.
+    /// A prefix that is paused already keeps its operator.
+    pub fn by(mut self, who: impl Into<String>) -> Self {
+        self.by = Some(who.into());
         self
     }
 }
@@ -172,15 +190,16 @@ impl<'a> IntoFuture for Pause<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let (client, prefix, dry_run) = self.0.begin()?;
+            let (client, prefix, dry_run) = self.call.begin()?;
             if dry_run {
                 return client.kinds_of(&prefix).await;
             }
             let store = client.store();
             let turn = store.next_turn(client.deadline()).await?;
+            let by = self.by.as_deref().unwrap_or(this_process());
             // The rule first: a kind that is used for the first time from now on reads it.
             let away = store
-                .add_pause_rule(&prefix, turn, client.deadline())
+                .add_pause_rule(&prefix, turn, by, client.deadline())
                 .await?;
             let mut view = PartialView::new(store, away);
             let kinds = client.kinds_of(&prefix).await?;

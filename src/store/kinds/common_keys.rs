@@ -303,11 +303,11 @@ impl Server {
         let n = &self.names;
         let (kinds, paused, meta) = (n.kinds(), n.paused(), n.meta());
         #[cfg(feature = "worker")]
-        let of_workers = [n.instances(), n.search(), n.searching()];
+        let of_workers = [n.instances(), n.search(), n.searching(), n.actions()];
         #[cfg(not(feature = "worker"))]
         let of_workers: [String; 0] = [];
         let mut keys = vec![(&*kinds, "hash"), (&*paused, "hash"), (&*meta, "hash")];
-        let types = ["hash", "hash", "string"];
+        let types = ["hash", "hash", "string", "stream"];
         keys.extend(of_workers.iter().map(|key| &**key).zip(types));
         self.misfits(&keys, until).await
     }

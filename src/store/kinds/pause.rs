@@ -4,6 +4,7 @@
 //! the rule of a pause is stored, for kinds that do not exist yet; `switches.rs` compares and
 //! merges these rules.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use futures_util::future::join_all;
@@ -36,18 +37,31 @@ impl Store {
         Ok(Some(now.max(UnixMs(known.newest().0 + 1))))
     }
 
-    /// Stores the rule that kinds with this prefix are paused. On a single server an existing rule
-    /// keeps its time. Returns the servers that are away, which learn of it when they are back.
+    /// Stores the rule that kinds with this prefix are paused, and who paused them. On a single
+    /// server an existing rule keeps its time. Returns the servers that are away, which learn of
+    /// the rule when they are back.
     pub(crate) async fn add_pause_rule(
         &self,
         prefix: &Prefix,
         turn: SwitchNumber,
+        by: &str,
         until: Instant,
     ) -> Result<Vec<Away>> {
         let added = self.on_each(until, |it, until| {
-            Box::pin(it.add_pause_rule(prefix, turn, until))
+            Box::pin(it.add_pause_rule(prefix, turn, by, until))
         });
         Ok(added.await.there()?.1)
+    }
+
+    /// For each of these rules, who made it; rules of which that is unknown are left out.
+    pub(crate) async fn paused_by(
+        &self,
+        rules: &[(String, UnixMs)],
+        until: Instant,
+    ) -> Result<BTreeMap<String, String>> {
+        let known = self.on_each(until, |it, until| Box::pin(it.paused_by(rules, until)));
+        let known = known.await.of_those_there()?;
+        Ok(known.into_iter().flatten().collect())
     }
 
     /// Removes all rules whose prefixes begin with this one. Returns the servers that are away.
@@ -111,12 +125,18 @@ impl Store {
     }
 }
 
+/// The field of `meta` that names who paused the kinds with this prefix.
+fn named(prefix: &str) -> String {
+    format!("paused-by {prefix}")
+}
+
 impl Server {
     /// As [`Store::add_pause_rule`], on one server.
     async fn add_pause_rule(
         &self,
         prefix: &Prefix,
         turn: SwitchNumber,
+        by: &str,
         until: Instant,
     ) -> Result<()> {
         let (add, at) = match turn {
@@ -125,8 +145,42 @@ impl Server {
         };
         let mut add = redis::cmd(add);
         add.arg(self.names.paused()).arg(prefix.as_str()).arg(at.0);
-        self.command(&add, until).await?;
+        let is_new: u64 = from_value(self.command(&add, until).await?)?;
+        if is_new == 1 || turn.is_some() {
+            // An older version would take another field of the rules for a rule.
+            let mut name = redis::cmd("HSET");
+            name.arg(self.names.meta()).arg(named(prefix.as_str()));
+            name.arg(format!("{at} {by}"));
+            self.command(&name, until).await?;
+        }
         Ok(())
+    }
+
+    /// As [`Store::paused_by`], on one server.
+    async fn paused_by(
+        &self,
+        rules: &[(String, UnixMs)],
+        until: Instant,
+    ) -> Result<Vec<(String, String)>> {
+        if rules.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut get = redis::cmd("HMGET");
+        get.arg(self.names.meta());
+        get.arg(Vec::from_iter(
+            rules.iter().map(|(prefix, _)| named(prefix)),
+        ));
+        let names: Vec<Option<Vec<u8>>> = from_value(self.command(&get, until).await?)?;
+        let by = rules
+            .iter()
+            .zip(names)
+            .filter_map(|((prefix, since), name)| {
+                let name = String::from_utf8(name?).ok()?;
+                // The name of an earlier pause, which an older version has ended, is left out.
+                let (at, by) = name.split_once(' ')?;
+                (at == since.to_string()).then(|| (prefix.clone(), by.to_owned()))
+            });
+        Ok(by.collect())
     }
 
     /// As [`Store::remove_pause_rules`], on one server. With a number, the resume is stored first,
@@ -155,6 +209,10 @@ impl Server {
         let mut remove = redis::cmd("HDEL");
         remove.arg(self.names.paused()).arg(fields);
         self.command(&remove, until).await?;
+        let mut forget = redis::cmd("HDEL");
+        forget.arg(self.names.meta());
+        forget.arg(Vec::from_iter(fields.iter().map(|prefix| named(prefix))));
+        self.command(&forget, until).await?;
         Ok(())
     }
 

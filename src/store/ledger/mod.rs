@@ -323,7 +323,7 @@ pub(super) fn number(cmd: &mut Cmd, lane: &mut Lane) {
 }
 
 /// The name of this process in the history, `host:pid`. It is read once.
-pub(super) fn who() -> &'static str {
+pub(crate) fn who() -> &'static str {
     static WHO: LazyLock<String> = LazyLock::new(|| {
         let host = gethostname::gethostname();
         format!("{}:{}", host.to_string_lossy(), std::process::id())

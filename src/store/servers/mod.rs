@@ -12,9 +12,11 @@
 //! | `health`, `vitals` | ailments of a worker's server; observations for the doctor |
 //! | [`clock`] | the clock of a server |
 //! | [`durable`] | waits until replicas and disks have a write |
-//! | `instances` | the list of live workers |
+//! | `instances`, `actions` | the list of live workers; the log of what operators did |
 //! | [`functions`] | the scripts as Redis functions, for any client |
 
+#[cfg(feature = "worker")]
+pub(super) mod actions;
 pub(super) mod catch_up;
 pub(super) mod clock;
 pub(super) mod durable;

@@ -311,6 +311,9 @@ impl Server {
                 tries.on("ZREVRANGE", &meta, &["1", "0"]);
                 tries.on("XRANGE", &meta, &["-", "+"]);
                 tries.on("XREVRANGE", &meta, &["+", "-"]);
+                let actions = self.names.actions();
+                tries.on("XREVRANGE", &actions, &["+", "-", "COUNT", "1"]);
+                tries.on("XADD", &actions, &["NOMKSTREAM", "0-0", "what", ""]);
                 let mut read = redis::cmd("XREAD");
                 read.arg("STREAMS").arg(&meta).arg("0");
                 tries.add("XREAD", meta.clone(), read);

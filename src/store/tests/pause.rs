@@ -191,7 +191,10 @@ async fn a_new_kind_is_paused_by_the_rule_that_covers_it() {
     let bench = Bench::new().await;
     let (store, kind) = (bench.ledger.store.clone(), bench.ledger.kind());
     let rule = Prefix::parse(kind.as_str().split_once(':').unwrap().0).unwrap();
-    store.add_pause_rule(&rule, None, soon()).await.unwrap();
+    store
+        .add_pause_rule(&rule, None, "me", soon())
+        .await
+        .unwrap();
     store.register(kind, None, soon()).await.unwrap();
     assert!(bench.is_paused().await);
     // A kind that was resumed by name stays resumed, whichever client registers it again.
@@ -213,7 +216,10 @@ async fn a_kind_that_is_half_founded_is_still_paused_by_the_rule_that_covers_it(
     let (store, server) = (bench.ledger.store.clone(), &bench.ledger.server);
     let (kind, calls) = (bench.ledger.kind(), &bench.names().calls);
     let rule = Prefix::parse(kind.as_str().split_once(':').unwrap().0).unwrap();
-    store.add_pause_rule(&rule, None, soon()).await.unwrap();
+    store
+        .add_pause_rule(&rule, None, "me", soon())
+        .await
+        .unwrap();
     let is_founding = async || server.has_field(calls, "founding", soon()).await.unwrap();
     let several = Layout::FIRST.to(4).settled();
     server.start(kind, several, soon()).await.unwrap();

@@ -3,6 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`calls`] | each call on one job, and each of its errors |
+//! | [`actions`] | the log of what operators did |
 //! | [`hindered`] | errors where Redis is full, read-only, of a newer version or denies a right |
 //! | [`kinds`] | dropped kinds, and the limit of new kinds |
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
@@ -20,6 +21,7 @@
 //! | [`examples`] | the examples in Python and with curl work |
 //! | [`limits`] | limits of size, time and number; TLS, ids, the log, the stop |
 
+mod actions;
 mod calls;
 mod consumers;
 mod crowds;

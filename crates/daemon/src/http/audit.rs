@@ -5,6 +5,7 @@ use keyfall::{AuditReport, Damage, Error, Kind};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::problem::Problem;
@@ -114,6 +115,9 @@ pub(super) async fn audit(
     let audit = if repair { audit.repair() } else { audit };
     let prefixes = [prefix.clone()];
     let report = caller.while_it_may(scope, &prefixes, audit).await??;
+    if repair {
+        caller.did(Deed::new("repair", &prefix)).await;
+    }
     let kinds = report.kinds.into_iter();
     Ok(Json(AuditOut {
         kinds: kinds

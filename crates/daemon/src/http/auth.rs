@@ -1,6 +1,6 @@
 //! Authorization: a handler gets access to Redis by naming the scope, and the keys of the jobs.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +43,11 @@ pub(crate) trait Grant: Send + Sync + 'static {
     /// The name of the token: in the log, and for counting its requests.
     fn id(&self) -> &str;
 
+    /// The holder of the token, and its purpose; empty if nothing was noted.
+    fn note(&self) -> &str {
+        ""
+    }
+
     /// Whether it allows this with every job whose key has this prefix. A whole key is such a
     /// prefix as well; the empty text means all jobs.
     fn allows(&self, scope: Scope, prefix: &str) -> bool;
@@ -55,7 +60,15 @@ pub(super) struct Caller {
     /// `None` if there are no tokens.
     token: Option<Token>,
     who: Who,
+    /// The name of the caller in the log of actions; `None` for a caller in this process.
+    operator: Option<Arc<str>>,
+    /// Whether calls on single jobs are actions of an operator.
+    is_operating: bool,
 }
+
+/// The header with which a program for people, such as the web page, asks for its calls on single
+/// jobs to be logged as actions.
+const ACTION: &str = "x-keyfall-action";
 
 /// The token of a request, which is checked as long as the request is open.
 #[derive(Clone)]
@@ -69,8 +82,9 @@ impl Caller {
     pub(super) fn identify(
         api: &Arc<Api>,
         headers: &HeaderMap,
-        peer: IpAddr,
+        peer: SocketAddr,
     ) -> Result<Self, Problem> {
+        let mut operator = (peer.port() != 0).then(|| Arc::from(peer.ip().to_string()));
         let token = match &api.tokens {
             None => {
                 pages::refuse(headers)?;
@@ -81,6 +95,10 @@ impl Caller {
                     Problem::unauthorized("a token is needed: send `authorization: Bearer …`")
                 })?;
                 let grant = checked(&**tokens, bearer)?;
+                operator = Some(match grant.note() {
+                    "" => grant.id().into(),
+                    note => format!("{} ({note})", grant.id()).into(),
+                });
                 Some(Token {
                     bearer: bearer.into(),
                     id: grant.id().into(),
@@ -89,13 +107,31 @@ impl Caller {
         };
         let who = match &token {
             Some(token) => Who::Token(token.id.clone()),
-            None => Who::peer(peer),
+            None => Who::peer(peer.ip()),
         };
         Ok(Caller {
             api: api.clone(),
             token,
             who,
+            operator,
+            is_operating: headers.contains_key(ACTION),
         })
+    }
+
+    /// The name of this caller in the log of actions: token and note, or address. `None` for a
+    /// caller in this process.
+    pub(super) fn operator(&self) -> Option<&str> {
+        self.operator.as_deref()
+    }
+
+    /// The client for the log of actions, which needs no right: the action had it.
+    pub(super) fn logging(&self) -> &Client {
+        &self.api.client
+    }
+
+    /// Whether calls on single jobs are actions of an operator.
+    pub(super) fn is_operating(&self) -> bool {
+        self.is_operating
     }
 
     /// The client with which this caller schedules; it counts the new kinds of the caller.

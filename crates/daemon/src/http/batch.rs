@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -17,6 +17,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use utoipa::ToSchema;
 
 use super::Api;
+use super::actions::Deed;
 use super::auth::Caller;
 use super::body::{read, read_from};
 use super::dead::{LetterIn, delete_one, requeue_one};
@@ -24,7 +25,7 @@ use super::jobs::{cancel_one, fire_one, postpone_one, schedule_one, update_one};
 use super::lines::{Line, Lines};
 use super::problem::Problem;
 use super::rate::Who;
-use super::restore::restore_one;
+use super::restore::{RestoredAs, restore_one};
 use crate::traces::Place;
 
 /// A line: the call and its job, and beside them the fields of the call's body.
@@ -104,6 +105,7 @@ pub(super) async fn batch(
         waiting: VecDeque::new(),
         is_first: true,
         last: 0,
+        deeds: Deeds::default(),
     };
     let answers = stream::unfold(Some(open), move |open| {
         let (api, caller, place) = (api.clone(), caller.clone(), place.clone());
@@ -113,12 +115,17 @@ pub(super) async fn batch(
                 biased;
                 () = api.stopping.cancelled() => {
                     let answer = BatchOut::new(open.last + 1, Err(Problem::stopping()));
+                    open.deeds.log(&caller).await;
                     return Some((written(&[answer]), None));
                 }
-                some = open.next(&api, caller.who()) => some?,
+                some = open.next(&api, caller.who()) => some,
+            };
+            let Some(some) = some else {
+                open.deeds.log(&caller).await;
+                return None;
             };
             open.last = some.last().map_or(open.last, |line| line.number);
-            let answers = place.hold(carry_out(&caller, some)).await;
+            let answers = place.hold(carry_out(&caller, some, &open.deeds)).await;
             Some((written(&answers), Some(open)))
         }
     });
@@ -135,6 +142,35 @@ struct OpenBatch {
     is_first: bool,
     /// The number of the last line that was answered.
     last: u64,
+    deeds: Deeds,
+}
+
+/// The actions of operators in a batch, by their name: on which jobs, and how many. They are logged
+/// once, at its end; a client that goes away before leaves them unlogged.
+#[derive(Default)]
+struct Deeds(Mutex<BTreeMap<&'static str, (String, u64)>>);
+
+impl Deeds {
+    /// Notes an action on one job.
+    fn note(&self, what: &'static str, key: &JobKey) {
+        let mut all = self.0.lock().expect("no panic while held");
+        let (on, count) = all.entry(what).or_insert_with(|| (key.to_string(), 0));
+        *count += 1;
+        // The beginning that all keys share.
+        let same = on.char_indices().zip(key.as_str().chars());
+        let differ = same.into_iter().find(|((_, one), other)| one != other);
+        let end = differ.map_or(on.len().min(key.as_str().len()), |((at, _), _)| at);
+        on.truncate(end);
+    }
+
+    async fn log(&self, caller: &Caller) {
+        let all = std::mem::take(&mut *self.0.lock().expect("no panic while held"));
+        for (what, (on, count)) in all {
+            caller
+                .did(Deed::new(what, &on).count(count).note("in a batch"))
+                .await;
+        }
+    }
 }
 
 impl OpenBatch {
@@ -168,7 +204,7 @@ fn written(answers: &[BatchOut]) -> Result<Bytes, Infallible> {
 
 /// Carries out lines at the same time, so that they travel together; a line about the job of an
 /// earlier line waits for that line.
-async fn carry_out(caller: &Caller, lines: Vec<Line>) -> Vec<BatchOut> {
+async fn carry_out(caller: &Caller, lines: Vec<Line>, deeds: &Deeds) -> Vec<BatchOut> {
     let mut answers = Vec::with_capacity(lines.len());
     let (mut names, mut calls) = (HashSet::new(), Vec::new());
     for line in lines {
@@ -181,7 +217,7 @@ async fn carry_out(caller: &Caller, lines: Vec<Line>) -> Vec<BatchOut> {
         }
         calls.push(async move {
             let answered = match call {
-                Ok(call) => call.carry_out(caller).await,
+                Ok(call) => call.carry_out(caller, deeds).await,
                 Err(problem) => Err(problem),
             };
             BatchOut::new(line.number, answered)
@@ -213,7 +249,7 @@ impl BatchLine {
         read_from(MapDeserializer::new(fields))
     }
 
-    async fn carry_out(self, caller: &Caller) -> Result<Answered, Problem> {
+    async fn carry_out(self, caller: &Caller, deeds: &Deeds) -> Result<Answered, Problem> {
         /// The fields of a call that needs only its key.
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -242,15 +278,20 @@ impl BatchLine {
             }
             Verb::Requeue => {
                 let out = requeue_one(caller, key, self.rest()?).await?;
+                deeds.note("requeue", key);
                 Ok((StatusCode::OK, raw(&out)))
             }
             Verb::Restore => {
                 let out = restore_one(caller, key, self.rest()?).await?;
+                if !matches!(out.restored, RestoredAs::Present | RestoredAs::Running) {
+                    deeds.note("restore", key);
+                }
                 Ok((StatusCode::OK, raw(&out)))
             }
             Verb::Delete => {
                 let LetterIn { letter } = self.rest()?;
                 let out = delete_one(caller, key, letter).await?;
+                deeds.note("delete", key);
                 Ok((StatusCode::OK, raw(&out)))
             }
         }

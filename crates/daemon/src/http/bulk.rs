@@ -1,10 +1,12 @@
 //! Calls on many jobs at once, selected by the prefix of their keys.
 
 use axum::Json;
+use axum::http::StatusCode;
 use keyfall::{BulkReport, Client, Selection};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::problem::Problem;
@@ -90,6 +92,12 @@ impl Which {
         &self.0
     }
 
+    /// The prefix, empty for all jobs.
+    pub(super) fn prefix(&self) -> &str {
+        let [prefix] = &self.0;
+        prefix
+    }
+
     /// Access to the selected jobs.
     pub(super) fn select<'a>(
         &self,
@@ -107,17 +115,39 @@ impl Which {
 
 /// Carries out a bulk call, in earnest or not, as long as the caller may.
 macro_rules! carry_out {
-    ($caller:expr, $which:expr, $call:expr, $dry_run:expr) => {{
+    ($caller:expr, $which:expr, $deed:expr, $call:expr, $dry_run:expr) => {{
         let (call, dry_run) = ($call, $dry_run);
         let call = if dry_run { call.dry_run() } else { call };
-        $caller
-            .while_it_may(Scope::Operate, $which.prefixes(), call)
-            .await?
-            .map(|report| Json(BulkOut::new(report, dry_run)))
-            .map_err(Problem::of_prefix)
+        super::bulk::carried_out(&$caller, &$which, $deed, call, dry_run).await
     }};
 }
 pub(super) use carry_out;
+
+/// Carries out a call as long as the caller may, and logs it unless it is a dry run: also a call
+/// that was broken off, because its changes stay.
+pub(super) async fn carried_out(
+    caller: &Caller,
+    which: &Which,
+    deed: Deed<'_>,
+    call: impl IntoFuture<Output = keyfall::Result<BulkReport>>,
+    dry_run: bool,
+) -> Result<Json<BulkOut>, Problem> {
+    let carried_out = caller.while_it_may(Scope::Operate, which.prefixes(), call);
+    let report = match carried_out.await {
+        Ok(report) => report.map_err(Problem::of_prefix),
+        Err(problem) => Err(problem),
+    };
+    let deed = match &report {
+        Ok(report) => Some(deed.count(report.done + report.running)),
+        // Nothing was changed.
+        Err(problem) if problem.status() == StatusCode::BAD_REQUEST => None,
+        Err(problem) => Some(deed.note(format!("broken off: {}", problem.detail))),
+    };
+    if let Some(deed) = deed.filter(|_| !dry_run) {
+        caller.did(deed).await;
+    }
+    report.map(|report| Json(BulkOut::new(report, dry_run)))
+}
 
 /// Cancels many jobs: pending jobs never start, running jobs are told to stop.
 #[utoipa::path(post, path = "/v1/jobs/cancel", operation_id = "cancel_jobs", tag = "bulk", request_body = BulkIn,
@@ -128,7 +158,8 @@ pub(super) async fn cancel(
 ) -> Result<Json<BulkOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?;
-    carry_out!(caller, which, selection.cancel(), call.dry_run)
+    let deed = Deed::new("cancel", which.prefix());
+    carry_out!(caller, which, deed, selection.cancel(), call.dry_run)
 }
 
 /// Gives many pending jobs another due time.
@@ -140,17 +171,18 @@ pub(super) async fn postpone(
 ) -> Result<Json<BulkOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?.postpone();
-    let selection = match (call.after, call.at, call.by) {
-        (Some(Span(delay)), None, None) => selection.after(delay),
-        (None, Some(Time(due)), None) => selection.at(due),
-        (None, None, Some(Span(delay))) => selection.by(delay),
+    let (selection, to) = match (call.after, call.at, call.by) {
+        (Some(after), None, None) => (selection.after(after.0), format!("after {after}")),
+        (None, Some(at), None) => (selection.at(at.0), format!("at {at}")),
+        (None, None, Some(by)) => (selection.by(by.0), format!("by {by}")),
         _ => {
             let detail = "the new due time is missing: give `after`, `at` or `by`; \
                           `/v1/jobs/fire` makes the jobs due now";
             return Err(Problem::invalid("after", detail));
         }
     };
-    carry_out!(caller, which, selection, call.dry_run)
+    let deed = Deed::new("postpone", which.prefix()).note(to);
+    carry_out!(caller, which, deed, selection, call.dry_run)
 }
 
 /// Makes many pending jobs due at once.
@@ -162,7 +194,8 @@ pub(super) async fn fire(
 ) -> Result<Json<BulkOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?;
-    carry_out!(caller, which, selection.fire_now(), call.dry_run)
+    let deed = Deed::new("fire", which.prefix());
+    carry_out!(caller, which, deed, selection.fire_now(), call.dry_run)
 }
 
 impl BulkOut {

@@ -5,6 +5,7 @@ use keyfall::{JobKey, Requeued};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key, Params};
 use super::bulk::{BulkIn, BulkOut, Which, carry_out};
@@ -86,7 +87,11 @@ pub(super) async fn requeue(
     Key(key): Key,
     Body(wanted): Body<RequeueIn>,
 ) -> Result<Json<RequeuedOut>, Problem> {
-    Ok(Json(requeue_one(&caller, &key, wanted).await?))
+    let requeued = requeue_one(&caller, &key, wanted).await?;
+    let note = format!("letter {}, due {}", requeued.letter, requeued.due);
+    let deed = Deed::new("requeue", key.as_str()).count(1).note(note);
+    caller.did(deed).await;
+    Ok(Json(requeued))
 }
 
 pub(super) async fn requeue_one(
@@ -124,7 +129,12 @@ pub(super) async fn delete(
     Key(key): Key,
     Params(LetterIn { letter }): Params<LetterIn>,
 ) -> Result<Json<DeletedOut>, Problem> {
-    Ok(Json(delete_one(&caller, &key, letter).await?))
+    let deleted = delete_one(&caller, &key, letter).await?;
+    let deed = Deed::new("delete", key.as_str())
+        .count(1)
+        .note(format!("letter {letter}"));
+    caller.did(deed).await;
+    Ok(Json(deleted))
 }
 
 pub(super) async fn delete_one(
@@ -151,7 +161,8 @@ pub(super) async fn requeue_many(
 ) -> Result<Json<BulkOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?;
-    carry_out!(caller, which, selection.requeue(), call.dry_run)
+    let deed = Deed::new("requeue", which.prefix());
+    carry_out!(caller, which, deed, selection.requeue(), call.dry_run)
 }
 
 /// Deletes many dead letters for good.
@@ -163,5 +174,12 @@ pub(super) async fn delete_many(
 ) -> Result<Json<BulkOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?;
-    carry_out!(caller, which, selection.delete_dead_letters(), call.dry_run)
+    let deed = Deed::new("delete", which.prefix());
+    carry_out!(
+        caller,
+        which,
+        deed,
+        selection.delete_dead_letters(),
+        call.dry_run
+    )
 }

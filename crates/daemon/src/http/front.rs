@@ -97,7 +97,7 @@ fn admit(
     if OPEN.contains(&&*path(request)) {
         return (None, Ok(()));
     }
-    let caller = Caller::identify(api, request.headers(), peer.ip());
+    let caller = Caller::identify(api, request.headers(), peer);
     let token = caller.as_ref().ok().and_then(Caller::token);
     let token = token.map(ToOwned::to_owned);
     if let Some(rate) = &api.rate {

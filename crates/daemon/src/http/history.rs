@@ -9,6 +9,7 @@ use keyfall::{Happening, KeyDiffers, Kind, Story, Wait};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key, Params};
 use super::bulk::Which;
@@ -192,6 +193,10 @@ pub(super) async fn keep(
         keyfall::ErrorKind::InvalidSetting => Problem::from(error).field("entries"),
         _ => Problem::of_prefix(error),
     })?;
+    let deed = Deed::new("history", which.prefix()).count(kinds.len() as u64);
+    caller
+        .did(deed.note(format!("{} entries", call.entries)))
+        .await;
     let kept = kinds.iter().map(|kind| KeptOut::new(kind, call.entries));
     Ok(Json(HistoryOut {
         kinds: kept.collect(),

@@ -7,6 +7,7 @@ use keyfall::{ErrorKind, Instance, Unrouted};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::problem::Problem;
@@ -151,6 +152,9 @@ pub(super) async fn close_breaker(
         _ => error.into(),
     })?;
     let instances = instances as u64;
+    caller
+        .did(Deed::new("close-breaker", "").note(&*host))
+        .await;
     Ok(Json(BreakerOut { host, instances }))
 }
 

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use super::Api;
+use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key, Params};
 use super::durable::{DurableIn, ReachedOut};
@@ -289,7 +290,9 @@ pub(super) async fn cancel(
     Key(key): Key,
     Params(durable): Params<DurableIn>,
 ) -> Result<Json<CancelledOut>, Problem> {
-    Ok(Json(cancel_one(&caller, &key, durable).await?))
+    let cancelled = cancel_one(&caller, &key, durable).await?;
+    caller.did_one(Deed::new("cancel", key.as_str())).await;
+    Ok(Json(cancelled))
 }
 
 pub(super) async fn cancel_one(
@@ -328,7 +331,12 @@ pub(super) async fn postpone(
     Key(key): Key,
     Body(when): Body<PostponeIn>,
 ) -> Result<Json<ChangedOut>, Problem> {
-    Ok(Json(postpone_one(&caller, &key, when).await?))
+    let changed = postpone_one(&caller, &key, when).await?;
+    let deed = Deed::new("postpone", key.as_str());
+    caller
+        .did_one(deed.note(format!("due {}", changed.due)))
+        .await;
+    Ok(Json(changed))
 }
 
 pub(super) async fn postpone_one(
@@ -361,7 +369,9 @@ pub(super) async fn postpone_one(
         (status = 404, description = "There is no such job", body = Problem),
         (status = 409, description = "It runs, and nothing is scheduled to follow it", body = Problem)))]
 pub(super) async fn fire(caller: Caller, Key(key): Key) -> Result<Json<ChangedOut>, Problem> {
-    Ok(Json(fire_one(&caller, &key).await?))
+    let changed = fire_one(&caller, &key).await?;
+    caller.did_one(Deed::new("fire", key.as_str())).await;
+    Ok(Json(changed))
 }
 
 pub(super) async fn fire_one(caller: &Caller, key: &JobKey) -> Result<ChangedOut, Problem> {
@@ -394,6 +404,7 @@ pub(super) async fn put_payload(
     Body(new): Body<PayloadIn>,
 ) -> Result<Response, Problem> {
     let (status, changed) = update_one(&caller, &key, new).await?;
+    caller.did_one(Deed::new("payload", key.as_str())).await;
     Ok(match changed {
         Some(out) => (status, Json(out)).into_response(),
         None => status.into_response(),

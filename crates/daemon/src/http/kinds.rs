@@ -7,6 +7,7 @@ use keyfall::{Dropped, Kind, Kinds, Stats};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::bulk::{BulkIn, Which};
@@ -105,6 +106,10 @@ pub struct SinceOut {
     #[schema(example = "app1:trans:notice")]
     pub name: String,
     pub since: Time,
+    /// The id of the token and its note, or the address or process, that paused it; missing if that
+    /// is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 /// A kind that was removed.
@@ -175,9 +180,12 @@ pub(super) async fn drop_kind(
     let kind = Kind::parse(&text).map_err(invalid)?;
     let client = &caller.may(Scope::Operate, &format!("{kind}:"))?.client;
     match client.drop_kind(kind.as_str()).await? {
-        Dropped::Dropped => Ok(Json(DroppedOut {
-            kind: kind.to_string(),
-        })),
+        Dropped::Dropped => {
+            caller.did(Deed::new("drop", kind.as_str())).await;
+            Ok(Json(DroppedOut {
+                kind: kind.to_string(),
+            }))
+        }
         Dropped::InUse(why) => Err(Problem::kind_in_use(kind.as_str(), &why)),
         _ => Err(Problem::kind_absent(kind.as_str())),
     }
@@ -190,20 +198,28 @@ pub(super) async fn paused(caller: Caller) -> Result<Json<PausedOut>, Problem> {
     for unseen in &mut paused.unseen {
         unseen.shards.retain(|(kind, _)| can_see(&caller, kind));
     }
-    let since = |name: &str, since| SinceOut {
+    let since = |name: &str, since, by: Option<&String>| SinceOut {
         name: name.to_owned(),
         since: Time(since),
+        by: by.cloned(),
+    };
+    // The longest rule says most about a kind.
+    let by_rule = |kind: &Kind| {
+        let covers = |rule: &&String| format!("{kind}:").starts_with(rule.as_str());
+        let rules = paused.rules.iter().map(|(rule, _)| rule);
+        let rule = rules.filter(covers).max_by_key(|rule| rule.len())?;
+        paused.by.get(rule)
     };
     let rules = paused.rules.iter();
     let kinds = paused.kinds.iter();
     Ok(Json(PausedOut {
         prefixes: rules
             .filter(|(rule, _)| caller.can(Scope::Read, rule))
-            .map(|(rule, at)| since(rule, *at))
+            .map(|(rule, at)| since(rule, *at, paused.by.get(rule)))
             .collect(),
         kinds: kinds
             .filter(|(kind, _)| can_see(&caller, kind))
-            .map(|(kind, at)| since(kind.as_str(), *at))
+            .map(|(kind, at)| since(kind.as_str(), *at, by_rule(kind)))
             .collect(),
         unseen: UnseenOut::all(&paused.unseen),
     }))
@@ -217,10 +233,14 @@ pub(super) async fn pause(
     Body(call): Body<BulkIn>,
 ) -> Result<Json<SwitchedOut>, Problem> {
     let which = Which::of(call.prefix, call.everything)?;
-    let pause = which.select(&caller, Scope::Operate)?.pause();
+    let mut pause = which.select(&caller, Scope::Operate)?.pause();
+    if let Some(operator) = caller.operator() {
+        pause = pause.by(operator);
+    }
     let pause = if call.dry_run { pause.dry_run() } else { pause };
     let paused = caller.while_it_may(Scope::Operate, which.prefixes(), pause);
     let kinds = paused.await?.map_err(Problem::of_prefix)?;
+    switched(&caller, "pause", &which, &kinds, call.dry_run).await;
     Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
 }
 
@@ -240,7 +260,16 @@ pub(super) async fn resume(
     };
     let resumed = caller.while_it_may(Scope::Operate, which.prefixes(), resume);
     let kinds = resumed.await?.map_err(Problem::of_prefix)?;
+    switched(&caller, "resume", &which, &kinds, call.dry_run).await;
     Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
+}
+
+/// Logs a pause or a resume that was carried out.
+async fn switched(caller: &Caller, what: &str, which: &Which, kinds: &[Kind], dry_run: bool) {
+    if !dry_run {
+        let deed = Deed::new(what, which.prefix()).count(kinds.len() as u64);
+        caller.did(deed).await;
+    }
 }
 
 fn can_see(caller: &Caller, kind: &Kind) -> bool {

@@ -21,6 +21,7 @@
 //! | [`series`] | the starts and ends of runs over the last hour or day |
 //! | [`history`] | the story of a job, and the length of histories |
 //! | [`tail`] | changes of jobs as they happen; [`tails`] limits their number |
+//! | [`actions`] | the log of what operators did |
 //! | [`audit`] | checks that every job is accounted for |
 //! | [`instances`] | the live instances and their routes |
 //! | [`doctor`] | the findings of the doctor |
@@ -35,6 +36,7 @@
 //! | [`problem`] | the error of a call |
 //! | [`settings`] | the settings of the API |
 
+mod actions;
 mod audit;
 mod auth;
 mod batch;
@@ -112,6 +114,7 @@ use warnings::LiveRoutes;
 
 /// The JSON of requests and answers, for programs that make these calls.
 pub mod shapes {
+    pub use super::actions::{ActionOut, ActionsIn, ActionsOut};
     pub use super::audit::{AuditIn, AuditOut, AuditedOut, DamageOut};
     pub use super::batch::BatchOut;
     pub use super::bulk::{BulkIn, BulkOut, BulkPostponeIn};
@@ -264,6 +267,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(series::series))
         .routes(calls!(history::list, history::keep))
         .routes(calls!(audit::audit))
+        .routes(calls!(actions::list))
         .routes(calls!(instances::routes))
         .routes(calls!(instances::list))
         .routes(calls!(instances::close_breaker))

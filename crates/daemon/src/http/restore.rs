@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key};
 use super::problem::Problem;
@@ -90,7 +91,9 @@ pub(super) async fn restore(
     Key(key): Key,
     Body(kept): Body<RestoreIn>,
 ) -> Result<Json<RestoredOut>, Problem> {
-    Ok(Json(restore_one(&caller, &key, kept).await?))
+    let restored = restore_one(&caller, &key, kept).await?;
+    caller.did_one(Deed::new("restore", key.as_str())).await;
+    Ok(Json(restored))
 }
 
 pub(super) async fn restore_one(

@@ -156,6 +156,7 @@ const CALLS: [(&str, &str, &str); 25] = [
     ("GET /v1/overview?prefix=a:b:c:", "", "read"),
     ("GET /v1/upcoming?prefix=a:b:c:", "", "read"),
     ("GET /v1/series?prefix=a:b:c:", "", "read"),
+    ("GET /v1/actions?prefix=a:b:c:", "", "read"),
     (
         "POST /v1/pause",
         r#"{"prefix": "a:b:c:", "dry_run": true}"#,
