@@ -181,11 +181,12 @@ pub use client::{
 };
 pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
-    Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage, DamagedJob,
-    DeleteDeadLetter, DueWithin, Flawed, Functions, IfAbsent, IfPresent, JobState, JobView,
-    KeptJob, Kinds, LibraryState, ListJobs, NewJob, Ordered, Page, Pause, Paused, Placed, Postpone,
-    Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume, Schedule, ScheduleIfAbsent,
-    ScheduleIfPresent, Scheduled, Selection, Stats, Unseen, Upcoming, Updated, fold_reason,
+    Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage, DamagedJob, DeadGroup,
+    DeadGroups, DeleteDeadLetter, DueWithin, Flawed, Functions, GroupDead, IfAbsent, IfPresent,
+    JobState, JobView, KeptJob, Kinds, LibraryState, ListJobs, NewJob, Ordered, Page, Pause,
+    Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume,
+    Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Unseen, Upcoming,
+    Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;

@@ -51,6 +51,7 @@ pub use operating::counting::Counts;
 pub use operating::dropping::Dropped;
 pub use operating::folding::fold_reason;
 pub use operating::functions::{Functions, LibraryState};
+pub use operating::grouping::{DeadGroup, DeadGroups, GroupDead};
 #[cfg(feature = "worker")]
 pub use operating::history::{Happening, KeepHistory, Tail, Tidings, What};
 #[cfg(feature = "worker")]

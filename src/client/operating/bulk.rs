@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 
+use super::folding::fold_reason;
 use super::listing::letter_name;
 use super::partial::PartialView;
 use super::scan::JobScan;
@@ -18,6 +19,7 @@ use crate::client::{
 use crate::error::{Error, Result};
 use crate::key::{JobKey, Kind};
 use crate::prefix::Prefix;
+use crate::record::Record;
 use crate::store::{Answered, Change, Discard, Letter, Revival, Seen, Slice, Sought, When, Word};
 use crate::time::UnixMs;
 
@@ -39,6 +41,16 @@ pub struct Bulk<'a> {
     selection: Selection<'a>,
     deed: Result<BulkAction>,
     dry_run: bool,
+    limits: BulkLimits,
+}
+
+/// Further conditions of a bulk call.
+#[derive(Clone, Default)]
+struct BulkLimits {
+    /// The last error, folded.
+    reason: Option<String>,
+    /// The number of jobs after which the call ends.
+    most: Option<u64>,
 }
 
 /// A call to [`Selection::postpone`]; sent when it is awaited. Answers [`BulkReport`]. Moves the
@@ -61,6 +73,9 @@ pub struct BulkReport {
     /// Jobs that were left unchanged: they had changed their state, or are damaged. For a requeue:
     /// dead letters whose key has a live job.
     pub skipped: u64,
+    /// Whether the call ended at [the limit of its jobs](Bulk::at_most), so that more jobs may be
+    /// left.
+    pub is_cut: bool,
     /// The shards that the call did not reach, because one of several servers was away. If a server
     /// went away during the call, some of its jobs may count as matched only: it is unknown whether
     /// they were changed.
@@ -115,7 +130,24 @@ impl<'a> Bulk<'a> {
             selection,
             deed,
             dry_run: false,
+            limits: BulkLimits::default(),
         }
+    }
+
+    /// Changes only jobs whose last error, or reason of death, is this one if its numbers and ids
+    /// are [folded](crate::fold_reason). Reads the record of each job. Of several dead letters of
+    /// one key with this reason, only the latest is requeued.
+    pub fn reason(mut self, folded: &str) -> Self {
+        self.limits.reason = Some(folded.to_owned());
+        self
+    }
+
+    /// Ends the call when it has changed about this number of jobs: it changes the page to its end.
+    /// A caller that repeats the call until [`is_cut`](BulkReport::is_cut) is `false` can show its
+    /// progress. A dry run counts all jobs.
+    pub fn at_most(mut self, jobs: u64) -> Self {
+        self.limits.most = Some(jobs);
+        self
     }
 
     /// Changes nothing, and counts the jobs that the call would affect, as
@@ -128,7 +160,7 @@ impl<'a> Bulk<'a> {
     async fn run(self) -> Result<BulkReport> {
         let Selection { client, prefix } = self.selection;
         let (prefix, deed) = (prefix?, self.deed?);
-        let mut bulk_call = BulkCall::new(client, deed, self.dry_run).await?;
+        let mut bulk_call = BulkCall::new(client, deed, self.limits, self.dry_run).await?;
         let result = bulk_call.run(&prefix).await;
         let view = result.map_err(|error| bulk_call.report.in_the_middle(&error))?;
         bulk_call.report.unseen = view.unseen();
@@ -172,6 +204,7 @@ impl Postpone<'_> {
 struct BulkCall<'a> {
     client: &'a Client,
     deed: BulkAction,
+    limits: BulkLimits,
     dry_run: bool,
     /// The time of its beginning, by Redis' clock.
     began: UnixMs,
@@ -182,7 +215,12 @@ struct BulkCall<'a> {
 }
 
 impl<'a> BulkCall<'a> {
-    async fn new(client: &'a Client, deed: BulkAction, dry_run: bool) -> Result<Self> {
+    async fn new(
+        client: &'a Client,
+        deed: BulkAction,
+        limits: BulkLimits,
+        dry_run: bool,
+    ) -> Result<Self> {
         let now = client.0.store.time(client.deadline()).await?;
         let began = now.floor_ms();
         // The same time for all jobs, or the scan would meet the moved jobs again.
@@ -197,6 +235,7 @@ impl<'a> BulkCall<'a> {
         Ok(BulkCall {
             client,
             deed,
+            limits,
             dry_run,
             began,
             told: HashSet::new(),
@@ -266,15 +305,24 @@ impl<'a> BulkCall<'a> {
         of_id: &str,
         is_moving: bool,
     ) -> Result<()> {
+        if self.has_enough() {
+            self.report.is_cut = true;
+            return Ok(());
+        }
         let sought = Sought {
             // Downward, the scan leaves behind jobs that move later and jobs that die meanwhile;
             // and of several letters of one key, the latest comes first.
             down: matches!(self.deed, BulkAction::PostponeBy(_) | BulkAction::Requeue),
-            records: matches!(self.deed, BulkAction::Requeue) && !self.dry_run,
+            records: self.limits.reason.is_some()
+                || matches!(self.deed, BulkAction::Requeue) && !self.dry_run,
             ..Sought::all_of(state, of_id)
         };
         let mut walk = JobScan::through(self.client, &shard_client.ledger, sought).await?;
         while let Some(slice) = walk.next().await? {
+            if self.has_enough() {
+                self.report.is_cut = true;
+                break;
+            }
             let mut matched = self.matching(slice);
             if matches!(self.deed, BulkAction::Requeue) {
                 // The latest letter of a key comes first; the older ones stay.
@@ -299,9 +347,17 @@ impl<'a> BulkCall<'a> {
         Ok(())
     }
 
+    /// Whether as many jobs were changed as are wanted.
+    fn has_enough(&self) -> bool {
+        let changed = self.report.done + self.report.running;
+        !self.dry_run && self.limits.most.is_some_and(|most| changed >= most)
+    }
+
     /// The jobs of a page that the call affects.
     fn matching(&self, slice: Slice) -> Vec<Seen> {
         let now = slice.now.floor_ms();
+        let reason = self.limits.reason.as_deref();
+        let has_reason = |seen: &Seen| reason.is_none_or(|reason| ended_by(seen, reason));
         let fits = |seen: &Seen| match self.deed {
             BulkAction::FireNow => seen.score > self.began,
             // Skips jobs that are already there, or were moved to a time that is past by now.
@@ -309,7 +365,8 @@ impl<'a> BulkCall<'a> {
             BulkAction::Cancel => !self.told.contains(&seen.member),
             _ => true,
         };
-        slice.items.into_iter().filter(fits).collect()
+        let items = slice.items.into_iter().filter(has_reason);
+        items.filter(fits).collect()
     }
 
     /// Carries out the call on a page, and counts the answers.
@@ -387,6 +444,15 @@ impl PageSender<'_> {
         let answers = Call::send(ledger, &mut lane, &(), &items, until).await?;
         Ok(answers.into_iter().map(Ok).collect())
     }
+}
+
+/// Whether this was the last error of a job, if numbers and ids are folded. The error of a damaged
+/// record is unknown.
+fn ended_by(seen: &Seen, reason: &str) -> bool {
+    Record::parse(seen.record.clone()).is_ok_and(|record| {
+        let error = record.header.error.unwrap_or_default();
+        fold_reason(&error) == reason
+    })
 }
 
 /// The id in the name of a letter, `id:number`.

@@ -18,6 +18,8 @@ pub(super) struct Filter {
     error: Option<String>,
     /// The last error, folded.
     reason: Option<String>,
+    /// Whether the list is a search although every job fits.
+    pub(super) is_survey: bool,
 }
 
 /// A point in time, by Redis' clock.
@@ -30,7 +32,7 @@ enum Moment {
 /// A filter whose times are fixed.
 #[derive(Debug)]
 pub(super) struct Conditions {
-    pub(super) state: JobState,
+    state: JobState,
     /// The first due time that fits, and the first one that is too late.
     due: (UnixMs, UnixMs),
     filter: Filter,
@@ -88,21 +90,19 @@ impl Filter {
     /// Fixes the times. A time from now needs the clock of Redis.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidSetting`] if a text is empty, because every error would contain it;
-    /// other errors if Redis does not answer in time.
+    /// [`ErrorKind::InvalidSetting`] if a part of the error is empty, because every error would
+    /// contain it; other errors if Redis does not answer in time.
     pub(super) async fn conditions(
         self,
         state: JobState,
         client: &Client,
         until: Instant,
     ) -> Result<Conditions> {
-        for (name, text) in [("error", &self.error), ("reason", &self.reason)] {
-            if text.as_ref().is_some_and(String::is_empty) {
-                return Err(Error::new(
-                    ErrorKind::InvalidSetting,
-                    format!("`{name}` is empty: write a part of the error, or leave it out"),
-                ));
-            }
+        if self.error.as_ref().is_some_and(String::is_empty) {
+            return Err(Error::new(
+                ErrorKind::InvalidSetting,
+                "`error` is empty: write a part of the error, or leave it out",
+            ));
         }
         let is_from_now = |it: &Option<Moment>| matches!(it, Some(Moment::FromNow(_)));
         let now = match is_from_now(&self.due_after) || is_from_now(&self.due_before) {
@@ -146,10 +146,18 @@ impl Conditions {
     /// few.
     pub(super) fn is_search(&self) -> bool {
         let has_times = self.filter.due_after.is_some() || self.filter.due_before.is_some();
-        let of_record = self.filter.attempts_over.is_some()
-            || self.filter.error.is_some()
-            || self.filter.reason.is_some();
-        of_record || (has_times && !self.is_sorted_by_due())
+        !self.fit_all() || self.filter.is_survey || (has_times && !self.is_sorted_by_due())
+    }
+
+    /// Whether no condition is on the record of a job.
+    pub(super) fn fit_all(&self) -> bool {
+        let Filter {
+            attempts_over,
+            error,
+            reason,
+            ..
+        } = &self.filter;
+        attempts_over.is_none() && error.is_none() && reason.is_none()
     }
 
     /// Whether no due time fits.
@@ -177,7 +185,7 @@ impl Conditions {
                 .is_none_or(|part| last.is_some_and(|it| it.to_lowercase().contains(part)))
             && reason
                 .as_ref()
-                .is_none_or(|folded| last.is_some_and(|it| fold_reason(it) == *folded))
+                .is_none_or(|folded| fold_reason(last.unwrap_or_default()) == *folded)
     }
 
     /// Whether Redis keeps the jobs in the order of the time that a filter compares.

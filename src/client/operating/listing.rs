@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 
-use super::filter::{Conditions, Filter};
+use super::filter::Filter;
 use super::partial::PartialView;
 use crate::client::{Client, JobState, JobView, KindShards, Pending, Selection, Unseen};
 use crate::error::{Error, ErrorKind, Result};
@@ -39,7 +39,7 @@ const SEARCH: Duration = Duration::from_millis(50);
 pub struct ListJobs<'a> {
     selection: Selection<'a>,
     state: JobState,
-    limit: usize,
+    pub(super) limit: usize,
     after: Option<Cursor>,
     pub(super) filter: Filter,
 }
@@ -155,8 +155,6 @@ impl ListJobs<'_> {
     /// # Errors
     /// If the prefix, the limit or the cursor is not valid, or Redis does not answer in time.
     async fn page(self) -> Result<Page> {
-        let Selection { client, prefix } = self.selection;
-        let prefix = prefix?;
         if !(1..=LARGEST_PAGE).contains(&self.limit) {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
@@ -166,6 +164,18 @@ impl ListJobs<'_> {
                 ),
             ));
         }
+        let mut page = Page::default();
+        let walked = self.walk(&mut page).await?;
+        page.scanned = walked.scanned;
+        page.unseen = walked.unseen;
+        page.next = walked.next;
+        Ok(page)
+    }
+
+    /// Reads jobs until `taker` has as many as the limit, or the bounds of one page are reached.
+    pub(super) async fn walk(self, taker: &mut impl JobTaker) -> Result<Walked> {
+        let Selection { client, prefix } = self.selection;
+        let prefix = prefix?;
         let (first, mut position) = begin(self.after, self.state, &prefix)?;
         let until = client.deadline();
         let conditions = self.filter.conditions(self.state, client, until).await?;
@@ -176,27 +186,29 @@ impl ListJobs<'_> {
             kinds.retain(|kind| *kind >= first);
             position = position.filter(|_| kinds.first() == Some(&first));
         }
-        let mut page = Page::default();
         if conditions.is_empty() {
             kinds.clear();
         }
-        let (mut bytes, mut calls) = (0, 0);
+        let (mut bytes, mut calls, mut scanned) = (0, 0, 0);
         for kind in kinds {
             let kind_shards = client.kind_shards_to_look(kind.as_str())?;
             loop {
-                let room = self.limit - page.len();
+                let room = self.limit - taker.taken();
                 let is_late = match is_search {
-                    true => calls > 0 && (page.scanned >= SCANNED || began.elapsed() > SEARCH),
+                    true => calls > 0 && (scanned >= SCANNED || began.elapsed() > SEARCH),
                     false => calls == CALLS,
                 };
                 if room == 0 || bytes >= PAGE_BYTES || is_late {
-                    page.next = Some(Cursor {
+                    let next = Cursor {
                         state: self.state,
                         kind,
                         position,
+                    };
+                    return Ok(Walked {
+                        scanned,
+                        unseen: view.unseen(),
+                        next: Some(next),
                     });
-                    page.unseen = view.unseen();
-                    return Ok(page);
                 }
                 let sought = Sought {
                     limit: if is_search { BATCH } else { room.min(BATCH) },
@@ -207,18 +219,58 @@ impl ListJobs<'_> {
                 let sought = conditions.narrow(sought);
                 let seen = list_all(&kind_shards, sought, &mut view, until).await?;
                 calls += 1;
-                page.scanned += seen.looked;
-                let (taken, full) = page.take_in(&kind, &conditions, room, seen.items);
-                bytes += taken;
-                position = full.or(seen.next);
+                scanned += seen.looked;
+                position = seen.next;
+                let mut items = seen.items.into_iter();
+                while let Some((now, seen)) = items.next() {
+                    let (here, size) = (seen.position(), seen.record.len());
+                    let name = format!("{kind}:{}", seen.member);
+                    let before = taker.taken();
+                    match view_of(&kind, self.state, now, seen) {
+                        Ok(Some(job)) if conditions.fit(&job) => taker.take(&kind, Ok(job)),
+                        // It cannot be told whether a damaged job fits.
+                        Err(error) if conditions.fit_all() => {
+                            taker.take(&kind, Err(DamagedJob { name, error }));
+                        }
+                        _ => {}
+                    }
+                    if taker.taken() > before {
+                        bytes += size;
+                    }
+                    if taker.taken() == self.limit && items.len() > 0 {
+                        position = Some(here);
+                        break;
+                    }
+                }
                 if position.is_none() {
                     break;
                 }
             }
         }
-        page.unseen = view.unseen();
-        Ok(page)
+        Ok(Walked {
+            scanned,
+            unseen: view.unseen(),
+            next: None,
+        })
     }
+}
+
+/// Takes in the jobs of a list, one by one.
+pub(super) trait JobTaker: Send {
+    /// The number of jobs that count for the limit of the list.
+    fn taken(&self) -> usize;
+
+    /// Takes in a job, or the error of one that cannot be read. Returns whether it is kept.
+    fn take(&mut self, kind: &Kind, job: std::result::Result<JobView, DamagedJob>);
+}
+
+/// The end of a walk through a list.
+pub(super) struct Walked {
+    /// The number of jobs that were looked at.
+    pub(super) scanned: u64,
+    pub(super) unseen: Vec<Unseen>,
+    /// The place where it goes on; `None` at the end.
+    pub(super) next: Option<Cursor>,
 }
 
 /// A part of the jobs in one state, merged from all shards of a kind.
@@ -343,44 +395,23 @@ impl Page {
             next: None,
         }
     }
+}
 
-    fn len(&self) -> usize {
+impl JobTaker for Page {
+    fn taken(&self) -> usize {
         self.jobs.len() + self.damaged.len()
     }
 
-    /// Adds up to `room` jobs; jobs that cannot be read become [`DamagedJob`]s. Returns the bytes of
-    /// their records, and the position of the last one if some jobs were not looked at any more.
-    fn take_in(
-        &mut self,
-        kind: &Kind,
-        conditions: &Conditions,
-        room: usize,
-        items: Vec<(UnixUs, Seen)>,
-    ) -> (usize, Option<Position>) {
-        let (mut bytes, end) = (0, self.len() + room);
-        let mut items = items.into_iter();
-        while let Some((now, seen)) = items.next() {
-            let (position, size) = (seen.position(), seen.record.len());
-            let name = format!("{kind}:{}", seen.member);
-            match view(kind, conditions.state, now, seen) {
-                Ok(Some(view)) if conditions.fit(&view) => self.jobs.push(view),
-                // It cannot be told whether it fits.
-                Err(error) if !conditions.is_search() => {
-                    self.damaged.push(DamagedJob { name, error });
-                }
-                _ => continue,
-            }
-            bytes += size;
-            if self.len() == end && items.len() > 0 {
-                return (bytes, Some(position));
-            }
+    fn take(&mut self, _: &Kind, job: std::result::Result<JobView, DamagedJob>) {
+        match job {
+            Ok(job) => self.jobs.push(job),
+            Err(damaged) => self.damaged.push(damaged),
         }
-        (bytes, None)
     }
 }
 
 /// The view of a listed job.
-fn view(kind: &Kind, state: JobState, now: UnixUs, seen: Seen) -> Result<Option<JobView>> {
+fn view_of(kind: &Kind, state: JobState, now: UnixUs, seen: Seen) -> Result<Option<JobView>> {
     let (id, found) = match state {
         JobState::Pending | JobState::Retrying => {
             let due = seen.score;

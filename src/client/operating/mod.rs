@@ -11,6 +11,7 @@ pub(super) mod dropping;
 pub(super) mod filter;
 pub(super) mod folding;
 pub(super) mod functions;
+pub(super) mod grouping;
 #[cfg(feature = "worker")]
 pub(super) mod history;
 #[cfg(feature = "worker")]

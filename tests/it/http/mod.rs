@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`calls`] | each call on one job, and each of its errors |
 //! | [`actions`] | the log of what operators did |
+//! | [`groups`] | dead letters by kind and reason |
 //! | [`hindered`] | errors where Redis is full, read-only, of a newer version or denies a right |
 //! | [`kinds`] | dropped kinds, and the limit of new kinds |
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
@@ -28,6 +29,7 @@ mod crowds;
 mod document;
 mod examples;
 mod following;
+mod groups;
 mod hindered;
 mod kinds;
 mod limits;

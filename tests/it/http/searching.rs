@@ -84,8 +84,8 @@ async fn jobs_are_found_by_their_due_time() {
         search(&daemon, &site, &format!("due_before={due}")).await.0,
         ["01"]
     );
-    let (found, _) = search(&daemon, &site, &format!("due_after={due}&due_before=3h")).await;
-    assert_eq!(found, ["02", "03"][..1]);
+    let (found, _) = search(&daemon, &site, &format!("due_after={due}&due_before=150m")).await;
+    assert_eq!(found, ["02"]);
     site.client
         .prefix(&format!("{}:", site.app))
         .cancel()
@@ -156,7 +156,6 @@ async fn wrong_conditions_are_named() {
         ("due_after=5", "due_after", "`15m`"),
         ("attempts_over=-1", "attempts_over", "digit"),
         ("error=", "error", "part of the error"),
-        ("reason=", "reason", "part of the error"),
     ] {
         let answer = daemon.call("GET", &format!("/v1/jobs?{query}")).await;
         assert_problem(&answer, 400, "invalid_request", field);

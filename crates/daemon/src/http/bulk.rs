@@ -67,6 +67,9 @@ pub struct BulkOut {
     /// requeue, a job of the same name exists.
     pub skipped: u64,
     pub dry_run: bool,
+    /// The call has ended at its `at_most`, and more jobs may be left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
     /// The parts that the call did not reach, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
@@ -206,6 +209,7 @@ impl BulkOut {
             running: report.running,
             skipped: report.skipped,
             dry_run,
+            more: report.is_cut,
             unseen: UnseenOut::all(&report.unseen),
         }
     }

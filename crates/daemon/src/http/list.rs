@@ -143,23 +143,16 @@ impl ListIn {
             list = list.attempts_over(limit);
         }
         if let Some(part) = &self.error {
-            list = list.error(not_empty("error", part)?);
+            if part.is_empty() {
+                let rule = "it is empty: write a part of the error, or leave it out";
+                return Err(Problem::invalid("error", rule));
+            }
+            list = list.error(part);
         }
         if let Some(folded) = &self.reason {
-            list = list.reason(not_empty("reason", folded)?);
+            list = list.reason(folded);
         }
         Ok(list)
-    }
-}
-
-/// A text that an error is compared with.
-fn not_empty<'a>(field: &str, text: &'a str) -> Result<&'a str, Problem> {
-    match text {
-        "" => Err(Problem::invalid(
-            field,
-            "it is empty: write a part of the error, or leave it out",
-        )),
-        text => Ok(text),
     }
 }
 

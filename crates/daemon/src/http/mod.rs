@@ -119,7 +119,10 @@ pub mod shapes {
     pub use super::batch::BatchOut;
     pub use super::bulk::{BulkIn, BulkOut, BulkPostponeIn};
     pub use super::count::{CountIn, CountOut};
-    pub use super::dead::{DeletedOut, LetterIn, LettersOut, RequeueIn, RequeuedOut};
+    pub use super::dead::{
+        DeadBulkIn, DeletedOut, GroupOut, GroupsIn, GroupsOut, LetterIn, LettersOut, RequeueIn,
+        RequeuedOut,
+    };
     pub use super::doctor::{DoctorOut, FindingOut, SeverityOut};
     pub use super::durable::{DurableIn, ReachedOut};
     pub use super::history::{HappeningOut, HistoryIn, HistoryOut, StoryIn, StoryOut};
@@ -253,6 +256,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(batch::batch))
         .routes(calls!(dead::show, dead::delete))
         .routes(calls!(dead::requeue))
+        .routes(calls!(dead::groups))
         .routes(calls!(dead::requeue_many))
         .routes(calls!(dead::delete_many))
         .routes(calls!(kinds::list))

@@ -104,7 +104,7 @@ impl Daemon {
 }
 
 /// Every call that touches jobs, its body, and the scope that it takes for `a:b:c:`.
-const CALLS: [(&str, &str, &str); 25] = [
+const CALLS: [(&str, &str, &str); 29] = [
     ("PUT /v1/jobs/a:b:c:1", r#"{"after": "1h"}"#, "schedule"),
     ("GET /v1/jobs/a:b:c:1", "", "read"),
     (
@@ -140,6 +140,7 @@ const CALLS: [(&str, &str, &str); 25] = [
         "operate",
     ),
     ("GET /v1/dead/a:b:c:1", "", "read"),
+    ("GET /v1/dead/groups?prefix=a:b:c:", "", "read"),
     (
         "POST /v1/dead/a:b:c:1/requeue",
         r#"{"letter": 1}"#,

@@ -103,8 +103,7 @@ impl fmt::Display for Time {
 }
 
 /// A point in time, or a duration from now.
-#[derive(Debug, Clone, Copy, ToSchema)]
-#[schema(value_type = String, example = "1h")]
+#[derive(Debug, Clone, Copy)]
 pub enum Moment {
     At(Time),
     FromNow(Span),
