@@ -133,7 +133,7 @@ struct Engine {
     hooks: Arc<Hooks>,
     leases: Arc<Leases>,
     series_writer: SeriesWriter,
-    stop: Stop,
+    stop: StopSignals,
 }
 
 impl Engine {
@@ -199,7 +199,7 @@ impl Engine {
             settings.bury_unrouted,
         );
         let series_writer = SeriesWriter::new(store.clone());
-        let stop = Stop {
+        let stop = StopSignals {
             retired: plan.retired,
             gently: plan.gently,
             at_once: plan.at_once,
