@@ -331,7 +331,9 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Functions(command) => functions::run(command).await,
             Command::Completions(options) => completions::run(&options, Cli::command()),
             Command::Serve(options) => {
-                keyfall_daemon::run(options, config.expect("it was loaded for this command")).await
+                let config = config.expect("it was loaded for this command");
+                let ui = |calls, terms| keyfall_web::Web::of_daemon(calls, terms).into_router();
+                keyfall_daemon::run(options, config, Box::new(ui)).await
             }
             Command::Config(options) => config::run(options),
             Command::Token(command) => token::run(command),

@@ -30,4 +30,18 @@ impl http::Grant for Grant {
         };
         Grant::allows(self, scope, prefix)
     }
+
+    fn scopes(&self) -> Vec<http::Scope> {
+        let scopes = self.scopes.iter().map(|scope| match scope {
+            Scope::Read => http::Scope::Read,
+            Scope::Schedule => http::Scope::Schedule,
+            Scope::Consume => http::Scope::Consume,
+            Scope::Operate => http::Scope::Operate,
+        });
+        scopes.collect()
+    }
+
+    fn prefixes(&self) -> Vec<String> {
+        self.prefixes.clone()
+    }
 }

@@ -32,6 +32,6 @@ mod serve;
 pub mod tokens;
 mod traces;
 
-pub use http::{in_process, shapes};
+pub use http::{Ui, UiTerms, in_process, is_local, shapes};
 pub use serve::{Options, run};
 pub use traces::Traces;

@@ -94,6 +94,8 @@ settings! {
         new_kinds: NonZeroU32 = "1000";
         /// The most new kinds in an hour of one token.
         new_kinds_per_token: NonZeroU32 = "100";
+        /// Whether to serve the web page, at /ui.
+        ui: bool = "true";
         /// Whether to log each request.
         access_log: bool = "true";
         /// How long a stop waits for requests in progress.

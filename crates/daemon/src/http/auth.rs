@@ -51,6 +51,11 @@ pub(crate) trait Grant: Send + Sync + 'static {
     /// Whether it allows this with every job whose key has this prefix. A whole key is such a
     /// prefix as well; the empty text means all jobs.
     fn allows(&self, scope: Scope, prefix: &str) -> bool;
+
+    fn scopes(&self) -> Vec<Scope>;
+
+    /// The prefixes of the job keys that it is for; the empty text means all jobs.
+    fn prefixes(&self) -> Vec<String>;
 }
 
 /// The client that makes a request.
@@ -155,7 +160,7 @@ impl Caller {
 
     /// The rights of the token at this moment: since the request began, it may have been revoked,
     /// have expired, or have lost rights. `None` if there are no tokens.
-    fn grant(&self) -> Result<Option<Arc<dyn Grant>>, Problem> {
+    pub(super) fn grant(&self) -> Result<Option<Arc<dyn Grant>>, Problem> {
         match (&self.api.tokens, &self.token) {
             (Some(tokens), Some(token)) => checked(&**tokens, &token.bearer).map(Some),
             _ => Ok(None),
@@ -231,6 +236,13 @@ fn checked(tokens: &dyn Tokens, bearer: &str) -> Result<Arc<dyn Grant>, Problem>
 }
 
 impl Scope {
+    pub(super) const ALL: [Scope; 4] = [
+        Scope::Read,
+        Scope::Schedule,
+        Scope::Consume,
+        Scope::Operate,
+    ];
+
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Scope::Read => "read",

@@ -87,15 +87,20 @@ pub struct PostponeIn {
 }
 
 /// Another payload.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PayloadIn {
+pub struct PayloadIn {
     /// Any JSON. It is kept as it was written.
-    #[serde(default, deserialize_with = "given")]
+    #[serde(
+        default,
+        deserialize_with = "given",
+        skip_serializing_if = "Option::is_none"
+    )]
     #[schema(value_type = Option<serde_json::Value>)]
-    payload: Option<Box<RawValue>>,
+    pub payload: Option<Box<RawValue>>,
     /// Bytes that are not JSON, in Base64.
-    payload_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<String>,
 }
 
 /// The form in which a job is shown.

@@ -7,6 +7,7 @@
 //! | [`files`] | raises the limit of open files for the connections |
 //! | [`front`] | the steps before each handler: id, caller, rate, log |
 //! | [`auth`] | the rights of callers; [`pages`] refuses web pages if there are no tokens |
+//! | [`rights`] | the rights of the caller |
 //! | [`rate`] | limits the requests per second |
 //! | [`jobs`] | schedules, shows, changes and cancels one job |
 //! | [`list`], [`count`] | list and count many jobs |
@@ -35,6 +36,7 @@
 //! | [`body`] | reads bodies and queries, and reports their faults |
 //! | [`problem`] | the error of a call |
 //! | [`settings`] | the settings of the API |
+//! | [`ui`] | the place of the web page, which is a package of its own |
 
 mod actions;
 mod audit;
@@ -66,6 +68,7 @@ mod problem;
 mod pull;
 mod rate;
 mod restore;
+mod rights;
 mod routes;
 mod series;
 mod server;
@@ -74,7 +77,7 @@ mod tail;
 mod tails;
 #[cfg(test)]
 mod tests;
-mod upcoming;
+mod ui;
 mod warnings;
 mod wire;
 
@@ -105,6 +108,8 @@ pub(crate) use routes::{RouteSet, RouteTerms, Routes};
 pub(super) use server::listen;
 pub(crate) use server::{bind, serve};
 pub(crate) use settings::Settings;
+pub use pages::is_local;
+pub use ui::{Ui, UiTerms};
 
 use super::new_kinds::NewKinds;
 use problem::Problem;
@@ -130,14 +135,15 @@ pub mod shapes {
         BreakerIn, BreakerOut, InstanceOut, InstancesOut, RoutesOut, UnroutedOut,
     };
     pub use super::jobs::{
-        CancelledOut, ChangedOut, Condition, NewJobIn, PlacedOut, PostponeIn, ScheduledOut, ShowIn,
+        CancelledOut, ChangedOut, Condition, NewJobIn, PayloadIn, PlacedOut, PostponeIn, ScheduledOut,
+        ShowIn,
     };
     pub use super::kinds::{DroppedOut, KindsOut, PausedOut, SwitchedOut};
-    pub use super::list::{ListIn, PageOut};
-    pub use super::overview::{DueWithinOut, OverviewIn, OverviewKindOut, OverviewOut};
+    pub use super::list::{DamagedOut, ListIn, PageOut};
+    pub use super::overview::{OverviewIn, OverviewKindOut, OverviewOut};
     pub use super::problem::Problem;
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
-    pub use super::series::{KindSeriesOut, SeriesIn, SeriesOut, SpanIn, StepsOut};
+    pub use super::rights::RightsOut;
     pub use super::tail::{AliveOut, AwayOut, MissedOut, TailIn, TailOut};
     pub use super::upcoming::{UpcomingIn, UpcomingOut};
     pub use super::warnings::WarningOut;
@@ -276,6 +282,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(instances::list))
         .routes(calls!(instances::close_breaker))
         .routes(calls!(doctor::doctor))
+        .routes(calls!(rights::show))
         .routes(calls!(pull::pull))
         .routes(calls!(pull::finish))
         .routes(calls!(pull::extend))

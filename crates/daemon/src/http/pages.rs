@@ -29,7 +29,7 @@ pub(super) fn refuse(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// Whether no other party can point this name at this machine: an address, or `localhost`.
-fn is_local(host: &str) -> bool {
+pub fn is_local(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,

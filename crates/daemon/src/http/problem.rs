@@ -20,7 +20,7 @@ pub struct Problem {
     #[schema(value_type = u16)]
     status: StatusCode,
     /// A short name of the error.
-    title: Cow<'static, str>,
+    pub title: Cow<'static, str>,
     /// The fault, with the rule and the remedy.
     pub detail: String,
     /// The error's code, for programs. Stays the same for ever.
@@ -297,7 +297,8 @@ impl Problem {
         }
     }
 
-    pub(super) fn status(&self) -> StatusCode {
+    /// The status of the answer.
+    pub fn status(&self) -> StatusCode {
         self.status
     }
 

@@ -12,6 +12,7 @@ use hyper_util::rt::TokioTimer;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::Door;
+use super::ui::{self, Ui, UiTerms};
 use super::{Api, Settings, router};
 
 /// The read buffer of a connection; also the largest head of a request.
@@ -34,11 +35,17 @@ pub(crate) fn bind(section: &str, address: SocketAddr) -> anyhow::Result<TcpList
 /// `bound` gets the address.
 pub(crate) async fn serve(
     api: Api,
+    ui: Option<Ui>,
     listener: TcpListener,
     bound: impl FnOnce(SocketAddr),
 ) -> anyhow::Result<()> {
     let (settings, stopping) = (api.settings.clone(), api.stopping.clone());
-    let router = router(Arc::new(api));
+    let terms = UiTerms::of(&settings, api.tokens.is_some());
+    let calls = router(Arc::new(api));
+    let router = match ui {
+        Some(ui) => ui::beside(calls, ui, terms),
+        None => calls,
+    };
     listen(listener, &settings, &stopping, router, bound).await
 }
 

@@ -41,6 +41,16 @@ impl Grant for Told {
         let (scopes, own) = self.0.split_once('/').unwrap();
         scopes.split(',').any(|one| one == scope.as_str()) && prefix.starts_with(own)
     }
+
+    fn scopes(&self) -> Vec<Scope> {
+        let mut all = Scope::ALL.to_vec();
+        all.retain(|&scope| self.allows(scope, &self.prefixes()[0]));
+        all
+    }
+
+    fn prefixes(&self) -> Vec<String> {
+        vec![self.0.split_once('/').unwrap().1.to_owned()]
+    }
 }
 
 struct Daemon {

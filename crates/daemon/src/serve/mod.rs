@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alerts::Alerts;
 use crate::classic::Classic;
-use crate::config::{Config, Http, misspelt_variables};
-use crate::http::{Api, Recorder, Routes, Settings, allow_connections, bind, serve};
+use crate::config::{Config, Http};
+use crate::http::{Api, Recorder, Routes, Settings, Ui, allow_connections, bind, serve};
 use crate::new_kinds::NewKinds;
 use crate::tokens::Tokens;
 use options::ClassicRoute;
@@ -64,11 +64,12 @@ fn log_given(config: &Config) {
     }
 }
 
-/// Works and listens until the process is asked to stop by SIGINT or SIGTERM.
+/// Works and listens until the process is asked to stop by SIGINT or SIGTERM. If the settings allow
+/// it, serves this web page beside the API.
 ///
 /// # Errors
 /// If it cannot start, or can no longer work.
-pub async fn run(options: Options, config: Config) -> anyhow::Result<()> {
+pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()> {
     // From the beginning: an early signal would otherwise end the process.
     let hangups = signal(SignalKind::hangup())?;
     log_given(&config);
@@ -127,8 +128,13 @@ pub async fn run(options: Options, config: Config) -> anyhow::Result<()> {
     )
     .new_kinds(new_kinds)
     .recorder(recorder.clone());
-    let serving = serve(api, listener, |address| {
+    let ui = config.http.ui.then_some(ui);
+    let has_ui = ui.is_some();
+    let serving = serve(api, ui, listener, move |address| {
         println!("listening on {scheme}://{address}");
+        if has_ui {
+            tracing::info!("the web page is at {scheme}://{address}/ui");
+        }
         tracing::info!(
             "commands reach this daemon by `--api {scheme}://{address}` or KEYFALL_API; its calls are \
              listed at {scheme}://{address}/v1/openapi.json"

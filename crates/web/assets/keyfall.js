@@ -1,0 +1,58 @@
+// The page works without this file. It adds the zone of the reader, keys, copying, and a line that
+// says when the daemon is away.
+"use strict";
+(() => {
+  const $ = (selector, from = document) => from.querySelector(selector);
+
+  // The server writes times in this zone. A browser that keeps no cookies stays with UTC.
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const wanted = `keyfall_zone=${encodeURIComponent(zone)}`;
+  if (zone && !document.cookie.split("; ").includes(wanted)) {
+    document.cookie = `${wanted}; SameSite=Strict; Max-Age=31536000`;
+    const isKept = document.cookie.split("; ").includes(wanted);
+    if (isKept && !$("form.login, #token, [role=alert]")) location.replace(location.href);
+  }
+
+  // Buttons that need a script.
+  const enhance = (root) => {
+    for (const button of root.querySelectorAll("[data-copy]")) button.hidden = !navigator.clipboard;
+  };
+  enhance(document);
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent).then(() => {
+      const text = button.textContent;
+      button.textContent = "✔";
+      setTimeout(() => { button.textContent = text; }, 1200);
+    });
+  });
+
+  // `/` searches; j and k move through the rows, and Enter follows the link.
+  const links = () => [...document.querySelectorAll(".rows tbody a.key")];
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target.closest("input, textarea, select");
+    if (event.key === "Escape" && isTyping) return event.target.blur();
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "/") {
+      event.preventDefault();
+      const find = $("#find");
+      if (find) { find.focus(); find.select(); }
+    } else if (event.key === "j" || event.key === "k") {
+      const all = links();
+      const at = all.indexOf(document.activeElement);
+      const to = at < 0 ? 0 : at + (event.key === "j" ? 1 : -1);
+      if (all[to]) { event.preventDefault(); all[to].focus(); }
+    }
+  });
+
+  // A page that nobody looks at asks for nothing.
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    if (document.hidden && event.detail.elt.id === "live") event.preventDefault();
+  });
+
+  // The daemon is away, and back.
+  const away = (is) => { const line = $("#offline"); if (line) line.hidden = !is; };
+  document.addEventListener("htmx:sendError", () => away(true));
+  document.addEventListener("htmx:afterOnLoad", (event) => { away(false); enhance(event.target); });
+})();

@@ -1,0 +1,191 @@
+//! The actions on one job.
+
+use std::time::SystemTime;
+
+use jiff::civil::DateTime;
+use keyfall_daemon::duration;
+use keyfall_daemon::shapes::{
+    CancelledOut, ChangedOut, DeletedOut, LetterIn, PayloadIn, PostponeIn, RequeueIn, RequeuedOut,
+    Span, Time,
+};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::api::Call;
+use crate::cx::Cx;
+use crate::fault::Fault;
+
+/// An action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Act {
+    Fire,
+    Postpone,
+    Payload,
+    Cancel,
+    Requeue,
+    Delete,
+}
+
+/// What was done, for the page that follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Done {
+    Fired,
+    Postponed,
+    Updated,
+    Cancelled,
+    /// The job runs, and was told to stop.
+    Stopping,
+    Requeued,
+    Deleted,
+}
+
+/// What an action needs beside the key. A field of a form that was left empty is an empty text.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Details {
+    /// A duration from now, such as `15m`.
+    after: String,
+    /// A time in the zone of the page, as browsers write it: `2026-12-24T18:00`.
+    at: String,
+    /// The form of the new payload: `json` or `text`.
+    form: String,
+    payload: String,
+    /// The number of the dead letter.
+    letter: String,
+}
+
+impl Act {
+    /// # Errors
+    /// If a detail is wrong, or the API refuses the call.
+    pub(crate) async fn carry_out(
+        self,
+        cx: &Cx,
+        key: &str,
+        details: &Details,
+    ) -> Result<Done, Fault> {
+        let caller = &cx.caller;
+        match self {
+            Act::Fire => {
+                let call = Call::post(&["jobs", key, "fire"]);
+                caller.ask::<ChangedOut>(call).await?;
+                Ok(Done::Fired)
+            }
+            Act::Postpone => {
+                let call = Call::post(&["jobs", key, "postpone"]).with(&details.when(cx)?);
+                caller.ask::<ChangedOut>(call).await?;
+                Ok(Done::Postponed)
+            }
+            Act::Payload => {
+                let call = Call::put(&["jobs", key, "payload"]).with(&details.payload()?);
+                caller.ask::<Option<ChangedOut>>(call).await?;
+                Ok(Done::Updated)
+            }
+            Act::Cancel => {
+                let out = caller.ask::<CancelledOut>(Call::delete(&["jobs", key]));
+                Ok(match out.await?.running {
+                    true => Done::Stopping,
+                    false => Done::Cancelled,
+                })
+            }
+            Act::Requeue => {
+                let wanted = RequeueIn {
+                    letter: details.letter()?,
+                    after: None,
+                    at: None,
+                };
+                let call = Call::post(&["dead", key, "requeue"]).with(&wanted);
+                caller.ask::<RequeuedOut>(call).await?;
+                Ok(Done::Requeued)
+            }
+            Act::Delete => {
+                let letter = details.letter()?;
+                let call = Call::delete(&["dead", key]).asking(&LetterIn { letter });
+                caller.ask::<DeletedOut>(call).await?;
+                Ok(Done::Deleted)
+            }
+        }
+    }
+}
+
+impl Details {
+    fn when(&self, cx: &Cx) -> Result<PostponeIn, Fault> {
+        let (after, at) = (self.after.trim(), self.at.trim());
+        match (after, at) {
+            ("", "") => Err(Fault::invalid(
+                "after",
+                "the new due time is missing: write a duration such as 15m, or choose a time",
+            )),
+            (after, "") => {
+                let after = duration::parse(after).map_err(|wrong| {
+                    let (rule, remedy) = wrong.told();
+                    Fault::invalid("after", &format!("{after:?} {rule}; {remedy}"))
+                })?;
+                Ok(PostponeIn {
+                    after: Some(Span(after)),
+                    at: None,
+                })
+            }
+            ("", at) => {
+                let wrong = |error: jiff::Error| {
+                    let detail = format!("{at:?} is not a time: {error}; choose one, or write a duration");
+                    Fault::invalid("at", &detail)
+                };
+                let local: DateTime = at.parse().map_err(wrong)?;
+                let zoned = local.to_zoned(cx.page.zone.clone()).map_err(wrong)?;
+                Ok(PostponeIn {
+                    after: None,
+                    at: Some(Time(SystemTime::from(zoned.timestamp()))),
+                })
+            }
+            _ => Err(Fault::invalid(
+                "at",
+                "there are two due times, a duration and a time: leave one of them empty",
+            )),
+        }
+    }
+
+    /// The payload of a form, in which a browser ends lines by two characters.
+    fn payload(&self) -> Result<PayloadIn, Fault> {
+        use base64::Engine;
+        use base64::prelude::BASE64_STANDARD;
+
+        let text = self.payload.replace("\r\n", "\n");
+        if self.form == "text" {
+            return Ok(PayloadIn {
+                payload: None,
+                payload_base64: Some(BASE64_STANDARD.encode(text)),
+            });
+        }
+        let json: Box<RawValue> = serde_json::from_str(&text).map_err(|error| {
+            let detail = format!("the payload was JSON, and the new one is not: {error}");
+            Fault::invalid("payload", &detail)
+        })?;
+        Ok(PayloadIn {
+            payload: Some(json),
+            payload_base64: None,
+        })
+    }
+
+    fn letter(&self) -> Result<u64, Fault> {
+        self.letter.parse().map_err(|_| {
+            let detail = "the number of the dead letter is missing: go back to the job";
+            Fault::invalid("letter", detail)
+        })
+    }
+}
+
+impl Done {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Done::Fired => "fired",
+            Done::Postponed => "postponed",
+            Done::Updated => "updated",
+            Done::Cancelled => "cancelled",
+            Done::Stopping => "stopping",
+            Done::Requeued => "requeued",
+            Done::Deleted => "deleted",
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The error of a request, which becomes a page.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use keyfall_daemon::shapes::Problem;
+
+/// An error: what went wrong, the rule and the remedy. The [front](crate::cx) writes its page, in
+/// the language of the reader.
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    pub(crate) status: StatusCode,
+    /// The code of the API, or one of the codes of this page: it chooses the title.
+    pub(crate) code: String,
+    /// The title of the API, for a code without a title in the language of the reader.
+    pub(crate) title: String,
+    pub(crate) detail: String,
+    /// The faulty field.
+    pub(crate) field: Option<String>,
+    pub(crate) retryable: bool,
+}
+
+impl Fault {
+    fn own(status: StatusCode, code: &str, detail: &str) -> Self {
+        Fault {
+            status,
+            code: code.to_owned(),
+            title: String::new(),
+            detail: detail.to_owned(),
+            field: None,
+            retryable: false,
+        }
+    }
+
+    /// A field of a form is invalid.
+    pub(crate) fn invalid(field: &str, detail: &str) -> Self {
+        let mut fault = Fault::own(StatusCode::BAD_REQUEST, "invalid_request", detail);
+        fault.field = Some(field.to_owned());
+        fault
+    }
+
+    /// The API did not answer as this version of the page expects.
+    pub(crate) fn unexpected(detail: &str) -> Self {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        Fault::own(status, "unexpected", detail)
+    }
+
+    /// A change through a page that only reads.
+    pub(crate) fn read_only() -> Self {
+        let detail = "this page only reads; start it as `keyfall ui --actions` to change jobs";
+        Fault::own(StatusCode::FORBIDDEN, "read_only", detail)
+    }
+
+    /// A request that another site may have caused.
+    pub(crate) fn other_site(why: &str) -> Self {
+        let detail = format!(
+            "{why}: a page of another site may have sent it; open this page by its own address, and \
+             repeat what you did there"
+        );
+        Fault::own(StatusCode::FORBIDDEN, "other_site", &detail)
+    }
+
+    pub(crate) fn unknown_page() -> Self {
+        let detail = "no page has this address; the links at the top lead to all pages";
+        Fault::own(StatusCode::NOT_FOUND, "unknown_page", detail)
+    }
+
+    pub(crate) fn wrong_method() -> Self {
+        let detail = "this address is for forms; go back to the page with the form";
+        Fault::own(StatusCode::METHOD_NOT_ALLOWED, "unknown_page", detail)
+    }
+
+    pub(crate) fn body_too_large(limit: usize) -> Self {
+        let detail = format!("the form has more than {limit} bytes, which is `http.body_limit`");
+        Fault::own(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "payload_too_large",
+            &detail,
+        )
+    }
+
+    pub(crate) fn body_too_slow() -> Self {
+        let detail = "the form did not arrive within `http.body_timeout`; send it again";
+        Fault::own(StatusCode::REQUEST_TIMEOUT, "body_timeout", detail)
+    }
+
+    /// Whether Redis does not answer: the page recovers by itself.
+    pub(crate) fn is_away(&self) -> bool {
+        self.retryable && self.status == StatusCode::SERVICE_UNAVAILABLE
+    }
+}
+
+impl From<Problem> for Fault {
+    fn from(problem: Problem) -> Self {
+        Fault {
+            status: problem.status(),
+            code: problem.code.into_owned(),
+            title: problem.title.into_owned(),
+            detail: problem.detail,
+            field: problem.field,
+            retryable: problem.retryable,
+        }
+    }
+}
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        let mut answer = self.status.into_response();
+        answer.extensions_mut().insert(self);
+        answer
+    }
+}

@@ -1,0 +1,145 @@
+//! The search, and the jobs that it finds, page by page.
+
+use askama::Template;
+use axum::extract::Query;
+use axum::http::StatusCode;
+use axum::response::Response;
+use keyfall_daemon::shapes::{
+    CountIn, CountOut, DamagedOut, Job, ListIn, PageOut, Payloads, ShowIn, State, UnseenOut,
+};
+use serde::Deserialize;
+
+use crate::api::Call;
+use crate::cx::Cx;
+use crate::fault::Fault;
+use crate::page::Page;
+use crate::search::Search;
+use crate::troubles::jobs_of;
+
+/// Jobs of one page.
+const JOBS: usize = 50;
+
+#[derive(Template)]
+#[template(path = "jobs.html")]
+struct Jobs {
+    page: Page,
+    search: String,
+    tabs: Vec<Tab>,
+    /// The job whose whole key was searched.
+    exact: Option<Job>,
+    jobs: Vec<Job>,
+    damaged: Vec<DamagedOut>,
+    unseen: Vec<UnseenOut>,
+    /// The number of jobs in the shown state, if it is known.
+    count: Option<u64>,
+    is_first: bool,
+    first: String,
+    next: Option<String>,
+}
+
+/// A state to choose.
+struct Tab {
+    state: State,
+    /// The jobs in it, if it is counted.
+    count: Option<u64>,
+    link: String,
+    is_here: bool,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Asked {
+    #[serde(default)]
+    q: String,
+    #[serde(default)]
+    cursor: String,
+}
+
+pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
+    let cx = cx.at("jobs");
+    let mut search = Search::read(&asked.q)?;
+    search.prefix = cx.page.reach(&search.prefix);
+    let state = search.state.unwrap_or_default();
+    let prefix = Some(search.prefix.clone()).filter(|prefix| !prefix.is_empty());
+    let list = ListIn {
+        prefix: prefix.clone(),
+        state,
+        limit: Some(JOBS),
+        cursor: Some(asked.cursor.clone()).filter(|cursor| !cursor.is_empty()),
+        payloads: Payloads::Json,
+    };
+    let (found, counts, exact) = tokio::try_join!(
+        cx.caller.ask::<PageOut>(Call::get(&["jobs"]).asking(&list)),
+        counts(&cx, &search, prefix),
+        exact(&cx, &search),
+    )?;
+    let count = |state| {
+        let counts = counts.as_ref()?;
+        match state {
+            State::Pending => Some(counts.pending),
+            State::Running => Some(counts.running),
+            State::Lapsed => Some(counts.lapsed),
+            State::Dead => Some(counts.dead),
+            State::Retrying => None,
+        }
+    };
+    let all = [
+        State::Pending,
+        State::Retrying,
+        State::Running,
+        State::Lapsed,
+        State::Dead,
+    ];
+    let tabs = all.into_iter().map(|one| Tab {
+        state: one,
+        count: count(one),
+        link: jobs_of(&search.with_state(one).written()),
+        is_here: one == state,
+    });
+    let next = found.next.as_ref().map(|cursor| {
+        form_urlencoded::Serializer::new(String::from("jobs?"))
+            .append_pair("q", &search.written())
+            .append_pair("cursor", cursor)
+            .finish()
+    });
+    let view = Jobs {
+        page: cx.page.clone(),
+        tabs: tabs.collect(),
+        count: count(state),
+        first: jobs_of(&search.written()),
+        search: search.written(),
+        exact,
+        jobs: found.jobs,
+        damaged: found.damaged,
+        unseen: found.unseen,
+        is_first: asked.cursor.is_empty(),
+        next,
+    };
+    Ok(cx.show(&view))
+}
+
+/// How many jobs are in each state. A prefix that reaches into the ids is not counted: each id would
+/// be looked at.
+async fn counts(
+    cx: &Cx,
+    search: &Search,
+    prefix: Option<String>,
+) -> Result<Option<CountOut>, Fault> {
+    if !search.is_counted() {
+        return Ok(None);
+    }
+    let call = Call::get(&["jobs", "count"]).asking(&CountIn { prefix });
+    cx.caller.ask(call).await.map(Some)
+}
+
+/// The job of this name, in whatever state it is.
+async fn exact(cx: &Cx, search: &Search) -> Result<Option<Job>, Fault> {
+    let Some(key) = search.key() else {
+        return Ok(None);
+    };
+    let call = Call::get(&["jobs", key]).asking(&ShowIn::default());
+    match cx.caller.ask(call).await {
+        Ok(job) => Ok(Some(job)),
+        Err(fault) if fault.status == StatusCode::NOT_FOUND => Ok(None),
+        Err(fault) => Err(fault),
+    }
+}

@@ -1,0 +1,46 @@
+//! The pages, one module each: it makes the calls, and gives a template the answers.
+//!
+//! Each page is one segment below the root, and what it is about stands behind the `?`. So every
+//! link is relative to the same folder, and a key with slashes or dots is no path.
+//!
+//! | page | content |
+//! |---|---|
+//! | [`overview`] | what is wrong, or that all is on time; the kinds |
+//! | [`jobs`] | the search, and the jobs that it finds |
+//! | [`job`] | one job: payload, terms, story, actions |
+//! | [`login`] | login and logout |
+//! | [`problem`] | the page of an error |
+
+pub(crate) mod job;
+pub(crate) mod jobs;
+pub(crate) mod login;
+pub(crate) mod overview;
+pub(crate) mod problem;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use crate::fault::Fault;
+use crate::{Web, assets};
+
+/// The pages for persons who were let in.
+pub(crate) fn inside() -> Router<Arc<Web>> {
+    Router::new()
+        .route("/", get(overview::show))
+        .route("/jobs", get(jobs::show))
+        .route("/job", get(job::show).post(job::act))
+        .route("/payload", get(job::payload))
+        .fallback(async || Fault::unknown_page())
+        .method_not_allowed_fallback(async || Fault::wrong_method())
+}
+
+/// The pages in front of the door.
+pub(crate) fn outside() -> Router<Arc<Web>> {
+    Router::new()
+        .route("/login", get(login::ask).post(login::enter))
+        .route("/open", get(login::open))
+        .route("/logout", post(login::leave))
+        .route("/assets/{name}", get(assets::show))
+}

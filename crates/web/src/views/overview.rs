@@ -1,0 +1,96 @@
+//! The overview: first what is wrong, then the kinds.
+
+use askama::Template;
+use axum::extract::{Query, State};
+use axum::response::Response;
+use keyfall_daemon::shapes::{CountIn, CountOut, OverviewIn, OverviewOut, PausedOut};
+use serde::Deserialize;
+
+use crate::Shared;
+use crate::api::Call;
+use crate::cx::{Cx, redirect};
+use crate::fault::Fault;
+use crate::page::Page;
+use crate::troubles::{Seen, Trouble, troubles};
+
+/// Kinds of one page.
+const KINDS: usize = 100;
+
+#[derive(Template)]
+#[template(path = "overview.html", blocks = ["live"])]
+struct Overview {
+    page: Page,
+    prefix: String,
+    troubles: Vec<Trouble>,
+    totals: CountOut,
+    seen: OverviewOut,
+    /// The number of live instances, if the reader may know it.
+    instances: Option<u64>,
+    /// The address of this page, for the next look.
+    again: String,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Asked {
+    #[serde(default)]
+    prefix: String,
+    #[serde(default)]
+    cursor: String,
+}
+
+pub(crate) async fn show(
+    State(web): Shared,
+    cx: Cx,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Fault> {
+    let cx = cx.at("overview");
+    if !cx.page.path.path().ends_with('/') {
+        // Links are relative to the folder.
+        return Ok(redirect("ui/"));
+    }
+    let prefix = cx.page.reach(&asked.prefix);
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let wanted = OverviewIn {
+        prefix: some(&prefix),
+        cursor: some(&asked.cursor),
+        limit: Some(KINDS),
+        kind: Vec::new(),
+    };
+    let counted = CountIn {
+        prefix: some(&prefix),
+    };
+    let caller = &cx.caller;
+    let (seen, totals, paused) = tokio::try_join!(
+        caller.ask::<OverviewOut>(Call::get(&["overview"]).asking(&wanted)),
+        caller.ask::<CountOut>(Call::get(&["jobs", "count"]).asking(&counted)),
+        caller.ask::<PausedOut>(Call::get(&["paused"])),
+    )?;
+    let findings = match cx.page.may("read", "") {
+        true => web.checkup.latest(caller).await.ok(),
+        false => None,
+    };
+    let looked = Seen {
+        overview: &seen,
+        totals: &totals,
+        paused: &paused,
+        findings: findings.as_deref(),
+    };
+    let again = form_urlencoded::Serializer::new(String::from("./?"))
+        .append_pair("prefix", &asked.prefix)
+        .append_pair("cursor", &asked.cursor)
+        .finish();
+    let view = Overview {
+        troubles: troubles(&cx.page, &looked),
+        instances: seen.instances.as_ref().map(|all| all.len() as u64),
+        page: cx.page.clone(),
+        prefix,
+        totals,
+        seen,
+        again,
+    };
+    Ok(if cx.is_part {
+        cx.show(&view.as_live())
+    } else {
+        cx.show(&view)
+    })
+}
