@@ -18,6 +18,7 @@ use crate::api::{Call, Caller};
 use crate::assets::Assets;
 use crate::entry::{Shown, cookie};
 use crate::fault::Fault;
+use crate::links::link;
 use crate::page::Page;
 use crate::views;
 use crate::words::Words;
@@ -86,10 +87,7 @@ fn to_login(request: &Request) -> Response {
     let wanted = uri.path_and_query().map_or("", |it| it.as_str());
     let wanted = wanted.trim_start_matches('/');
     if request.method() == Method::GET && !wanted.is_empty() {
-        let pair = form_urlencoded::Serializer::new(String::new())
-            .append_pair("next", wanted)
-            .finish();
-        login = format!("login?{pair}");
+        login = link("login", &[("next", wanted)]);
     }
     // A script loads the whole page: a part of the login page has no place in another page.
     if request.headers().contains_key("hx-request") {

@@ -12,6 +12,7 @@
 //! | [`cx`] | the request of a person: rights, language, zone |
 //! | [`fault`] | the error of a call, as a page |
 //! | [`page`] | what every template can use: words, times, numbers |
+//! | [`links`] | links to the pages |
 //! | [`words`] | the words of the page, in each language |
 //! | [`times`] | times and durations, in words |
 //! | [`assets`] | scripts, style and icon |
@@ -37,6 +38,7 @@ mod cx;
 mod door;
 mod entry;
 mod fault;
+mod links;
 mod page;
 mod payload;
 mod search;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use keyfall_daemon::shapes::{CountOut, DoctorOut, OverviewOut, PausedOut, SeverityOut};
 
+use crate::links;
 use crate::page::Page;
 use crate::times;
 
@@ -116,7 +117,7 @@ fn late(page: &Page, seen: &Seen<'_>) -> Option<Trouble> {
         ),
     };
     let link = match &*late {
-        [(one, _)] => jobs_of(&format!("{}:", one.kind.counts.kind)),
+        [(one, _)] => links::jobs(&format!("{}:", one.kind.counts.kind)),
         _ => "jobs".to_owned(),
     };
     Some(error(text, Some(&link)))
@@ -154,11 +155,4 @@ fn paused<'a>(page: &'a Page, seen: &Seen<'a>) -> impl Iterator<Item = Trouble> 
         };
         warning(text, Some("pauses"))
     })
-}
-
-/// The page of the jobs with this prefix.
-pub(crate) fn jobs_of(search: &str) -> String {
-    form_urlencoded::Serializer::new(String::from("jobs?"))
-        .append_pair("q", search)
-        .finish()
 }

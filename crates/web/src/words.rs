@@ -72,6 +72,7 @@ impl Words {
         while let Some((before, after)) = rest.split_once('{') {
             filled.push_str(before);
             let Some((place, behind)) = after.split_once('}') else {
+                rest = after;
                 break;
             };
             let value = place.parse().ok().and_then(|n: usize| values.get(n - 1));

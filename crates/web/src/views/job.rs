@@ -14,6 +14,7 @@ use crate::api::Call;
 use crate::commands::{self, Command};
 use crate::cx::{Cx, redirect};
 use crate::fault::Fault;
+use crate::links::link;
 use crate::page::Page;
 use crate::payload::Payload;
 
@@ -110,10 +111,7 @@ pub(crate) struct Sent {
 
 pub(crate) async fn act(cx: Cx, Form(sent): Form<Sent>) -> Result<Response, Fault> {
     let done = sent.act.carry_out(&cx, &sent.key, &sent.details).await?;
-    let job = form_urlencoded::Serializer::new(String::from("job?"))
-        .append_pair("key", &sent.key)
-        .append_pair("done", done.word())
-        .finish();
+    let job = link("job", &[("key", &sent.key), ("done", done.word())]);
     Ok(redirect(&job))
 }
 
@@ -121,9 +119,14 @@ impl Shown {
     /// The retry policy as it is written.
     fn retry(&self) -> Option<String> {
         let policy = self.job.as_ref()?.retry.as_ref()?;
-        Some(match serde_json::to_value(policy).ok()? {
-            serde_json::Value::String(text) => text,
-            other => other.to_string(),
+        let policy = serde_json::to_value(policy).ok()?;
+        let ladder = policy.get("ladder").and_then(|steps| steps.as_array());
+        Some(match ladder {
+            Some(steps) => {
+                let steps: Vec<&str> = steps.iter().filter_map(|step| step.as_str()).collect();
+                steps.join(" ")
+            }
+            None => policy.to_string(),
         })
     }
 

@@ -12,9 +12,9 @@ use serde::Deserialize;
 use crate::api::Call;
 use crate::cx::Cx;
 use crate::fault::Fault;
+use crate::links::{self, link};
 use crate::page::Page;
 use crate::search::Search;
-use crate::troubles::jobs_of;
 
 /// Jobs of one page.
 const JOBS: usize = 50;
@@ -92,20 +92,16 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
     let tabs = all.into_iter().map(|one| Tab {
         state: one,
         count: count(one),
-        link: jobs_of(&search.with_state(one).written()),
+        link: links::jobs(&search.with_state(one).written()),
         is_here: one == state,
     });
-    let next = found.next.as_ref().map(|cursor| {
-        form_urlencoded::Serializer::new(String::from("jobs?"))
-            .append_pair("q", &search.written())
-            .append_pair("cursor", cursor)
-            .finish()
-    });
+    let next = found.next.as_ref();
+    let next = next.map(|cursor| link("jobs", &[("q", &search.written()), ("cursor", cursor)]));
     let view = Jobs {
         page: cx.page.clone(),
         tabs: tabs.collect(),
         count: count(state),
-        first: jobs_of(&search.written()),
+        first: links::jobs(&search.written()),
         search: search.written(),
         exact,
         jobs: found.jobs,

@@ -10,6 +10,7 @@ use crate::Shared;
 use crate::api::Call;
 use crate::cx::{Cx, redirect};
 use crate::fault::Fault;
+use crate::links::link;
 use crate::page::Page;
 use crate::troubles::{Seen, Trouble, troubles};
 
@@ -28,6 +29,8 @@ struct Overview {
     instances: Option<u64>,
     /// The address of this page, for the next look.
     again: String,
+    first: String,
+    next: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -75,10 +78,12 @@ pub(crate) async fn show(
         paused: &paused,
         findings: findings.as_deref(),
     };
-    let again = form_urlencoded::Serializer::new(String::from("./?"))
-        .append_pair("prefix", &asked.prefix)
-        .append_pair("cursor", &asked.cursor)
-        .finish();
+    let again = link(
+        "./",
+        &[("prefix", &asked.prefix), ("cursor", &asked.cursor)],
+    );
+    let next = seen.next.as_ref();
+    let next = next.map(|cursor| link("./", &[("prefix", &asked.prefix), ("cursor", cursor)]));
     let view = Overview {
         troubles: troubles(&cx.page, &looked),
         instances: seen.instances.as_ref().map(|all| all.len() as u64),
@@ -86,6 +91,8 @@ pub(crate) async fn show(
         prefix,
         totals,
         seen,
+        first: link("./", &[("prefix", &asked.prefix)]),
+        next,
         again,
     };
     Ok(if cx.is_part {
