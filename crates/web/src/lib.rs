@@ -21,6 +21,7 @@
 //! | [`payload`] | sets payloads out: JSON, text, bytes |
 //! | [`actions`] | the actions on one job |
 //! | [`troubles`] | what is wrong, in one line each |
+//! | [`reach`] | the jobs that a change of many reaches |
 //! | [`commands`] | the commands that do the same in a shell |
 //! | [`views`] | the pages, one module each |
 #![allow(
@@ -41,6 +42,7 @@ mod fault;
 mod links;
 mod page;
 mod payload;
+mod reach;
 mod search;
 mod times;
 mod troubles;

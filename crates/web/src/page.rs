@@ -33,7 +33,16 @@ pub(crate) struct Page {
 impl Page {
     /// The pages of the navigation that the reader may see: name and link.
     pub(crate) fn pages(&self) -> Vec<(&'static str, &'static str)> {
-        vec![("overview", "./"), ("jobs", "jobs")]
+        let mut pages = vec![("overview", "./"), ("jobs", "jobs")];
+        // These are about all jobs.
+        if self.may("read", "") {
+            pages.push(("workers", "workers"));
+        }
+        pages.push(("pauses", "pauses"));
+        if self.may("read", "") {
+            pages.push(("doctor", "doctor"));
+        }
+        pages
     }
 
     pub(crate) fn utc() -> TimeZone {
@@ -110,6 +119,12 @@ impl Page {
             [only] if wanted.is_empty() => only.clone(),
             _ => wanted.to_owned(),
         }
+    }
+
+    /// Whether the reader may make changes of this scope to some jobs.
+    pub(crate) fn may_somewhere(&self, scope: &str) -> bool {
+        let prefixes = self.rights.as_ref().map_or(&[][..], |it| &it.prefixes);
+        prefixes.iter().any(|prefix| self.may(scope, prefix))
     }
 
     /// Whether the reader may make changes of this scope to all jobs with this prefix.

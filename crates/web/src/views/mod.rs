@@ -8,14 +8,20 @@
 //! | [`overview`] | what is wrong, or that all is on time; the kinds |
 //! | [`jobs`] | the search, and the jobs that it finds |
 //! | [`job`] | one job: payload, terms, story, actions |
+//! | [`workers`] | the live instances and their routes |
+//! | [`pauses`] | the pauses, and pausing and resuming |
+//! | [`doctor`] | the findings of the doctor |
 //! | [`login`] | login and logout |
 //! | [`problem`] | the page of an error |
 
+pub(crate) mod doctor;
 pub(crate) mod job;
 pub(crate) mod jobs;
 pub(crate) mod login;
 pub(crate) mod overview;
+pub(crate) mod pauses;
 pub(crate) mod problem;
+pub(crate) mod workers;
 
 use std::sync::Arc;
 
@@ -32,6 +38,10 @@ pub(crate) fn inside() -> Router<Arc<Web>> {
         .route("/jobs", get(jobs::show))
         .route("/job", get(job::show).post(job::act))
         .route("/payload", get(job::payload))
+        .route("/workers", get(workers::show))
+        .route("/breakers", post(workers::close_breaker))
+        .route("/pauses", get(pauses::show).post(pauses::switch))
+        .route("/doctor", get(doctor::show))
         .fallback(async || Fault::unknown_page())
         .method_not_allowed_fallback(async || Fault::wrong_method())
 }

@@ -1,0 +1,93 @@
+//! Pauses of kinds: which there are, and pausing and resuming with a look at what it would reach.
+
+use askama::Template;
+use axum::extract::{Form, Query};
+use axum::response::Response;
+use keyfall_daemon::shapes::{BulkIn, PausedOut, SwitchedOut};
+use serde::Deserialize;
+
+use crate::api::Call;
+use crate::cx::{Cx, redirect};
+use crate::fault::Fault;
+use crate::links::link;
+use crate::page::Page;
+use crate::reach::Reach;
+
+#[derive(Template)]
+#[template(path = "pauses.html")]
+struct Pauses {
+    page: Page,
+    paused: PausedOut,
+    done: Option<Switch>,
+    /// A change that waits for a confirmation, and the kinds that it would reach.
+    asked: Option<(Switch, Reach, Vec<String>)>,
+}
+
+/// A change of a pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Switch {
+    Pause,
+    Resume,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Asked {
+    ask: Option<Switch>,
+    done: Option<Switch>,
+    #[serde(flatten)]
+    reach: Reach,
+}
+
+pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
+    let cx = cx.at("pauses");
+    let paused = cx.caller.ask::<PausedOut>(Call::get(&["paused"])).await?;
+    let asked_for = match asked.ask {
+        None => None,
+        Some(switch) => {
+            let reach = asked.reach;
+            let out: SwitchedOut = cx.caller.ask(switch.call(&reach.bulk(true)?)).await?;
+            Some((switch, reach, out.kinds))
+        }
+    };
+    Ok(cx.show(&Pauses {
+        page: cx.page.clone(),
+        paused,
+        done: asked.done,
+        asked: asked_for,
+    }))
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Sent {
+    #[serde(rename = "do")]
+    switch: Switch,
+    #[serde(flatten)]
+    reach: Reach,
+}
+
+pub(crate) async fn switch(cx: Cx, Form(sent): Form<Sent>) -> Result<Response, Fault> {
+    let call = sent.switch.call(&sent.reach.bulk(false)?);
+    cx.caller.ask::<SwitchedOut>(call).await?;
+    Ok(redirect(&link("pauses", &[("done", sent.switch.word())])))
+}
+
+impl Switch {
+    fn call(self, which: &BulkIn) -> Call {
+        Call::post(&[self.word()]).with(which)
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Switch::Pause => "pause",
+            Switch::Resume => "resume",
+        }
+    }
+}
+
+impl Pauses {
+    /// Whether the reader may pause anything at all.
+    fn may(&self) -> bool {
+        self.page.may_somewhere("operate")
+    }
+}
