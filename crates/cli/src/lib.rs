@@ -47,6 +47,7 @@ mod stop;
 mod tail;
 mod token;
 mod top;
+mod ui;
 mod unseen;
 mod when;
 mod which;
@@ -227,6 +228,11 @@ enum Command {
         after_help = "Examples:\n  keyfall serve\n  keyfall serve --config keyfall.toml\n  keyfall serve --redis-url redis://127.0.0.1:6379 --http-listen 127.0.0.1:9276"
     )]
     Serve(keyfall_daemon::Options),
+    /// Open the web page over a Redis: it prints a link, which only the person who has it can use
+    #[command(
+        after_help = "Examples:\n  keyfall ui\n  keyfall ui --actions --redis-url redis://127.0.0.1:6379"
+    )]
+    Ui(ui::Options),
     /// Print a configuration of `keyfall serve`: all settings at their defaults, with comments
     #[command(
         after_help = "Examples:\n  keyfall config > keyfall.toml\n  keyfall config check keyfall.toml"
@@ -335,6 +341,7 @@ fn start(command: Command) -> anyhow::Result<()> {
                 let ui = |calls, terms| keyfall_web::Web::of_daemon(calls, terms).into_router();
                 keyfall_daemon::run(options, config, Box::new(ui)).await
             }
+            Command::Ui(options) => ui::run(options).await,
             Command::Config(options) => config::run(options),
             Command::Token(command) => token::run(command),
             Command::Dev(options) => dev::run(options).await,

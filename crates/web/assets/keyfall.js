@@ -51,6 +51,21 @@
     if (document.hidden && event.detail.elt.id === "live") event.preventDefault();
   });
 
+  // A row that came twice, after a new connection, and rows beyond what a person reads.
+  document.addEventListener("htmx:sseMessage", () => {
+    const rows = $("#rows");
+    if (!rows) return;
+    const seen = new Set();
+    for (const row of [...rows.children]) {
+      if (seen.has(row.id) || seen.size >= 500) row.remove();
+      else seen.add(row.id);
+    }
+    if (rows.children.length) $("#nothing")?.remove();
+    away(false);
+  });
+  document.addEventListener("htmx:sseError", () => away(true));
+  document.addEventListener("htmx:sseOpen", () => away(false));
+
   // The daemon is away, and back.
   const away = (is) => { const line = $("#offline"); if (line) line.hidden = !is; };
   document.addEventListener("htmx:sendError", () => away(true));

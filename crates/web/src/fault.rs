@@ -44,6 +44,13 @@ impl Fault {
         Fault::own(status, "unexpected", detail)
     }
 
+    /// Redis does not answer a tail.
+    pub(crate) fn redis_is_away(detail: &str) -> Self {
+        let mut fault = Fault::own(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail);
+        fault.retryable = true;
+        fault
+    }
+
     /// A change through a page that only reads.
     pub(crate) fn read_only() -> Self {
         let detail = "this page only reads; start it as `keyfall ui --actions` to change jobs";

@@ -13,10 +13,12 @@
 //! | [`fault`] | the error of a call, as a page |
 //! | [`page`] | what every template can use: words, times, numbers |
 //! | [`links`] | links to the pages |
+//! | [`lines`] | reads an answer line by line |
 //! | [`words`] | the words of the page, in each language |
 //! | [`times`] | times and durations, in words |
 //! | [`assets`] | scripts, style and icon |
 //! | [`checkup`] | the findings of the doctor, at most once a minute |
+//! | [`chart`] | bars as SVG |
 //! | [`search`] | reads the search field |
 //! | [`payload`] | sets payloads out: JSON, text, bytes |
 //! | [`actions`] | the actions on one job |
@@ -34,11 +36,13 @@ mod actions;
 mod api;
 mod assets;
 mod commands;
+mod chart;
 mod checkup;
 mod cx;
 mod door;
 mod entry;
 mod fault;
+mod lines;
 mod links;
 mod page;
 mod payload;

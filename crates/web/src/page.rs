@@ -33,7 +33,11 @@ pub(crate) struct Page {
 impl Page {
     /// The pages of the navigation that the reader may see: name and link.
     pub(crate) fn pages(&self) -> Vec<(&'static str, &'static str)> {
-        let mut pages = vec![("overview", "./"), ("jobs", "jobs")];
+        let mut pages = vec![
+            ("overview", "./"),
+            ("jobs", "jobs"),
+            ("live", "live"),
+        ];
         // These are about all jobs.
         if self.may("read", "") {
             pages.push(("workers", "workers"));
@@ -101,6 +105,16 @@ impl Page {
             absolute: times::absolute(time.0, self.now, &self.zone),
             relative: times::relative(time.0, self.now, self.words),
         }
+    }
+
+    /// The time as a machine reads it.
+    pub(crate) fn machine(&self, time: &Time) -> String {
+        times::machine(time.0)
+    }
+
+    /// The time of the day, with the day unless it is today.
+    pub(crate) fn clock(&self, time: &Time) -> String {
+        times::absolute(time.0, self.now, &self.zone)
     }
 
     pub(crate) fn span(&self, span: &Span) -> String {

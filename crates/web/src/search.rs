@@ -1,8 +1,23 @@
-//! Reads the search field: a whole name, a prefix of names, a kind, and a state.
+//! Reads the search field: a whole name, a prefix of names, a kind, and conditions such as
+//! `state:dead`, `due:<1h`, `attempts:>3` and `error:timeout`.
 
-use keyfall_daemon::shapes::State;
+use std::fmt::Write;
+
+use keyfall_daemon::shapes::{ListIn, Moment, State};
 
 use crate::fault::Fault;
+
+/// The states, in the order in which pages show them.
+pub(crate) const STATES: [State; 5] = [
+    State::Pending,
+    State::Retrying,
+    State::Running,
+    State::Lapsed,
+    State::Dead,
+];
+
+/// The names before the colon of a condition. A name that begins so stands in quotes.
+const CONDITIONS: [&str; 5] = ["state", "due", "attempts", "error", "reason"];
 
 /// The wanted jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -10,48 +25,104 @@ pub(crate) struct Search {
     /// The beginning of the keys; a kind, an app and a module end with a colon.
     pub(crate) prefix: String,
     pub(crate) state: Option<State>,
+    /// Times, or durations from now, as they were written.
+    due_before: Option<String>,
+    due_after: Option<String>,
+    attempts_over: Option<u32>,
+    /// A part of the last error.
+    error: Option<String>,
+    /// The last error with its numbers folded.
+    reason: Option<String>,
 }
 
 impl Search {
     /// # Errors
-    /// If a filter has an unknown value.
+    /// If a condition has a value that it does not take.
     pub(crate) fn read(text: &str) -> Result<Self, Fault> {
         let mut search = Search::default();
-        let mut names: Vec<String> = Vec::new();
-        for word in words(text) {
-            match word {
-                Word::Plain(word) => match word.split_once(':') {
-                    Some(("state", value)) => search.state = Some(state(value)?),
-                    _ => names.push(word),
-                },
-                Word::Quoted(word) => names.push(word),
+        let mut has_name = false;
+        let mut rest = text.trim_start();
+        while !rest.is_empty() {
+            let condition = CONDITIONS.into_iter().find_map(|name| {
+                let behind = rest.strip_prefix(name)?.strip_prefix(':')?;
+                Some((name, behind))
+            });
+            let (word, behind) = word(condition.map_or(rest, |(_, behind)| behind));
+            rest = behind.trim_start();
+            match condition {
+                Some((name, _)) => search.set(name, word)?,
+                None if has_name => {
+                    let detail = "there are two names; search one, and put a name with spaces into \
+                                  quotes: \"app1:trans:notice:order 42\"";
+                    return Err(Fault::invalid("q", detail));
+                }
+                None => {
+                    search.prefix = word;
+                    has_name = true;
+                }
             }
         }
-        if names.len() > 1 {
-            let detail = "there are two names; search one, and put a name with spaces into quotes: \
-                          \"app1:trans:notice:order 42\"";
-            return Err(Fault::invalid("q", detail));
-        }
-        search.prefix = names.pop().unwrap_or_default();
         Ok(search)
+    }
+
+    fn set(&mut self, name: &str, value: String) -> Result<(), Fault> {
+        match name {
+            "state" => self.state = Some(state(&value)?),
+            "due" => match (value.strip_prefix('<'), value.strip_prefix('>')) {
+                (Some(before), _) => self.due_before = Some(moment(before)?),
+                (_, Some(after)) => self.due_after = Some(moment(after)?),
+                _ => {
+                    let detail = "`due:` needs a `<` or a `>`: due:<1h, due:>2026-12-24T18:00:00Z";
+                    return Err(Fault::invalid("q", detail));
+                }
+            },
+            "attempts" => {
+                let limit = value.strip_prefix('>').and_then(|it| it.parse().ok());
+                self.attempts_over = Some(limit.ok_or_else(|| {
+                    let detail = "`attempts:` needs a `>` and a number: attempts:>3";
+                    Fault::invalid("q", detail)
+                })?);
+            }
+            "error" => self.error = Some(value),
+            _ => self.reason = Some(value),
+        }
+        Ok(())
     }
 
     /// The search as a person would write it.
     pub(crate) fn written(&self) -> String {
-        let name = &self.prefix;
-        let is_plain = !name.contains(char::is_whitespace)
-            && !name.contains('"')
-            && name.split_once(':').is_none_or(|(app, _)| app != "state");
-        let mut text = match name.is_empty() || is_plain {
-            true => name.clone(),
-            false => format!("\"{}\"", name.replace('"', "\"\"")),
+        let mut text = String::new();
+        if !self.prefix.is_empty() {
+            let is_condition = |name: &&str| {
+                let behind = self.prefix.strip_prefix(*name);
+                behind.is_some_and(|behind| behind.starts_with(':'))
+            };
+            text = match CONDITIONS.iter().any(|name| is_condition(name)) {
+                true => quoted(&self.prefix),
+                false => unquoted(&self.prefix),
+            };
+        }
+        let mut add = |name: &str, value: String| {
+            let gap = if text.is_empty() { "" } else { " " };
+            let _ = write!(text, "{gap}{name}:{value}");
         };
         if let Some(state) = self.state {
-            if !text.is_empty() {
-                text.push(' ');
-            }
-            text.push_str("state:");
-            text.push_str(state.word());
+            add("state", state.word().to_owned());
+        }
+        if let Some(time) = &self.due_after {
+            add("due", unquoted(&format!(">{time}")));
+        }
+        if let Some(time) = &self.due_before {
+            add("due", unquoted(&format!("<{time}")));
+        }
+        if let Some(limit) = self.attempts_over {
+            add("attempts", format!(">{limit}"));
+        }
+        if let Some(part) = &self.error {
+            add("error", unquoted(part));
+        }
+        if let Some(folded) = &self.reason {
+            add("reason", unquoted(folded));
         }
         text
     }
@@ -60,6 +131,21 @@ impl Search {
         Search {
             state: Some(state),
             ..self.clone()
+        }
+    }
+
+    /// The call that lists the jobs.
+    pub(crate) fn list(&self) -> ListIn {
+        let moment = |text: &Option<String>| text.as_ref().and_then(|text| text.parse().ok());
+        ListIn {
+            prefix: Some(self.prefix.clone()).filter(|prefix| !prefix.is_empty()),
+            state: self.state.unwrap_or_default(),
+            due_before: moment(&self.due_before),
+            due_after: moment(&self.due_after),
+            attempts_over: self.attempts_over,
+            error: self.error.clone(),
+            reason: self.reason.clone(),
+            ..ListIn::default()
         }
     }
 
@@ -75,59 +161,69 @@ impl Search {
         let colons = self.prefix.matches(':').count();
         colons < 3 || (colons == 3 && self.prefix.ends_with(':'))
     }
+
+    /// Whether there is a condition beside name and state.
+    pub(crate) fn has_conditions(&self) -> bool {
+        self.due_before.is_some()
+            || self.due_after.is_some()
+            || self.attempts_over.is_some()
+            || self.error.is_some()
+            || self.reason.is_some()
+    }
 }
 
 fn state(word: &str) -> Result<State, Fault> {
-    let all = [
-        State::Pending,
-        State::Retrying,
-        State::Running,
-        State::Lapsed,
-        State::Dead,
-    ];
-    all.into_iter()
-        .find(|state| state.word() == word)
-        .ok_or_else(|| {
-            let detail = format!(
-                "there is no state {word:?}: write pending, retrying, running, lapsed or dead"
-            );
-            Fault::invalid("q", &detail)
-        })
+    let found = STATES.into_iter().find(|state| state.word() == word);
+    found.ok_or_else(|| {
+        let detail =
+            format!("there is no state {word:?}: write pending, retrying, running, lapsed or dead");
+        Fault::invalid("q", &detail)
+    })
 }
 
-enum Word {
-    Plain(String),
-    /// It stood in quotes; a doubled quote in it stands for one.
-    Quoted(String),
+fn moment(text: &str) -> Result<String, Fault> {
+    match text.parse::<Moment>() {
+        Ok(_) => Ok(text.to_owned()),
+        Err(detail) => Err(Fault::invalid("q", &detail)),
+    }
 }
 
-fn words(text: &str) -> Vec<Word> {
-    let mut words = Vec::new();
-    let mut rest = text.trim_start();
-    while !rest.is_empty() {
-        if let Some(quoted) = rest.strip_prefix('"') {
-            let (mut word, mut behind) = (String::new(), quoted);
-            while let Some((before, after)) = behind.split_once('"') {
-                word.push_str(before);
-                behind = after;
-                match behind.strip_prefix('"') {
-                    Some(after) => {
-                        word.push('"');
-                        behind = after;
-                    }
-                    None => break,
-                }
+/// The first word, and the text behind it. In quotes, it can have spaces, and a doubled quote stands
+/// for one.
+fn word(text: &str) -> (String, &str) {
+    let Some(mut rest) = text.strip_prefix('"') else {
+        let end = text.find(char::is_whitespace).unwrap_or(text.len());
+        let (word, behind) = text.split_at(end);
+        return (word.to_owned(), behind);
+    };
+    let mut word = String::new();
+    while let Some((before, behind)) = rest.split_once('"') {
+        word.push_str(before);
+        match behind.strip_prefix('"') {
+            Some(after) => {
+                word.push('"');
+                rest = after;
             }
-            words.push(Word::Quoted(word));
-            rest = behind.trim_start();
-        } else {
-            let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
-            let (word, behind) = rest.split_at(end);
-            words.push(Word::Plain(word.to_owned()));
-            rest = behind.trim_start();
+            None => return (word, behind),
         }
     }
-    words
+    // The last quote is missing.
+    word.push_str(rest);
+    (word, "")
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+/// The text, in quotes if it needs them.
+fn unquoted(text: &str) -> String {
+    let is_plain = !text.contains(char::is_whitespace) && !text.starts_with('"');
+    if is_plain && !text.is_empty() {
+        text.to_owned()
+    } else {
+        quoted(text)
+    }
 }
 
 #[cfg(test)]
@@ -143,14 +239,28 @@ mod tests {
             ("state:running", "", Some(State::Running)),
             ("\"a:b:c:x y\"\"z\"", "a:b:c:x y\"z", None),
             ("\"state:dead\"", "state:dead", None),
+            ("due:<1h a: attempts:>3", "a:", None),
+            ("error:\"connection refused\" due:>5m due:<2h", "", None),
+            ("reason:\"order # \"\"x\"\"\" state:dead", "", Some(State::Dead)),
+            ("error:\"unclosed x", "", None),
         ] {
             let search = Search::read(text).unwrap();
             assert_eq!(search.prefix, prefix, "{text}");
             assert_eq!(search.state, state, "{text}");
             assert_eq!(Search::read(&search.written()).unwrap(), search, "{text}");
         }
-        assert!(Search::read("state:gone").is_err());
-        assert!(Search::read("a: b:").is_err());
+        for wrong in ["state:gone", "a: b:", "due:1h", "due:<soon", "attempts:3", "attempts:>x"] {
+            assert!(Search::read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn conditions_reach_the_list() {
+        let list = Search::read("a: due:<1h attempts:>3 error:\"x y\"").unwrap().list();
+        assert_eq!(list.prefix.as_deref(), Some("a:"));
+        assert!(matches!(list.due_before, Some(Moment::FromNow(_))));
+        assert_eq!(list.attempts_over, Some(3));
+        assert_eq!(list.error.as_deref(), Some("x y"));
     }
 
     #[test]

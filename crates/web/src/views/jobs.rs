@@ -5,7 +5,7 @@ use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::response::Response;
 use keyfall_daemon::shapes::{
-    CountIn, CountOut, DamagedOut, Job, ListIn, PageOut, Payloads, ShowIn, State, UnseenOut,
+    CountIn, CountOut, DamagedOut, Job, ListIn, PageOut, ShowIn, State, UnseenOut,
 };
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::links::{self, link};
 use crate::page::Page;
-use crate::search::Search;
+use crate::search::{STATES, Search};
 
 /// Jobs of one page.
 const JOBS: usize = 50;
@@ -32,6 +32,8 @@ struct Jobs {
     unseen: Vec<UnseenOut>,
     /// The number of jobs in the shown state, if it is known.
     count: Option<u64>,
+    /// The number of jobs that were looked at for this page.
+    scanned: u64,
     is_first: bool,
     first: String,
     next: Option<String>,
@@ -59,17 +61,14 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
     let mut search = Search::read(&asked.q)?;
     search.prefix = cx.page.reach(&search.prefix);
     let state = search.state.unwrap_or_default();
-    let prefix = Some(search.prefix.clone()).filter(|prefix| !prefix.is_empty());
     let list = ListIn {
-        prefix: prefix.clone(),
-        state,
         limit: Some(JOBS),
         cursor: Some(asked.cursor.clone()).filter(|cursor| !cursor.is_empty()),
-        payloads: Payloads::Json,
+        ..search.list()
     };
     let (found, counts, exact) = tokio::try_join!(
         cx.caller.ask::<PageOut>(Call::get(&["jobs"]).asking(&list)),
-        counts(&cx, &search, prefix),
+        counts(&cx, &search),
         exact(&cx, &search),
     )?;
     let count = |state| {
@@ -82,14 +81,7 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
             State::Retrying => None,
         }
     };
-    let all = [
-        State::Pending,
-        State::Retrying,
-        State::Running,
-        State::Lapsed,
-        State::Dead,
-    ];
-    let tabs = all.into_iter().map(|one| Tab {
+    let tabs = STATES.into_iter().map(|one| Tab {
         state: one,
         count: count(one),
         link: links::jobs(&search.with_state(one).written()),
@@ -100,7 +92,8 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
     let view = Jobs {
         page: cx.page.clone(),
         tabs: tabs.collect(),
-        count: count(state),
+        count: count(state).filter(|_| !search.has_conditions()),
+        scanned: found.scanned,
         first: links::jobs(&search.written()),
         search: search.written(),
         exact,
@@ -115,14 +108,11 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
 
 /// How many jobs are in each state. A prefix that reaches into the ids is not counted: each id would
 /// be looked at.
-async fn counts(
-    cx: &Cx,
-    search: &Search,
-    prefix: Option<String>,
-) -> Result<Option<CountOut>, Fault> {
+async fn counts(cx: &Cx, search: &Search) -> Result<Option<CountOut>, Fault> {
     if !search.is_counted() {
         return Ok(None);
     }
+    let prefix = search.list().prefix;
     let call = Call::get(&["jobs", "count"]).asking(&CountIn { prefix });
     cx.caller.ask(call).await.map(Some)
 }

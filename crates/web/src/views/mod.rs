@@ -6,17 +6,21 @@
 //! | page | content |
 //! |---|---|
 //! | [`overview`] | what is wrong, or that all is on time; the kinds |
+//! | [`ahead`] | the chart of the jobs to come |
 //! | [`jobs`] | the search, and the jobs that it finds |
 //! | [`job`] | one job: payload, terms, story, actions |
+//! | [`live`] | what happens, as it happens |
 //! | [`workers`] | the live instances and their routes |
 //! | [`pauses`] | the pauses, and pausing and resuming |
 //! | [`doctor`] | the findings of the doctor |
 //! | [`login`] | login and logout |
 //! | [`problem`] | the page of an error |
 
+pub(crate) mod ahead;
 pub(crate) mod doctor;
 pub(crate) mod job;
 pub(crate) mod jobs;
+pub(crate) mod live;
 pub(crate) mod login;
 pub(crate) mod overview;
 pub(crate) mod pauses;
@@ -35,9 +39,12 @@ use crate::{Web, assets};
 pub(crate) fn inside() -> Router<Arc<Web>> {
     Router::new()
         .route("/", get(overview::show))
+        .route("/ahead", get(ahead::show))
         .route("/jobs", get(jobs::show))
         .route("/job", get(job::show).post(job::act))
         .route("/payload", get(job::payload))
+        .route("/live", get(live::show))
+        .route("/stream", get(live::stream))
         .route("/workers", get(workers::show))
         .route("/breakers", post(workers::close_breaker))
         .route("/pauses", get(pauses::show).post(pauses::switch))

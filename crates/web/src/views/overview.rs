@@ -12,6 +12,7 @@ use crate::cx::{Cx, redirect};
 use crate::fault::Fault;
 use crate::links::link;
 use crate::page::Page;
+use crate::views::ahead::{self, Ahead, By};
 use crate::troubles::{Seen, Trouble, troubles};
 
 /// Kinds of one page.
@@ -25,6 +26,8 @@ struct Overview {
     troubles: Vec<Trouble>,
     totals: CountOut,
     seen: OverviewOut,
+    /// The jobs to come; `None` where the browser keeps the chart that it has.
+    ahead: Option<Ahead>,
     /// The number of live instances, if the reader may know it.
     instances: Option<u64>,
     /// The address of this page, for the next look.
@@ -39,6 +42,9 @@ pub(crate) struct Asked {
     prefix: String,
     #[serde(default)]
     cursor: String,
+    /// The length of the bars of the chart.
+    #[serde(default)]
+    by: By,
 }
 
 pub(crate) async fn show(
@@ -63,10 +69,17 @@ pub(crate) async fn show(
         prefix: some(&prefix),
     };
     let caller = &cx.caller;
-    let (seen, totals, paused) = tokio::try_join!(
+    let (seen, totals, paused, ahead) = tokio::try_join!(
         caller.ask::<OverviewOut>(Call::get(&["overview"]).asking(&wanted)),
         caller.ask::<CountOut>(Call::get(&["jobs", "count"]).asking(&counted)),
         caller.ask::<PausedOut>(Call::get(&["paused"])),
+        async {
+            // The chart loads itself again, less often than the rest.
+            match cx.is_part {
+                true => Ok(None),
+                false => ahead::look(&cx, &prefix, asked.by).await.map(Some),
+            }
+        },
     )?;
     let findings = match cx.page.may("read", "") {
         true => web.checkup.latest(caller).await.ok(),
@@ -91,6 +104,7 @@ pub(crate) async fn show(
         prefix,
         totals,
         seen,
+        ahead,
         first: link("./", &[("prefix", &asked.prefix)]),
         next,
         again,

@@ -1,0 +1,36 @@
+//! Reads an answer line by line, as its parts come.
+
+use axum::body::Bytes;
+use futures_util::{Stream, StreamExt, stream};
+
+/// The lines of a stream, without their ends. A broken stream ends.
+pub(crate) fn lines<E>(
+    parts: impl Stream<Item = Result<Bytes, E>> + Send + Unpin + 'static,
+) -> impl Stream<Item = Vec<u8>> + Unpin
+where
+    E: Send + 'static,
+{
+    let state = (parts, Vec::new());
+    Box::pin(stream::unfold(state, async |(mut parts, mut kept): (_, Vec<u8>)| {
+        loop {
+            if let Some(end) = kept.iter().position(|&byte| byte == b'\n') {
+                let rest = kept.split_off(end + 1);
+                kept.truncate(end);
+                return Some((kept, (parts, rest)));
+            }
+            kept.extend_from_slice(&parts.next().await?.ok()?);
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_are_put_together_from_parts() {
+        let parts = ["a\nb", "c", "\n\nd"].map(|part| Ok::<_, ()>(Bytes::from(part)));
+        let lines: Vec<_> = lines(stream::iter(parts)).collect().await;
+        assert_eq!(lines, [b"a".to_vec(), b"bc".to_vec(), Vec::new()]);
+    }
+}
