@@ -69,5 +69,9 @@
   // The daemon is away, and back.
   const away = (is) => { const line = $("#offline"); if (line) line.hidden = !is; };
   document.addEventListener("htmx:sendError", () => away(true));
-  document.addEventListener("htmx:afterOnLoad", (event) => { away(false); enhance(event.target); });
+  document.addEventListener("htmx:afterOnLoad", (event) => {
+    away(false);
+    if (event.detail.xhr.status < 400) $("#fault").textContent = "";
+    enhance(document);
+  });
 })();

@@ -129,7 +129,8 @@ impl Details {
             }
             ("", at) => {
                 let wrong = |error: jiff::Error| {
-                    let detail = format!("{at:?} is not a time: {error}; choose one, or write a duration");
+                    let detail =
+                        format!("{at:?} is not a time: {error}; choose one, or write a duration");
                     Fault::invalid("at", &detail)
                 };
                 let local: DateTime = at.parse().map_err(wrong)?;

@@ -51,12 +51,17 @@ mod tests {
             "a:b:c:new\nline",
         ] {
             let line = format!("printf %s {}", quoted(key));
-            let out = std::process::Command::new("sh").args(["-c", &line]).output();
+            let out = std::process::Command::new("sh")
+                .args(["-c", &line])
+                .output();
             assert_eq!(String::from_utf8(out.unwrap().stdout).unwrap(), key);
         }
         let dashed = &of_job("-a:b:c:1")[0].line;
         assert_eq!(dashed, "keyfall why -- -a:b:c:1");
         let curl = &of_job("a:b:c:\"$(x)")[1].line;
-        assert!(curl.ends_with("/v1/jobs/a%3Ab%3Ac%3A%22%24%28x%29\""), "{curl}");
+        assert!(
+            curl.ends_with("/v1/jobs/a%3Ab%3Ac%3A%22%24%28x%29\""),
+            "{curl}"
+        );
     }
 }

@@ -68,16 +68,16 @@ fn finished(cx: &Cx, mut answer: Response, is_read: bool) -> Response {
     }
 }
 
-/// The page of a fault.
+/// The page of a fault, or the line above a page that stays.
 fn shown(cx: &Cx, fault: Fault, is_read: bool) -> Response {
     let status = fault.status;
+    if cx.is_part {
+        let line = html(views::problem::Line::new(&cx.page, fault).render());
+        let place = [("hx-retarget", "#fault"), ("hx-reswap", "innerHTML")];
+        return (status, place, line).into_response();
+    }
     let view = views::problem::Problem::new(cx.page.clone(), fault, is_read);
-    let rendered = if cx.is_part {
-        view.as_part().render()
-    } else {
-        view.render()
-    };
-    (status, html(rendered)).into_response()
+    (status, html(view.render())).into_response()
 }
 
 /// The login page, which leads back to the page that was asked for.

@@ -78,11 +78,7 @@ impl Fault {
 
     pub(crate) fn body_too_large(limit: usize) -> Self {
         let detail = format!("the form has more than {limit} bytes, which is `http.body_limit`");
-        Fault::own(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "payload_too_large",
-            &detail,
-        )
+        Fault::own(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", &detail)
     }
 
     pub(crate) fn body_too_slow() -> Self {

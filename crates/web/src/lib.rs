@@ -23,6 +23,7 @@
 //! | [`payload`] | sets payloads out: JSON, text, bytes |
 //! | [`actions`] | the actions on one job |
 //! | [`troubles`] | what is wrong, in one line each |
+//! | [`read`] | reads addresses and forms |
 //! | [`reach`] | the jobs that a change of many reaches |
 //! | [`commands`] | the commands that do the same in a shell |
 //! | [`views`] | the pages, one module each |
@@ -35,9 +36,9 @@
 mod actions;
 mod api;
 mod assets;
-mod commands;
 mod chart;
 mod checkup;
+mod commands;
 mod cx;
 mod door;
 mod entry;
@@ -47,6 +48,7 @@ mod links;
 mod page;
 mod payload;
 mod reach;
+mod read;
 mod search;
 mod times;
 mod troubles;

@@ -11,16 +11,19 @@ where
     E: Send + 'static,
 {
     let state = (parts, Vec::new());
-    Box::pin(stream::unfold(state, async |(mut parts, mut kept): (_, Vec<u8>)| {
-        loop {
-            if let Some(end) = kept.iter().position(|&byte| byte == b'\n') {
-                let rest = kept.split_off(end + 1);
-                kept.truncate(end);
-                return Some((kept, (parts, rest)));
+    Box::pin(stream::unfold(
+        state,
+        async |(mut parts, mut kept): (_, Vec<u8>)| {
+            loop {
+                if let Some(end) = kept.iter().position(|&byte| byte == b'\n') {
+                    let rest = kept.split_off(end + 1);
+                    kept.truncate(end);
+                    return Some((kept, (parts, rest)));
+                }
+                kept.extend_from_slice(&parts.next().await?.ok()?);
             }
-            kept.extend_from_slice(&parts.next().await?.ok()?);
-        }
-    }))
+        },
+    ))
 }
 
 #[cfg(test)]

@@ -33,11 +33,7 @@ pub(crate) struct Page {
 impl Page {
     /// The pages of the navigation that the reader may see: name and link.
     pub(crate) fn pages(&self) -> Vec<(&'static str, &'static str)> {
-        let mut pages = vec![
-            ("overview", "./"),
-            ("jobs", "jobs"),
-            ("live", "live"),
-        ];
+        let mut pages = vec![("overview", "./"), ("jobs", "jobs"), ("live", "live")];
         // These are about all jobs.
         if self.may("read", "") {
             pages.push(("workers", "workers"));

@@ -118,7 +118,11 @@ fn json(text: &str) -> Vec<Part> {
                 depth += 1;
                 parts.push(plain(format!("{token}\n{}", indent(depth))));
             }
-            '}' | ']' if parts.last().is_some_and(|it| it.text == "{" || it.text == "[") => {
+            '}' | ']'
+                if parts
+                    .last()
+                    .is_some_and(|it| it.text == "{" || it.text == "[") =>
+            {
                 parts.push(plain(token));
             }
             '}' | ']' => {
@@ -212,8 +216,14 @@ mod tests {
         assert_eq!(Payload::of(b"").form, Form::Bytes);
         assert_eq!(Payload::of(b"a\x1b[31m").form, Form::Bytes);
         let shown = shown(b"\x00\xffabcdefghijklmnop");
-        assert!(shown.starts_with("00000000  00 ff 61 62 63 64 65 66  67"), "{shown}");
-        assert!(shown.contains("  ..abcdefghijklmn\n00000010  6f 70"), "{shown}");
+        assert!(
+            shown.starts_with("00000000  00 ff 61 62 63 64 65 66  67"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("  ..abcdefghijklmn\n00000010  6f 70"),
+            "{shown}"
+        );
     }
 
     #[test]

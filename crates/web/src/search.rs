@@ -241,7 +241,11 @@ mod tests {
             ("\"state:dead\"", "state:dead", None),
             ("due:<1h a: attempts:>3", "a:", None),
             ("error:\"connection refused\" due:>5m due:<2h", "", None),
-            ("reason:\"order # \"\"x\"\"\" state:dead", "", Some(State::Dead)),
+            (
+                "reason:\"order # \"\"x\"\"\" state:dead",
+                "",
+                Some(State::Dead),
+            ),
             ("error:\"unclosed x", "", None),
         ] {
             let search = Search::read(text).unwrap();
@@ -249,14 +253,23 @@ mod tests {
             assert_eq!(search.state, state, "{text}");
             assert_eq!(Search::read(&search.written()).unwrap(), search, "{text}");
         }
-        for wrong in ["state:gone", "a: b:", "due:1h", "due:<soon", "attempts:3", "attempts:>x"] {
+        for wrong in [
+            "state:gone",
+            "a: b:",
+            "due:1h",
+            "due:<soon",
+            "attempts:3",
+            "attempts:>x",
+        ] {
             assert!(Search::read(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn conditions_reach_the_list() {
-        let list = Search::read("a: due:<1h attempts:>3 error:\"x y\"").unwrap().list();
+        let list = Search::read("a: due:<1h attempts:>3 error:\"x y\"")
+            .unwrap()
+            .list();
         assert_eq!(list.prefix.as_deref(), Some("a:"));
         assert!(matches!(list.due_before, Some(Moment::FromNow(_))));
         assert_eq!(list.attempts_over, Some(3));

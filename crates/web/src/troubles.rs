@@ -113,7 +113,11 @@ fn late(page: &Page, seen: &Seen<'_>) -> Option<Trouble> {
         ),
         _ => page.words.fill(
             "trouble.late",
-            &[&page.number(&jobs), &page.number(&(late.len() as u64)), &oldest],
+            &[
+                &page.number(&jobs),
+                &page.number(&(late.len() as u64)),
+                &oldest,
+            ],
         ),
     };
     let link = match &*late {

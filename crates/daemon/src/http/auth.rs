@@ -236,12 +236,8 @@ fn checked(tokens: &dyn Tokens, bearer: &str) -> Result<Arc<dyn Grant>, Problem>
 }
 
 impl Scope {
-    pub(super) const ALL: [Scope; 4] = [
-        Scope::Read,
-        Scope::Schedule,
-        Scope::Consume,
-        Scope::Operate,
-    ];
+    pub(super) const ALL: [Scope; 4] =
+        [Scope::Read, Scope::Schedule, Scope::Consume, Scope::Operate];
 
     pub(super) fn as_str(self) -> &'static str {
         match self {

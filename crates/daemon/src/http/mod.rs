@@ -103,12 +103,12 @@ pub(crate) use files::allow_connections;
 pub(super) use front::{Code, told};
 pub(super) use handing_over::handed_over;
 pub(crate) use metrics::Recorder;
+pub use pages::is_local;
 pub(super) use pull::LONGEST_WAIT;
 pub(crate) use routes::{RouteSet, RouteTerms, Routes};
 pub(super) use server::listen;
 pub(crate) use server::{bind, serve};
 pub(crate) use settings::Settings;
-pub use pages::is_local;
 pub use ui::{Ui, UiTerms};
 
 use super::new_kinds::NewKinds;
@@ -135,8 +135,8 @@ pub mod shapes {
         BreakerIn, BreakerOut, InstanceOut, InstancesOut, RoutesOut, UnroutedOut,
     };
     pub use super::jobs::{
-        CancelledOut, ChangedOut, Condition, NewJobIn, PayloadIn, PlacedOut, PostponeIn, ScheduledOut,
-        ShowIn,
+        CancelledOut, ChangedOut, Condition, NewJobIn, PayloadIn, PlacedOut, PostponeIn,
+        ScheduledOut, ShowIn,
     };
     pub use super::kinds::{DroppedOut, KindsOut, PausedOut, SwitchedOut};
     pub use super::list::{DamagedOut, ListIn, PageOut};

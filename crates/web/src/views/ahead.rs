@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::read::Query;
 use askama::Template;
-use axum::extract::Query;
 use axum::response::Response;
 use jiff::Timestamp;
 use keyfall_daemon::shapes::{Span, Time, UpcomingIn, UpcomingOut};
@@ -117,7 +117,9 @@ impl By {
         if self != By::Day {
             return None;
         }
-        let now = Timestamp::try_from(page.now).ok()?.to_zoned(page.zone.clone());
+        let now = Timestamp::try_from(page.now)
+            .ok()?
+            .to_zoned(page.zone.clone());
         let midnight = now.start_of_day().ok()?;
         Some(Time(SystemTime::from(midnight.timestamp())))
     }
@@ -159,7 +161,11 @@ impl Ahead {
             sum: seen.bars.iter().sum(),
             later: seen.later,
             labels: labels.collect(),
-            bars: bars.into_iter().map(|bar| (slot(bar.x), bar)).map(|(slot, bar)| (bar, slot)).collect(),
+            bars: bars
+                .into_iter()
+                .map(|bar| (slot(bar.x), bar))
+                .map(|(slot, bar)| (bar, slot))
+                .collect(),
         }
     }
 }

@@ -1,12 +1,10 @@
 //! One job: its payload, headers, terms and story, and the actions on it.
 
+use crate::read::{Form, Query};
 use askama::Template;
-use axum::extract::{Form, Query};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use keyfall_daemon::shapes::{
-    Job, LettersOut, Payloads, ShowIn, State, StoryIn, StoryOut,
-};
+use keyfall_daemon::shapes::{Job, LettersOut, Payloads, ShowIn, State, StoryIn, StoryOut};
 use serde::Deserialize;
 
 use crate::actions::{Act, Done};
@@ -53,9 +51,11 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
     let zone = Some(cx.page.zone_name().to_owned());
     let story = Call::get(&["jobs", key, "story"]).asking(&StoryIn { zone });
     let (job, story, letters) = tokio::join!(
-        cx.caller.ask::<Job>(Call::get(&["jobs", key]).asking(&EXACT)),
+        cx.caller
+            .ask::<Job>(Call::get(&["jobs", key]).asking(&EXACT)),
         cx.caller.ask::<StoryOut>(story),
-        cx.caller.ask::<LettersOut>(Call::get(&["dead", key]).asking(&EXACT)),
+        cx.caller
+            .ask::<LettersOut>(Call::get(&["dead", key]).asking(&EXACT)),
     );
     let absent = |fault: &Fault| fault.status == StatusCode::NOT_FOUND;
     let (job, story) = match (job, story) {
@@ -137,7 +137,9 @@ impl Shown {
     }
 
     fn is_dead(&self) -> bool {
-        self.job.as_ref().is_some_and(|job| job.state == State::Dead)
+        self.job
+            .as_ref()
+            .is_some_and(|job| job.state == State::Dead)
     }
 
     fn may_change(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The search, and the jobs that it finds, page by page.
 
+use crate::read::Query;
 use askama::Template;
-use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::response::Response;
 use keyfall_daemon::shapes::{

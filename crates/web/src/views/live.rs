@@ -4,9 +4,9 @@ use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::read::Query;
 use askama::Template;
 use axum::body::{Body, BodyDataStream, Bytes};
-use axum::extract::Query;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, future, stream};
@@ -92,9 +92,16 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
     let view = Live {
         stream: link(
             "stream",
-            &[("prefix", &prefix), ("only", only), ("since", &since.to_string())],
+            &[
+                ("prefix", &prefix),
+                ("only", only),
+                ("since", &since.to_string()),
+            ],
         ),
-        other: link("live", &[("prefix", &prefix), ("only", only), ("paused", paused)]),
+        other: link(
+            "live",
+            &[("prefix", &prefix), ("only", only), ("paused", paused)],
+        ),
         page: cx.page.clone(),
         prefix,
         only: asked.only,
@@ -123,21 +130,13 @@ pub(crate) async fn stream(
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         // A proxy that gathers the answer would hold the rows back.
-        (
-            header::HeaderName::from_static("x-accel-buffering"),
-            "no",
-        ),
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
     let body = Body::from_stream(events.map(Ok::<_, Infallible>));
     Ok((headers, body).into_response())
 }
 
-async fn open(
-    cx: &Cx,
-    prefix: &str,
-    only: Only,
-    last: usize,
-) -> Result<BodyDataStream, Fault> {
+async fn open(cx: &Cx, prefix: &str, only: Only, last: usize) -> Result<BodyDataStream, Fault> {
     let wanted = TailIn {
         prefix: Some(prefix.to_owned())
             .filter(|prefix| !prefix.is_empty())
@@ -184,7 +183,9 @@ fn event(page: &Page, line: TailOut, since: u64) -> Option<Bytes> {
             };
             named("row", &row.render().ok()?, Some(micros(&it)))
         }
-        TailOut::Missed(missed) => named("note", &escaped(&page.t1("live.missed", missed.kind)), None),
+        TailOut::Missed(missed) => {
+            named("note", &escaped(&page.t1("live.missed", missed.kind)), None)
+        }
         TailOut::Unseen(unseen) => named(
             "note",
             &escaped(&page.t2("trouble.away", unseen.server, unseen.error)),
@@ -254,9 +255,25 @@ impl Only {
     fn what(self) -> &'static [&'static str] {
         match self {
             Only::Everything => &[],
-            Only::Scheduled => &["scheduled", "replaced", "restored", "succeeds", "postponed", "fired", "updated"],
+            Only::Scheduled => &[
+                "scheduled",
+                "replaced",
+                "restored",
+                "succeeds",
+                "postponed",
+                "fired",
+                "updated",
+            ],
             Only::Claimed => &["claimed", "lapsed"],
-            Only::Ended => &["done", "again", "snoozed", "returned", "failed", "buried", "cancelled"],
+            Only::Ended => &[
+                "done",
+                "again",
+                "snoozed",
+                "returned",
+                "failed",
+                "buried",
+                "cancelled",
+            ],
             Only::Failed => &["failed", "buried", "lapsed"],
         }
     }

@@ -1,7 +1,8 @@
 //! Login and logout.
 
+use crate::read::{Form, Query};
 use askama::Template;
-use axum::extract::{Form, Query, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use keyfall_daemon::shapes::RightsOut;
@@ -122,7 +123,14 @@ mod tests {
     #[test]
     fn a_login_leads_to_a_page_of_this_site() {
         assert_eq!(inner("jobs?q=a%3A"), "jobs?q=a%3A");
-        for other in ["//evil.example", "https://evil.example", "javascript:x", "", "?", "../x"] {
+        for other in [
+            "//evil.example",
+            "https://evil.example",
+            "javascript:x",
+            "",
+            "?",
+            "../x",
+        ] {
             assert_eq!(inner(other), "./", "{other}");
         }
     }

@@ -1,7 +1,8 @@
 //! The overview: first what is wrong, then the kinds.
 
+use crate::read::Query;
 use askama::Template;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::Response;
 use keyfall_daemon::shapes::{CountIn, CountOut, OverviewIn, OverviewOut, PausedOut};
 use serde::Deserialize;
@@ -12,8 +13,8 @@ use crate::cx::{Cx, redirect};
 use crate::fault::Fault;
 use crate::links::link;
 use crate::page::Page;
-use crate::views::ahead::{self, Ahead, By};
 use crate::troubles::{Seen, Trouble, troubles};
+use crate::views::ahead::{self, Ahead, By};
 
 /// Kinds of one page.
 const KINDS: usize = 100;

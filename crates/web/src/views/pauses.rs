@@ -1,7 +1,7 @@
 //! Pauses of kinds: which there are, and pausing and resuming with a look at what it would reach.
 
+use crate::read::{Form, Query};
 use askama::Template;
-use axum::extract::{Form, Query};
 use axum::response::Response;
 use keyfall_daemon::shapes::{BulkIn, PausedOut, SwitchedOut};
 use serde::Deserialize;

@@ -6,7 +6,7 @@ use crate::fault::Fault;
 use crate::page::Page;
 
 #[derive(Template)]
-#[template(path = "problem.html", blocks = ["part"])]
+#[template(path = "problem.html")]
 pub(crate) struct Problem {
     page: Page,
     title: String,
@@ -15,18 +15,38 @@ pub(crate) struct Problem {
     is_repeated: bool,
 }
 
+/// The line above a page that stays as it was: a script wanted a part of the page anew.
+#[derive(Template)]
+#[template(path = "fault.html")]
+pub(crate) struct Line {
+    title: String,
+    fault: Fault,
+}
+
 impl Problem {
     pub(crate) fn new(page: Page, fault: Fault, is_read: bool) -> Self {
-        let name = format!("problem.{}", fault.code);
-        let title = page.words.find(&name).unwrap_or(match &*fault.title {
-            "" => page.words.t("problem.unexpected"),
-            title => title,
-        });
         Problem {
-            title: title.to_owned(),
+            title: title(&page, &fault),
             is_repeated: is_read && fault.is_away(),
             page,
             fault,
         }
     }
+}
+
+impl Line {
+    pub(crate) fn new(page: &Page, fault: Fault) -> Self {
+        let title = title(page, &fault);
+        Line { title, fault }
+    }
+}
+
+/// The title in the language of the reader, or else the title of the API.
+fn title(page: &Page, fault: &Fault) -> String {
+    let known = page.words.find(&format!("problem.{}", fault.code));
+    let known = known.unwrap_or(match &*fault.title {
+        "" => page.words.t("problem.unexpected"),
+        title => title,
+    });
+    known.to_owned()
 }

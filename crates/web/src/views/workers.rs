@@ -1,7 +1,7 @@
 //! The live instances and their routes, jobs without a route, and callback hosts that are down.
 
+use crate::read::Form;
 use askama::Template;
-use axum::extract::Form;
 use axum::response::Response;
 use keyfall_daemon::shapes::{BreakerIn, BreakerOut, InstancesOut, RoutesOut};
 use serde::Deserialize;
@@ -52,7 +52,12 @@ pub(crate) async fn close_breaker(cx: Cx, Form(sent): Form<Sent>) -> Result<Resp
 impl Workers {
     /// The versions that run: more than one during a deployment, or after a forgotten one.
     fn versions(&self) -> Vec<&str> {
-        let mut all: Vec<&str> = self.seen.instances.iter().map(|one| &*one.version).collect();
+        let mut all: Vec<&str> = self
+            .seen
+            .instances
+            .iter()
+            .map(|one| &*one.version)
+            .collect();
         all.sort_unstable();
         all.dedup();
         all

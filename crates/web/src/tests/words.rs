@@ -1,34 +1,6 @@
-//! The page before calls that are made up here.
+//! Words and templates: each language has the same words, and templates have none of their own.
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-
-use axum::http::{HeaderMap, Uri};
-use keyfall_daemon::shapes::RightsOut;
-
-use crate::assets::Assets;
-use crate::page::Page;
 use crate::words::{self, Words};
-
-/// The page of a reader who may do everything, in English and in UTC.
-pub(crate) fn page() -> Page {
-    let rights = RightsOut {
-        token: None,
-        scopes: ["read", "schedule", "consume", "operate"].map(Into::into).into(),
-        prefixes: vec![String::new()],
-    };
-    Page {
-        words: Words::of(&HeaderMap::new()),
-        zone: Page::utc(),
-        now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000),
-        here: "",
-        rights: Some(Arc::new(rights)),
-        is_read_only: false,
-        can_leave: false,
-        path: Uri::from_static("/ui/"),
-        assets: Assets::get(),
-    }
-}
 
 /// The templates, by name.
 const TEMPLATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/templates");
@@ -79,11 +51,21 @@ fn all_languages_have_the_same_words() {
 fn words_are_named_where_they_are_used_and_used_where_they_are_named() {
     let names = words::languages()[0].names();
     let source = files(concat!(env!("CARGO_MANIFEST_DIR"), "/src"), ".rs");
-    let all: Vec<_> = files(TEMPLATES, ".html").into_iter().chain(source).collect();
+    let all: Vec<_> = files(TEMPLATES, ".html")
+        .into_iter()
+        .chain(source)
+        .collect();
     let mut used = std::collections::BTreeSet::new();
     let mut tables = std::collections::BTreeSet::from(["problem".to_owned()]);
     for (file, text) in &all {
-        for call in [".t(\"", ".t1(\"", ".t2(\"", ".fill(\"", ".fill(\n            \"", ".count(\""] {
+        for call in [
+            ".t(\"",
+            ".t1(\"",
+            ".t2(\"",
+            ".fill(\"",
+            ".fill(\n            \"",
+            ".count(\"",
+        ] {
             for part in text.split(call).skip(1) {
                 let name = part.split('"').next().unwrap();
                 if name == "a.b" || !name.contains('.') {
@@ -129,7 +111,9 @@ fn templates_have_no_words_of_their_own() {
             for said in ["title=\"", "aria-label=\"", "alt=\"", "placeholder=\""] {
                 for value in tag.split(said).skip(1) {
                     let value = value.split('"').next().unwrap();
-                    let is_word = value.chars().any(char::is_alphabetic) && value != "15m" && value != "app1:trans:";
+                    let is_word = value.chars().any(char::is_alphabetic)
+                        && value != "15m"
+                        && value != "app1:trans:";
                     assert!(!is_word, "{file}: {said}{value}");
                 }
             }
@@ -148,7 +132,15 @@ fn templates_have_no_words_of_their_own() {
 fn templates_have_nothing_inline() {
     for (file, template) in files(TEMPLATES, ".html") {
         let text = literal(&template);
-        for inline in [" style=", "<style", " onclick", " onload", "javascript:", "hx-on", "|safe"] {
+        for inline in [
+            " style=",
+            "<style",
+            " onclick",
+            " onload",
+            "javascript:",
+            "hx-on",
+            "|safe",
+        ] {
             assert!(!template.contains(inline), "{file}: {inline}");
         }
         for script in text.split("<script").skip(1) {

@@ -1,0 +1,76 @@
+//! Every value of a call is hostile.
+
+use super::Calls;
+
+/// It ends a tag, an attribute of either quote, a script, a comment and an expression.
+const HOSTILE: &str = "--></title></script>\"'><script>alert(1)</script><img src=x onerror=alert(1)> \
+                       {{7*7}} &lt; javascript:alert(1)\u{202e}\n\r\0";
+
+const PAGES: [&str; 12] = [
+    "",
+    "ahead",
+    "jobs",
+    "jobs?q=x:y:z:1",
+    "job?key=x:y:z:1",
+    "job?key=x:y:z:1&ask=cancel",
+    "live",
+    "stream",
+    "workers",
+    "pauses",
+    "pauses?ask=pause&prefix=x",
+    "doctor",
+];
+
+#[tokio::test]
+async fn no_page_has_markup_of_a_value() {
+    let site = Calls::new(HOSTILE).site(false);
+    for language in ["en", "zh"] {
+        for path in PAGES {
+            let answer = site.get_with(path, &[("accept-language", language)]).await;
+            assert_eq!(answer.status, 200, "{path}");
+            check(path, &answer.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_page_has_markup_of_a_request() {
+    let site = Calls::new("x").site(false);
+    let encoded: String = form_urlencoded::byte_serialize(HOSTILE.as_bytes()).collect();
+    for path in [
+        format!("?prefix={encoded}&cursor={encoded}"),
+        format!("jobs?q=%22{encoded}%22"),
+        format!("jobs?q=state:{encoded}"),
+        format!("jobs?q=due:%3C{encoded}"),
+        format!("job?key={encoded}"),
+        format!("job?key=a:b:c:1&done={encoded}"),
+        format!("live?prefix={encoded}"),
+        format!("pauses?ask=pause&prefix={encoded}"),
+        format!("login?next={encoded}"),
+        encoded.clone(),
+    ] {
+        check(&path, &site.get(&path).await.body);
+    }
+}
+
+#[tokio::test]
+async fn errors_are_escaped_too() {
+    let mut calls = Calls::new(HOSTILE);
+    calls.is_away = true;
+    let site = calls.site(false);
+    for path in PAGES {
+        let answer = site.get(path).await;
+        assert!(answer.status == 503 || answer.status == 200, "{path}");
+        check(path, &answer.body);
+    }
+}
+
+/// Nothing of the hostile text is markup.
+fn check(path: &str, body: &str) {
+    for markup in ["<script>", "<img src=x", "\"'>", "href=\"javascript"] {
+        assert!(!body.contains(markup), "{path}: {markup}\n{body}");
+    }
+    // The scripts of the frame, and no other.
+    let scripts = body.matches("<script").count();
+    assert!(scripts == 0 || scripts == 3, "{path}: {scripts} scripts");
+}

@@ -1,0 +1,315 @@
+//! The pages before calls that are made up here.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`entering`] | login, logout, cookies, and requests of other sites |
+//! | [`hostile`] | every value of a call is hostile |
+//! | [`reading`] | languages, links behind a proxy, errors, and what a reader may not do |
+//! | [`words`] | words and templates |
+
+mod entering;
+mod hostile;
+mod reading;
+mod words;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use keyfall_daemon::UiTerms;
+use keyfall_daemon::shapes::RightsOut;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::Web;
+use crate::assets::Assets;
+use crate::page::Page;
+use crate::words::Words;
+
+/// The token that the calls know.
+const TOKEN: &str = "kf_3f9a1c20_secret";
+
+/// The page of a reader who may do everything, in English and in UTC.
+pub(crate) fn page() -> Page {
+    let rights = RightsOut {
+        token: None,
+        scopes: ["read", "schedule", "consume", "operate"]
+            .map(Into::into)
+            .into(),
+        prefixes: vec![String::new()],
+    };
+    Page {
+        words: Words::of(&HeaderMap::new()),
+        zone: Page::utc(),
+        now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000),
+        here: "",
+        rights: Some(Arc::new(rights)),
+        is_read_only: false,
+        can_leave: false,
+        path: Uri::from_static("/ui/"),
+        assets: Assets::get(),
+    }
+}
+
+/// A page over calls that answer with one text wherever a text can be.
+struct Site {
+    router: Router,
+    /// The calls that were made, each with its body.
+    calls: Arc<Mutex<Vec<String>>>,
+}
+
+/// The calls: their answers have this text, and the rights have these scopes.
+#[derive(Clone)]
+struct Calls {
+    text: String,
+    scopes: Vec<&'static str>,
+    has_tokens: bool,
+    /// The calls fail, because Redis is away.
+    is_away: bool,
+    made: Arc<Mutex<Vec<String>>>,
+}
+
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Calls {
+    fn new(text: &str) -> Self {
+        Calls {
+            text: text.to_owned(),
+            scopes: vec!["read", "schedule", "operate"],
+            has_tokens: false,
+            is_away: false,
+            made: Arc::default(),
+        }
+    }
+
+    fn router(self) -> Router {
+        Router::new().fallback(move |request: Request| {
+            let calls = self.clone();
+            async move { calls.answer(request).await }
+        })
+    }
+
+    async fn answer(self, request: Request) -> Response {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().to_owned();
+        let bearer = head.headers.get(header::AUTHORIZATION);
+        let is_known = bearer.is_some_and(|it| *it == format!("Bearer {TOKEN}"));
+        if self.has_tokens && !is_known {
+            return problem(401, "unauthorized", "a token is needed");
+        }
+        let body = to_bytes(body, usize::MAX).await.unwrap();
+        let body = String::from_utf8(body.into()).unwrap();
+        let target = head.uri.path_and_query().unwrap();
+        let made = format!("{} {target} {body}", head.method);
+        self.made.lock().unwrap().push(made);
+        if path == "/v1/rights" {
+            let rights = json!({"scopes": self.scopes, "prefixes": [""]});
+            return Json(rights).into_response();
+        }
+        if self.is_away {
+            return problem(503, "unavailable", &self.text);
+        }
+        match self.shape(head.method.as_str(), &path) {
+            Some(Value::String(lines)) => lines.into_response(),
+            Some(shape) => Json(shape).into_response(),
+            None => problem(404, "job_absent", &self.text),
+        }
+    }
+
+    fn shape(&self, method: &str, path: &str) -> Option<Value> {
+        let text = &self.text;
+        let time = "2026-11-24T12:00:00.123Z";
+        let counts = json!({"pending": 3, "overdue": 1, "running": 1, "lapsed": 1, "dead": 1});
+        let unseen = json!([{"server": text, "error": text, "shards": []}]);
+        let job = json!({
+            "key": text, "state": "pending", "due": time, "attempts": 2, "last_error": text,
+            "first_scheduled_at": time, "headers": {text: text}, "payload": {text: [text, 1.50]},
+            "retry": {"ladder": ["15s"]}, "timeout": "3s", "letter": 7, "successor_due": time
+        });
+        let happening = json!({
+            "kind": text, "key": text, "what": text, "at": time, "by": text, "text": text
+        });
+        let counters = [
+            "accepted",
+            "requeued",
+            "done",
+            "cancelled",
+            "replaced",
+            "buried",
+            "deleted",
+            "trimmed",
+            "failed",
+            "again",
+            "snoozed",
+            "returned",
+            "lapsed",
+        ];
+        let counters: Value = counters
+            .iter()
+            .map(|&it| (it.to_owned(), json!(1)))
+            .collect();
+        let findings = ["error", "warning", "info", "ok"].map(|severity| {
+            json!({
+                "id": text, "severity": severity, "seen": true, "found": text, "expected": text,
+                "why": text, "remedy": text
+            })
+        });
+        let instance = json!({
+            "id": text, "host": text, "pid": 1, "version": text, "started": time, "seen_ms": 20_000,
+            "routes": [text], "saturated": [text], "has_fallback": true, "hears_events": false,
+            "adopts": [text], "open_breakers": [text]
+        });
+        Some(match (method, path) {
+            ("GET", "/v1/overview") => json!({
+                "at": time, "total": 1, "next": text, "instances": [instance], "unseen": unseen,
+                "kinds": [{
+                    "kind": text, "pending": 3, "overdue": 1, "leased": 1, "successors": 0, "dead": 1,
+                    "paused": true, "counters": counters, "at": time, "overdue_for": "10s",
+                    "due_within": {"minute": 1, "hour": 1, "day": 1}
+                }]
+            }),
+            ("GET", "/v1/upcoming") => json!({
+                "at": time, "from": time, "step": "1h", "overdue": 1, "earlier": 0, "bars": [0, 5],
+                "later": 2
+            }),
+            ("GET", "/v1/jobs/count") => counts,
+            ("GET", "/v1/jobs") => json!({
+                "jobs": [job], "damaged": [{"name": text, "error": text}], "next": text,
+                "unseen": unseen
+            }),
+            ("GET", "/v1/paused") => json!({
+                "prefixes": [{"name": text, "since": time}], "kinds": [{"name": text, "since": time}],
+                "unseen": unseen
+            }),
+            ("POST", "/v1/pause" | "/v1/resume") => json!({"kinds": [text], "dry_run": true}),
+            ("GET", "/v1/instances") => json!({"instances": [instance], "unseen": unseen}),
+            ("GET", "/v1/routes") => json!({
+                "routes": [{"pattern": text, "instances": 1, "saturated": 1}],
+                "unrouted": [{"kind": text, "jobs": 1}]
+            }),
+            ("GET", "/v1/doctor") => json!({
+                "server": text, "worst": "error",
+                "findings": findings
+            }),
+            ("GET", "/v1/tail") => {
+                let lines = [
+                    json!({"alive": {"at": time}}),
+                    json!({"happened": happening}),
+                    json!({"missed": {"kind": text}}),
+                    json!({"away": {"error": text}}),
+                ];
+                // The page shows that Redis is away instead of rows.
+                let shown = if self.is_away {
+                    &lines[..]
+                } else {
+                    &lines[..3]
+                };
+                Value::String(shown.iter().map(|line| format!("{line}\n")).collect())
+            }
+            ("GET", path) if path.ends_with("/story") => json!({
+                "key": text, "state": "pending", "happenings": [happening], "history_entries": 1,
+                "waits": [{"for": text, "text": text}], "key_differs": text, "gap": text
+            }),
+            ("GET", path) if path.starts_with("/v1/dead/") => json!({"letters": [job]}),
+            ("GET", path) if path.starts_with("/v1/jobs/") => job,
+            ("POST", path) if path.ends_with("/fire") || path.ends_with("/postpone") => {
+                json!({"key": text, "successor": false, "due": time})
+            }
+            ("PUT", path) if path.ends_with("/payload") => {
+                json!({"key": text, "successor": false, "due": time})
+            }
+            ("DELETE", path) if path.starts_with("/v1/jobs/") => {
+                json!({"key": text, "running": false})
+            }
+            ("POST", path) if path.ends_with("/requeue") => {
+                json!({"key": text, "letter": 7, "due": time})
+            }
+            _ => return None,
+        })
+    }
+
+    fn site(mut self, has_tokens: bool) -> Site {
+        self.has_tokens = has_tokens;
+        let terms = UiTerms {
+            has_tokens,
+            is_tls: false,
+            body_limit: 10_000,
+            body_timeout: Duration::from_secs(10),
+        };
+        let calls = self.made.clone();
+        let web = Web::of_daemon(self.router(), terms);
+        Site::of(web, calls)
+    }
+}
+
+fn problem(status: u16, code: &str, detail: &str) -> Response {
+    let body = json!({
+        "status": status, "title": "It failed", "detail": detail, "code": code,
+        "retryable": status == 503
+    });
+    (StatusCode::from_u16(status).unwrap(), Json(body)).into_response()
+}
+
+impl Site {
+    fn of(web: Web, calls: Arc<Mutex<Vec<String>>>) -> Self {
+        let router = Router::new().nest_service("/ui", web.into_router());
+        Site { router, calls }
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.get_with(path, &[]).await
+    }
+
+    async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        self.ask("GET", path, headers, "").await
+    }
+
+    async fn post(&self, path: &str, headers: &[(&str, &str)], form: &str) -> Answer {
+        self.ask("POST", path, headers, form).await
+    }
+
+    /// A request to a page, as a browser on this machine makes it.
+    async fn ask(&self, method: &str, path: &str, with: &[(&str, &str)], body: &str) -> Answer {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("/ui/{path}"))
+            .header("content-type", "application/x-www-form-urlencoded");
+        if !with.iter().any(|(name, _)| *name == "host") {
+            request = request.header("host", "127.0.0.1:9276");
+        }
+        for (name, value) in with {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        let answer = self.router.clone().oneshot(request).await.unwrap();
+        let (head, body) = answer.into_parts();
+        let body = to_bytes(body, usize::MAX).await.unwrap();
+        Answer {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        }
+    }
+
+    /// The calls that changed something, or would have.
+    fn changes(&self) -> Vec<String> {
+        let calls = self.calls.lock().unwrap();
+        let changes = calls.iter().filter(|call| !call.starts_with("GET "));
+        changes.cloned().collect()
+    }
+}
+
+impl Answer {
+    fn header(&self, name: &str) -> &str {
+        let value = self.headers.get(name);
+        value.map_or("", |value| value.to_str().unwrap())
+    }
+}

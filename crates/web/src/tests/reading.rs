@@ -1,0 +1,195 @@
+//! Languages, links behind a proxy, errors, and what a reader may not do.
+
+use super::Calls;
+
+#[tokio::test]
+async fn every_answer_has_a_strict_policy() {
+    let site = Calls::new("x").site(false);
+    for path in ["", "jobs", "login", "nowhere", "job?key=", "assets/x"] {
+        let answer = site.get(path).await;
+        let policy = answer.header("content-security-policy");
+        assert!(policy.starts_with("default-src 'none'; "), "{path}");
+        assert!(!policy.contains("unsafe"), "{path}");
+        assert_eq!(answer.header("x-content-type-options"), "nosniff", "{path}");
+        assert_eq!(answer.header("referrer-policy"), "same-origin", "{path}");
+        assert_eq!(answer.header("cache-control"), "no-store", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn assets_are_kept_for_ever_under_the_names_that_pages_have() {
+    let site = Calls::new("x").site(false);
+    let page = site.get("").await.body;
+    let names: Vec<&str> = page
+        .split("\"assets/")
+        .skip(1)
+        .map(|rest| rest.split('"').next().unwrap())
+        .collect();
+    assert!(names.len() >= 5, "{names:?}");
+    for name in names {
+        let answer = site.get(&format!("assets/{name}")).await;
+        assert_eq!(answer.status, 200, "{name}");
+        assert!(answer.header("cache-control").contains("immutable"));
+    }
+}
+
+#[tokio::test]
+async fn the_browser_chooses_the_language() {
+    let site = Calls::new("x").site(false);
+    let english = site.get("workers").await.body;
+    assert!(english.contains("<html lang=\"en\">") && english.contains(">Overview</a>"));
+    let chinese = [("accept-language", "zh-CN,zh;q=0.9,en;q=0.8")];
+    let chinese = site.get_with("workers", &chinese).await.body;
+    assert!(chinese.contains("<html lang=\"zh\">") && chinese.contains(">总览</a>"));
+}
+
+#[tokio::test]
+async fn times_are_in_the_zone_of_the_reader() {
+    let site = Calls::new("x").site(false);
+    let utc = site.get("job?key=a:b:c:1").await.body;
+    assert!(utc.contains("2026-11-24T12:00:00.123Z") && utc.contains("UTC"));
+    let zone = [("cookie", "keyfall_zone=Asia%2FTokyo")];
+    let tokyo = site.get_with("job?key=a:b:c:1", &zone).await.body;
+    assert!(
+        tokyo.contains(" 21:00:00") || tokyo.contains(">21:00:00"),
+        "{tokyo}"
+    );
+    assert!(tokyo.contains("Asia/Tokyo"));
+    let wrong = [("cookie", "keyfall_zone=Nowhere")];
+    assert_eq!(site.get_with("job?key=a:b:c:1", &wrong).await.status, 200);
+}
+
+/// A proxy can put any path before the page: no link begins with a slash or names a host.
+#[tokio::test]
+async fn links_stay_below_the_path_of_a_proxy() {
+    let site = Calls::new("a:b:c:1").site(false);
+    for path in [
+        "",
+        "jobs",
+        "job?key=a:b:c:1",
+        "live",
+        "workers",
+        "pauses",
+        "doctor",
+        "nowhere",
+    ] {
+        let body = site.get(path).await.body;
+        for attribute in [
+            "href=\"",
+            "src=\"",
+            "action=\"",
+            "hx-get=\"",
+            "sse-connect=\"",
+        ] {
+            for link in body.split(attribute).skip(1) {
+                let link = link.split('"').next().unwrap();
+                assert!(
+                    !link.starts_with('/') && !link.contains("://"),
+                    "{path}: {link}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn redis_is_away_is_said_and_the_page_loads_itself_again() {
+    let mut calls = Calls::new("connection refused");
+    calls.is_away = true;
+    let site = calls.site(false);
+    let answer = site.get("").await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("Redis cannot be reached"));
+    assert!(answer.body.contains("connection refused"));
+    assert!(answer.body.contains("http-equiv=\"refresh\""));
+    // A script gets a line above the page, which stays and asks again.
+    let part = site.get_with("", &[("hx-request", "true")]).await;
+    assert_eq!((part.status, part.header("hx-retarget")), (503, "#fault"));
+    assert!(part.body.contains("connection refused") && !part.body.contains("<html"));
+    // A form is not sent again.
+    let form = site.post("job", &[], "key=a:b:c:1&do=fire").await;
+    assert_eq!(form.status, 503);
+    assert!(!form.body.contains("http-equiv"));
+}
+
+#[tokio::test]
+async fn a_reader_gets_no_buttons() {
+    let mut calls = Calls::new("a:b:c:1");
+    calls.scopes = vec!["read"];
+    let site = calls.site(false);
+    for path in ["job?key=a:b:c:1", "pauses", "workers"] {
+        let body = site.get(path).await.body;
+        assert!(!body.contains("method=\"post\""), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_form_names_the_field_and_the_remedy() {
+    let site = Calls::new("a:b:c:1").site(false);
+    for (form, field, remedy) in [
+        ("do=postpone", "after", "write a duration such as 15m"),
+        ("do=postpone&after=15", "after", "15"),
+        (
+            "do=postpone&after=15m&at=2026-12-24T18:00",
+            "at",
+            "leave one",
+        ),
+        ("do=postpone&at=soon", "at", "not a time"),
+        ("do=payload&form=json&payload=%7B", "payload", "was JSON"),
+        ("do=requeue", "letter", "number"),
+    ] {
+        let answer = site.post("job", &[], &format!("key=a:b:c:1&{form}")).await;
+        assert_eq!(answer.status, 400, "{form}");
+        assert!(
+            answer.body.contains(&format!("Field: {field}")),
+            "{form}: {}",
+            answer.body
+        );
+        assert!(answer.body.contains(remedy), "{form}: {}", answer.body);
+    }
+    assert_eq!(site.changes(), [""; 0]);
+}
+
+#[tokio::test]
+async fn forms_make_the_calls_of_the_api() {
+    let site = Calls::new("a:b:c:1").site(false);
+    let zone = [("cookie", "keyfall_zone=Asia%2FTokyo")];
+    for (form, call) in [
+        ("do=fire", "POST /v1/jobs/a%3Ab%3Ac%3A1/fire "),
+        (
+            "do=postpone&after=15m&at=",
+            "POST /v1/jobs/a%3Ab%3Ac%3A1/postpone {\"after\":\"15m\"}",
+        ),
+        (
+            "do=postpone&after=&at=2026-12-24T18:00",
+            "POST /v1/jobs/a%3Ab%3Ac%3A1/postpone {\"at\":\"2026-12-24T09:00:00.000Z\"}",
+        ),
+        (
+            "do=payload&form=json&payload=%7B%22a%22:9007199254740993%7D",
+            "PUT /v1/jobs/a%3Ab%3Ac%3A1/payload {\"payload\":{\"a\":9007199254740993}}",
+        ),
+        (
+            "do=payload&form=text&payload=a%0D%0Ab",
+            "PUT /v1/jobs/a%3Ab%3Ac%3A1/payload {\"payload_base64\":\"YQpi\"}",
+        ),
+        (
+            "do=requeue&letter=7",
+            "POST /v1/dead/a%3Ab%3Ac%3A1/requeue {\"letter\":7}",
+        ),
+    ] {
+        let answer = site
+            .post("job", &zone, &format!("key=a:b:c:1&{form}"))
+            .await;
+        assert_eq!(answer.status, 303, "{form}: {}", answer.body);
+        let to = answer.header("location");
+        assert!(to.starts_with("job?key=a%3Ab%3Ac%3A1&done="), "{to}");
+        assert_eq!(site.changes().last().unwrap(), call);
+    }
+    // A preview changes nothing, and the form that follows does.
+    site.get("pauses?ask=pause&prefix=a:").await;
+    let dry = "POST /v1/pause {\"prefix\":\"a:\",\"everything\":false,\"dry_run\":true}";
+    assert_eq!(site.changes().last().unwrap(), dry);
+    site.post("pauses", &[], "do=pause&prefix=a:").await;
+    let wet = "POST /v1/pause {\"prefix\":\"a:\",\"everything\":false,\"dry_run\":false}";
+    assert_eq!(site.changes().last().unwrap(), wet);
+}
