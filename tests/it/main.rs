@@ -56,6 +56,7 @@
 //! | [`conformance`] | one suite over all targets: crashes, retries, limits |
 //! | [`rerouting`] | routes that are replaced while a worker runs |
 //! | [`http`] | the HTTP API of `keyfall serve`, from the view of its clients |
+//! | [`web`] | the web page, from the view of a browser without scripts |
 //! | [`classic`] | the classic interface, from the view of its clients |
 //! | [`layers`] | layers of tower around the handlers of a worker |
 //! | [`mistakes`] | the errors of the compiler for functions that are not handlers |
@@ -151,4 +152,5 @@ mod topology;
 mod transfer;
 mod version;
 mod weather;
+mod web;
 mod workers;

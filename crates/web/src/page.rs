@@ -113,6 +113,11 @@ impl Page {
         times::absolute(time.0, self.now, &self.zone)
     }
 
+    /// The hour and minute.
+    pub(crate) fn minute(&self, time: &Time) -> String {
+        times::minute(time.0, &self.zone)
+    }
+
     pub(crate) fn span(&self, span: &Span) -> String {
         times::span(span.0, self.words)
     }

@@ -32,6 +32,12 @@ pub(crate) fn absolute(time: SystemTime, now: SystemTime, zone: &TimeZone) -> St
     }
 }
 
+/// The hour and minute in a zone.
+pub(crate) fn minute(time: SystemTime, zone: &TimeZone) -> String {
+    let zoned = stamp(time).to_zoned(zone.clone());
+    zoned.strftime("%H:%M").to_string()
+}
+
 /// How long it is from now until then, or since then: `in 5 min`, `3 h ago`.
 pub(crate) fn relative(time: SystemTime, now: SystemTime, words: &Words) -> String {
     match time.duration_since(now) {

@@ -57,12 +57,12 @@ use crate::site::Site;
 pub(crate) struct Daemon {
     pub(crate) process: TalkingProcess,
     /// `http://127.0.0.1:port`
-    url: String,
+    pub(crate) url: String,
     http: Client,
 }
 
 /// A status, and the body as JSON; `null` if there is none.
-type HttpAnswer = (u16, Value);
+pub(crate) type HttpAnswer = (u16, Value);
 
 impl Daemon {
     pub(crate) fn start(site: &Site) -> Self {
@@ -70,7 +70,7 @@ impl Daemon {
     }
 
     /// Starts a daemon with these further flags.
-    fn with(site: &Site, flags: &[&str]) -> Self {
+    pub(crate) fn with(site: &Site, flags: &[&str]) -> Self {
         Daemon::spawned(Daemon::command(site, flags))
     }
 
@@ -84,7 +84,7 @@ impl Daemon {
         command
     }
 
-    fn spawned(command: Command) -> Self {
+    pub(crate) fn spawned(command: Command) -> Self {
         let process = TalkingProcess::spawn(command);
         let line = process.line();
         let url = line.strip_prefix("listening on ").unwrap().to_owned();
@@ -99,7 +99,7 @@ impl Daemon {
         self.http.request(method, format!("{}{path}", self.url))
     }
 
-    async fn call(&self, method: &str, path: &str) -> HttpAnswer {
+    pub(crate) async fn call(&self, method: &str, path: &str) -> HttpAnswer {
         read(self.request(method, path).send().await.unwrap()).await
     }
 
@@ -109,7 +109,7 @@ impl Daemon {
     }
 
     /// What must be answered with 200.
-    async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, body) = self.call("GET", path).await;
         assert_eq!(status, 200, "{path}: {body}");
         body
@@ -123,7 +123,7 @@ impl Daemon {
     }
 
     /// Pulls the jobs that fall due in this time, `most` of them at the most.
-    async fn pull(&self, most: usize, wait: &str) -> Vec<Value> {
+    pub(crate) async fn pull(&self, most: usize, wait: &str) -> Vec<Value> {
         let wanted = json!({"max": most, "wait": wait});
         let mut answer = self.post("/v1/pull", wanted).await;
         let jobs = answer["jobs"].take();
@@ -131,7 +131,7 @@ impl Daemon {
     }
 
     /// Finishes, extends or fails the lease of a job, and returns its result.
-    async fn settle(&self, verb: &str, job: &Value, mut body: Value) -> String {
+    pub(crate) async fn settle(&self, verb: &str, job: &Value, mut body: Value) -> String {
         body["leases"] = json!([job["lease"]]);
         let answer = self.post(&format!("/v1/leases/{verb}"), body).await;
         let result = answer["results"][0]["result"].as_str();
@@ -185,7 +185,7 @@ fn assert_problem(answer: &HttpAnswer, status: u16, code: &str, field: impl Into
 }
 
 /// A separate Redis that is stopped in the middle of a call.
-async fn own_redis(app: &str) -> (Embedded, Site) {
+pub(crate) async fn own_redis(app: &str) -> (Embedded, Site) {
     let redis = Embedded::start().await.unwrap();
     let site = Site::at(&redis.url(), app).await;
     (redis, site)

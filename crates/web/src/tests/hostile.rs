@@ -6,9 +6,10 @@ use super::Calls;
 const HOSTILE: &str = "--></title></script>\"'><script>alert(1)</script><img src=x onerror=alert(1)> \
                        {{7*7}} &lt; javascript:alert(1)\u{202e}\n\r\0";
 
-const PAGES: [&str; 12] = [
+const PAGES: [&str; 13] = [
     "",
     "ahead",
+    "past",
     "jobs",
     "jobs?q=x:y:z:1",
     "job?key=x:y:z:1",

@@ -162,6 +162,12 @@ impl Calls {
                 "why": text, "remedy": text
             })
         });
+        let steps = json!({
+            "started": [0, 3], "done": [0, 1], "failed": [0, 1], "buried": [0, 1], "late": [0, 1],
+            "lag_p50_ms": [null, 1.5], "lag_p99_ms": [null, 2.5], "lag_max_ms": [null, 2.5]
+        });
+        let mut kind_steps = steps.clone();
+        kind_steps["kind"] = json!(text);
         let instance = json!({
             "id": text, "host": text, "pid": 1, "version": text, "started": time, "seen_ms": 20_000,
             "routes": [text], "saturated": [text], "has_fallback": true, "hears_events": false,
@@ -179,6 +185,10 @@ impl Calls {
             ("GET", "/v1/upcoming") => json!({
                 "at": time, "from": time, "step": "1h", "overdue": 1, "earlier": 0, "bars": [0, 5],
                 "later": 2
+            }),
+            ("GET", "/v1/series") => json!({
+                "at": time, "from": time, "step": "1m", "total": 1, "sum": steps,
+                "kinds": [kind_steps]
             }),
             ("GET", "/v1/jobs/count") => counts,
             ("GET", "/v1/jobs") => json!({

@@ -10,7 +10,7 @@ use keyfall_daemon::shapes::{Span, Time, UpcomingIn, UpcomingOut};
 use serde::Deserialize;
 
 use crate::api::Call;
-use crate::chart::{self, Bar};
+use crate::chart::{self, Stack};
 use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::links;
@@ -34,7 +34,7 @@ pub(crate) enum By {
 pub(crate) struct Ahead {
     pub(crate) prefix: String,
     pub(crate) by: By,
-    pub(crate) bars: Vec<(Bar, Slot)>,
+    pub(crate) bars: Vec<(Stack, Slot)>,
     pub(crate) most: u64,
     pub(crate) sum: u64,
     pub(crate) later: u64,
@@ -152,7 +152,7 @@ impl Ahead {
             }
         };
         let count = seen.bars.len();
-        let bars = chart::bars(&seen.bars);
+        let bars = chart::stacks(&[&seen.bars]);
         let labels = (0..LABELS).map(|label| by.name(page, begin(label * count / LABELS)));
         Ahead {
             prefix: prefix.to_owned(),

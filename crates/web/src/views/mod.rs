@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`overview`] | what is wrong, or that all is on time; the kinds |
 //! | [`ahead`] | the chart of the jobs to come |
+//! | [`past`] | the charts of the last hour or day |
 //! | [`jobs`] | the search, and the jobs that it finds |
 //! | [`job`] | one job: payload, terms, story, actions |
 //! | [`live`] | what happens, as it happens |
@@ -23,6 +24,7 @@ pub(crate) mod jobs;
 pub(crate) mod live;
 pub(crate) mod login;
 pub(crate) mod overview;
+pub(crate) mod past;
 pub(crate) mod pauses;
 pub(crate) mod problem;
 pub(crate) mod workers;
@@ -40,6 +42,7 @@ pub(crate) fn inside() -> Router<Arc<Web>> {
     Router::new()
         .route("/", get(overview::show))
         .route("/ahead", get(ahead::show))
+        .route("/past", get(past::show))
         .route("/jobs", get(jobs::show))
         .route("/job", get(job::show).post(job::act))
         .route("/payload", get(job::payload))

@@ -4,7 +4,7 @@ use crate::read::Query;
 use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
-use keyfall_daemon::shapes::{CountIn, CountOut, OverviewIn, OverviewOut, PausedOut};
+use keyfall_daemon::shapes::{CountIn, CountOut, OverviewIn, OverviewOut, PausedOut, SpanIn};
 use serde::Deserialize;
 
 use crate::Shared;
@@ -15,6 +15,7 @@ use crate::links::link;
 use crate::page::Page;
 use crate::troubles::{Seen, Trouble, troubles};
 use crate::views::ahead::{self, Ahead, By};
+use crate::views::past::{self, Past, Sparks};
 
 /// Kinds of one page.
 const KINDS: usize = 100;
@@ -29,6 +30,8 @@ struct Overview {
     seen: OverviewOut,
     /// The jobs to come; `None` where the browser keeps the chart that it has.
     ahead: Option<Ahead>,
+    past: Option<Past>,
+    sparks: Option<Vec<Sparks>>,
     /// The number of live instances, if the reader may know it.
     instances: Option<u64>,
     /// The address of this page, for the next look.
@@ -46,6 +49,9 @@ pub(crate) struct Asked {
     /// The length of the bars of the chart.
     #[serde(default)]
     by: By,
+    /// How far back the other chart reaches.
+    #[serde(default)]
+    span: SpanIn,
 }
 
 pub(crate) async fn show(
@@ -70,7 +76,7 @@ pub(crate) async fn show(
         prefix: some(&prefix),
     };
     let caller = &cx.caller;
-    let (seen, totals, paused, ahead) = tokio::try_join!(
+    let (seen, totals, paused, ahead, series) = tokio::try_join!(
         caller.ask::<OverviewOut>(Call::get(&["overview"]).asking(&wanted)),
         caller.ask::<CountOut>(Call::get(&["jobs", "count"]).asking(&counted)),
         caller.ask::<PausedOut>(Call::get(&["paused"])),
@@ -79,6 +85,14 @@ pub(crate) async fn show(
             match cx.is_part {
                 true => Ok(None),
                 false => ahead::look(&cx, &prefix, asked.by).await.map(Some),
+            }
+        },
+        async {
+            match cx.is_part {
+                true => Ok(None),
+                false => past::look(&cx, &prefix, asked.span, &asked.cursor, KINDS)
+                    .await
+                    .map(Some),
             }
         },
     )?;
@@ -106,6 +120,12 @@ pub(crate) async fn show(
         totals,
         seen,
         ahead,
+        past: series
+            .as_ref()
+            .map(|series| Past::new(&cx.page, &asked.prefix, asked.span, series)),
+        sparks: series
+            .as_ref()
+            .map(|series| Sparks::all(&cx.page, series)),
         first: link("./", &[("prefix", &asked.prefix)]),
         next,
         again,
@@ -115,4 +135,12 @@ pub(crate) async fn show(
     } else {
         cx.show(&view)
     })
+}
+
+impl Overview {
+    /// The small charts of a kind, unless the browser keeps those that it has.
+    fn sparks_of(&self, kind: &str) -> Option<&Sparks> {
+        let all = self.sparks.as_ref()?;
+        all.iter().find(|one| one.kind == kind)
+    }
 }

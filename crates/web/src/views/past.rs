@@ -1,0 +1,158 @@
+//! The last hour or day: how many runs ended and how, and how late they began.
+
+use askama::Template;
+use axum::response::Response;
+use keyfall_daemon::shapes::{SeriesIn, SeriesOut, SpanIn, StepsOut, Time};
+use serde::Deserialize;
+
+use crate::api::Call;
+use crate::chart::{self, Stack};
+use crate::cx::Cx;
+use crate::fault::Fault;
+use crate::page::Page;
+use crate::read::Query;
+use crate::times;
+
+/// Labels below the bars.
+const LABELS: usize = 6;
+
+/// The charts of all kinds together.
+pub(crate) struct Past {
+    pub(crate) prefix: String,
+    pub(crate) span: SpanIn,
+    /// Runs of each step: done, failed, and ended as dead letters.
+    pub(crate) ends: Vec<(Stack, String)>,
+    /// The 99th percentile of the lag in each step.
+    pub(crate) lags: Vec<(Stack, String)>,
+    pub(crate) started: u64,
+    pub(crate) late: u64,
+    pub(crate) failed: u64,
+    pub(crate) buried: u64,
+    /// The longest lag.
+    pub(crate) slowest: String,
+    pub(crate) labels: Vec<String>,
+}
+
+/// The small charts of one kind.
+pub(crate) struct Sparks {
+    pub(crate) kind: String,
+    pub(crate) rate: Vec<Stack>,
+    pub(crate) started: u64,
+    pub(crate) lag: Vec<Stack>,
+    pub(crate) slowest: String,
+}
+
+#[derive(Template)]
+#[template(path = "past.html")]
+struct Part {
+    page: Page,
+    past: Past,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Asked {
+    #[serde(default)]
+    prefix: String,
+    #[serde(default)]
+    span: SpanIn,
+}
+
+pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
+    let seen = look(&cx, &asked.prefix, asked.span, "", 256).await?;
+    let past = Past::new(&cx.page, &asked.prefix, asked.span, &seen);
+    let page = cx.page.clone();
+    Ok(cx.show(&Part { page, past }))
+}
+
+/// Asks for the series of a page of kinds.
+pub(crate) async fn look(
+    cx: &Cx,
+    prefix: &str,
+    span: SpanIn,
+    cursor: &str,
+    limit: usize,
+) -> Result<SeriesOut, Fault> {
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let wanted = SeriesIn {
+        span,
+        prefix: some(prefix),
+        cursor: some(cursor),
+        limit: Some(limit),
+        kind: Vec::new(),
+    };
+    cx.caller.ask(Call::get(&["series"]).asking(&wanted)).await
+}
+
+/// The word of a span in addresses.
+pub(crate) fn word(span: &SpanIn) -> &'static str {
+    match span {
+        SpanIn::Hour => "hour",
+        SpanIn::Day => "day",
+    }
+}
+
+impl Past {
+    pub(crate) fn new(page: &Page, prefix: &str, span: SpanIn, seen: &SeriesOut) -> Self {
+        let sum = &seen.sum;
+        let name = |at: usize| {
+            let at = u32::try_from(at).unwrap_or(u32::MAX);
+            let begin = seen.from.0 + seen.step.0.saturating_mul(at);
+            page.minute(&Time(begin))
+        };
+        let ends = chart::stacks(&[&sum.done, &sum.failed, &sum.buried]);
+        let ends = ends.into_iter().enumerate().map(|(at, stack)| {
+            let said = page.words.fill(
+                "past.step",
+                &[&name(at), &sum.done[at], &sum.failed[at], &sum.buried[at]],
+            );
+            (stack, said)
+        });
+        let lags = whole(&sum.lag_p99_ms);
+        let lags = chart::stacks(&[&lags]).into_iter().zip(lags);
+        let lags = lags.enumerate().map(|(at, (stack, lag))| {
+            (stack, page.t2("past.lag_step", name(at), page.millis(&lag)))
+        });
+        let count = sum.started.len();
+        Past {
+            prefix: prefix.to_owned(),
+            span,
+            ends: ends.collect(),
+            lags: lags.collect(),
+            started: sum.started.iter().sum(),
+            late: sum.late.iter().sum(),
+            failed: sum.failed.iter().sum(),
+            buried: sum.buried.iter().sum(),
+            slowest: slowest(page, sum),
+            labels: (0..LABELS).map(|label| name(label * count / LABELS)).collect(),
+        }
+    }
+}
+
+impl Sparks {
+    pub(crate) fn all(page: &Page, seen: &SeriesOut) -> Vec<Self> {
+        let sparks = seen.kinds.iter().map(|one| Sparks {
+            kind: one.kind.clone(),
+            rate: chart::stacks(&[&one.steps.started]),
+            started: one.steps.started.iter().sum(),
+            lag: chart::stacks(&[&whole(&one.steps.lag_p99_ms)]),
+            slowest: slowest(page, &one.steps),
+        });
+        sparks.collect()
+    }
+}
+
+/// The lags in whole milliseconds; none is 0.
+fn whole(lags: &[Option<f64>]) -> Vec<u64> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a lag is a small positive number"
+    )]
+    let whole = |lag: &Option<f64>| lag.unwrap_or(0.0).max(0.0).ceil() as u64;
+    lags.iter().map(whole).collect()
+}
+
+fn slowest(page: &Page, steps: &StepsOut) -> String {
+    let most = whole(&steps.lag_max_ms).into_iter().max().unwrap_or(0);
+    times::span(std::time::Duration::from_millis(most), page.words)
+}
