@@ -33,12 +33,17 @@ pub(crate) struct Page {
 impl Page {
     /// The pages of the navigation that the reader may see: name and link.
     pub(crate) fn pages(&self) -> Vec<(&'static str, &'static str)> {
-        let mut pages = vec![("overview", "./"), ("jobs", "jobs"), ("live", "live")];
+        let mut pages = vec![
+            ("overview", "./"),
+            ("jobs", "jobs"),
+            ("dead", "dead"),
+            ("live", "live"),
+        ];
         // These are about all jobs.
         if self.may("read", "") {
             pages.push(("workers", "workers"));
         }
-        pages.push(("pauses", "pauses"));
+        pages.extend([("pauses", "pauses"), ("actions", "actions")]);
         if self.may("read", "") {
             pages.push(("doctor", "doctor"));
         }

@@ -65,6 +65,23 @@ impl Search {
         Ok(search)
     }
 
+    /// The dead letters with this reason, folded.
+    pub(crate) fn of_reason(folded: &str) -> Self {
+        Search {
+            state: Some(State::Dead),
+            reason: Some(folded.to_owned()),
+            ..Search::default()
+        }
+    }
+
+    /// The jobs with this name, or whose names begin so.
+    pub(crate) fn of_name(name: &str) -> Self {
+        Search {
+            prefix: name.to_owned(),
+            ..Search::default()
+        }
+    }
+
     fn set(&mut self, name: &str, value: String) -> Result<(), Fault> {
         match name {
             "state" => self.state = Some(state(&value)?),

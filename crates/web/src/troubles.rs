@@ -46,7 +46,7 @@ pub(crate) fn troubles(page: &Page, seen: &Seen<'_>) -> Vec<Trouble> {
     }
     if seen.totals.dead > 0 {
         let text = page.count("trouble.dead", &seen.totals.dead);
-        all.push(warning(text, Some("jobs?q=state%3Adead")));
+        all.push(warning(text, Some("dead")));
     }
     all.sort_by_key(|one| one.level != "error");
     all

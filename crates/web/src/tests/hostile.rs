@@ -6,8 +6,11 @@ use super::Calls;
 const HOSTILE: &str = "--></title></script>\"'><script>alert(1)</script><img src=x onerror=alert(1)> \
                        {{7*7}} &lt; javascript:alert(1)\u{202e}\n\r\0";
 
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 16] = [
     "",
+    "dead",
+    "dead?ask=delete&prefix=x&reason=y",
+    "actions",
     "ahead",
     "past",
     "jobs",

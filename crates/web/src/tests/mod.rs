@@ -186,6 +186,22 @@ impl Calls {
                 "at": time, "from": time, "step": "1h", "overdue": 1, "earlier": 0, "bars": [0, 5],
                 "later": 2
             }),
+            ("GET", "/v1/dead/groups") => json!({
+                "groups": [{
+                    "kind": text, "reason": text, "count": 3, "first": time, "last": time,
+                    "example": text, "letter": 7
+                }],
+                "damaged": 1, "scanned": 4, "next": text, "unseen": unseen
+            }),
+            ("POST", "/v1/dead/requeue" | "/v1/dead/delete") => json!({
+                "matched": 3, "done": 2, "running": 0, "skipped": 0, "dry_run": false, "more": true
+            }),
+            ("GET", "/v1/actions") => json!({
+                "actions": [{
+                    "at": time, "what": text, "on": text, "who": text, "by": text, "count": 3,
+                    "note": text
+                }]
+            }),
             ("GET", "/v1/series") => json!({
                 "at": time, "from": time, "step": "1m", "total": 1, "sum": steps,
                 "kinds": [kind_steps]

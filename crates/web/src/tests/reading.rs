@@ -185,6 +185,19 @@ async fn forms_make_the_calls_of_the_api() {
         assert!(to.starts_with("job?key=a%3Ab%3Ac%3A1&done="), "{to}");
         assert_eq!(site.changes().last().unwrap(), call);
     }
+    // A long change goes on part by part, by a form that sends itself.
+    let form = "do=delete&prefix=a:&reason=order+%23&matched=9&done=4";
+    let part = site.post("dead", &[], form).await;
+    assert_eq!(part.status, 200);
+    assert!(part.body.contains("6 of 9 deleted") && part.body.contains("hx-trigger=\"load\""));
+    assert!(
+        part.body.contains("name=\"done\" value=\"6\""),
+        "{}",
+        part.body
+    );
+    let call = "POST /v1/dead/delete {\"prefix\":\"a:\",\"everything\":false,\
+                \"reason\":\"order #\",\"at_most\":2000,\"dry_run\":false}";
+    assert_eq!(site.changes().last().unwrap(), call);
     // A preview changes nothing, and the form that follows does.
     site.get("pauses?ask=pause&prefix=a:").await;
     let dry = "POST /v1/pause {\"prefix\":\"a:\",\"everything\":false,\"dry_run\":true}";

@@ -81,6 +81,18 @@ fn words_are_named_where_they_are_used_and_used_where_they_are_named() {
                 }
             }
         }
+        // A word that is chosen by the word of an action.
+        for part in text.split("format!(\"").skip(1) {
+            let beginning = part.split(['"', '{']).next().unwrap();
+            let chosen: Vec<_> = names
+                .iter()
+                .filter(|name| name.starts_with(beginning))
+                .collect();
+            if beginning.contains('.') && beginning.ends_with('_') {
+                assert!(!chosen.is_empty(), "{file}: there is no word {beginning}…");
+                used.extend(chosen.into_iter().map(|name| (*name).to_owned()));
+            }
+        }
         // Words of the API have a table each.
         for part in text.split(".of(\"").skip(1) {
             tables.insert(part.split('"').next().unwrap().to_owned());

@@ -10,14 +10,18 @@
 //! | [`past`] | the charts of the last hour or day |
 //! | [`jobs`] | the search, and the jobs that it finds |
 //! | [`job`] | one job: payload, terms, story, actions |
+//! | [`dead`] | dead letters by kind and reason, requeued and deleted in groups |
 //! | [`live`] | what happens, as it happens |
 //! | [`workers`] | the live instances and their routes |
 //! | [`pauses`] | the pauses, and pausing and resuming |
 //! | [`doctor`] | the findings of the doctor |
+//! | [`actions`] | the log of actions |
 //! | [`login`] | login and logout |
 //! | [`problem`] | the page of an error |
 
+pub(crate) mod actions;
 pub(crate) mod ahead;
+pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod job;
 pub(crate) mod jobs;
@@ -46,6 +50,8 @@ pub(crate) fn inside() -> Router<Arc<Web>> {
         .route("/jobs", get(jobs::show))
         .route("/job", get(job::show).post(job::act))
         .route("/payload", get(job::payload))
+        .route("/dead", get(dead::show).post(dead::act))
+        .route("/actions", get(actions::show))
         .route("/live", get(live::show))
         .route("/stream", get(live::stream))
         .route("/workers", get(workers::show))

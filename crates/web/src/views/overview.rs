@@ -123,9 +123,7 @@ pub(crate) async fn show(
         past: series
             .as_ref()
             .map(|series| Past::new(&cx.page, &asked.prefix, asked.span, series)),
-        sparks: series
-            .as_ref()
-            .map(|series| Sparks::all(&cx.page, series)),
+        sparks: series.as_ref().map(|series| Sparks::all(&cx.page, series)),
         first: link("./", &[("prefix", &asked.prefix)]),
         next,
         again,

@@ -123,7 +123,9 @@ impl Past {
             failed: sum.failed.iter().sum(),
             buried: sum.buried.iter().sum(),
             slowest: slowest(page, sum),
-            labels: (0..LABELS).map(|label| name(label * count / LABELS)).collect(),
+            labels: (0..LABELS)
+                .map(|label| name(label * count / LABELS))
+                .collect(),
         }
     }
 }
