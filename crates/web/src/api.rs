@@ -92,6 +92,8 @@ impl Caller {
             return Err(Fault::read_only());
         }
         let mut request = Request::builder().method(call.method).uri(&call.path);
+        // A person does this: it belongs into the log of actions.
+        request = request.header("x-keyfall-action", "web");
         if let Some(bearer) = &self.bearer {
             request = request.header(header::AUTHORIZATION, bearer);
         }

@@ -78,6 +78,7 @@ mod tails;
 #[cfg(test)]
 mod tests;
 mod ui;
+mod upcoming;
 mod warnings;
 mod wire;
 
@@ -140,10 +141,11 @@ pub mod shapes {
     };
     pub use super::kinds::{DroppedOut, KindsOut, PausedOut, SwitchedOut};
     pub use super::list::{DamagedOut, ListIn, PageOut};
-    pub use super::overview::{OverviewIn, OverviewKindOut, OverviewOut};
+    pub use super::overview::{DueWithinOut, OverviewIn, OverviewKindOut, OverviewOut};
     pub use super::problem::Problem;
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
     pub use super::rights::RightsOut;
+    pub use super::series::{KindSeriesOut, SeriesIn, SeriesOut, SpanIn, StepsOut};
     pub use super::tail::{AliveOut, AwayOut, MissedOut, TailIn, TailOut};
     pub use super::upcoming::{UpcomingIn, UpcomingOut};
     pub use super::warnings::WarningOut;
