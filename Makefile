@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check webhooks-check consumers versions servers ops-check lint
+.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos mutants mutants-chosen mutants-sample model http-check webhooks-check web-check web-check-quick chromium consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -70,6 +70,7 @@ nightly: ## Run the checks of a release that take too long for every change
 	$(MAKE) versions
 	$(MAKE) extremes
 	$(MAKE) http-check
+	$(MAKE) web-check
 	$(MAKE) chaos SEED=7
 	$(MAKE) chaos
 	$(MAKE) chaos DURATION=900
@@ -99,6 +100,15 @@ http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: E
 
 webhooks-check: deps ## Have the library of Standard Webhooks (Python) check our signatures
 	@sh scripts/standardwebhooks.sh
+
+web-check: deps chromium ## Open the web page in Chromium: each page, each action, hostile texts, outages
+	@# The one that `make test` has built, as for `consumers`.
+	cargo test --workspace --all-features --test it --no-run
+	sh scripts/browser.sh
+
+web-check-quick: deps chromium ## The same without phones, outages, and the second language
+	cargo test --workspace --all-features --test it --no-run
+	sh scripts/browser.sh -m quick
 
 consumers: deps clients languages ## Run producers in Python and Node, and consumers in Python, Node, Go, PHP and Java
 	@# The one that `make test` has built: `cargo build` would build what it needs once more.
@@ -145,6 +155,9 @@ languages:
 
 faketime:
 	@sh scripts/install-faketime.sh
+
+chromium:
+	@sh scripts/install-chromium.sh
 
 spin:
 	@sh scripts/install-spin.sh

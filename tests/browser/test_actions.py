@@ -1,0 +1,98 @@
+"""Each action, as a person clicks it, and what the API says of the job afterwards."""
+
+import pytest
+
+
+def open_job(browser, site, key):
+    browser.get(site.url + "job?key=" + key.replace(":", "%3A"))
+
+
+def press(browser, word):
+    browser.click(f"button[name=do][value={word}]")
+
+
+@pytest.mark.quick
+def test_a_job_is_fired(browser, site):
+    site.schedule("crm:act:fire:1", {})
+    open_job(browser, site, "crm:act:fire:1")
+    press(browser, "fire")
+    assert browser.all("[role=status].fine")
+    due = site.must("GET", "/v1/jobs/crm:act:fire:1")["due"]
+    assert due <= site.must("GET", "/v1/overview")["at"]
+    site.must("DELETE", "/v1/jobs/crm:act:fire:1")
+
+
+@pytest.mark.quick
+def test_a_job_is_postponed(browser, site):
+    before = site.schedule("crm:act:later:1", {}, after="1h")["due"]
+    open_job(browser, site, "crm:act:later:1")
+    browser.execute_script("for (const it of document.querySelectorAll('details')) it.open = true")
+    browser.find("#after").send_keys("5h")
+    press(browser, "postpone")
+    assert site.must("GET", "/v1/jobs/crm:act:later:1")["due"] > before
+
+
+def test_a_wrong_delay_is_refused_with_a_remedy(browser, site):
+    due = site.schedule("crm:act:wrong:1", {}, after="1h")["due"]
+    open_job(browser, site, "crm:act:wrong:1")
+    browser.execute_script("for (const it of document.querySelectorAll('details')) it.open = true")
+    browser.find("#after").send_keys("10")
+    press(browser, "postpone")
+    assert "10s" in browser.text()
+    assert site.must("GET", "/v1/jobs/crm:act:wrong:1")["due"] == due
+
+
+@pytest.mark.quick
+def test_a_payload_is_edited(browser, site):
+    site.schedule("crm:act:edit:1", {"old": 9007199254740993})
+    open_job(browser, site, "crm:act:edit:1")
+    browser.execute_script("for (const it of document.querySelectorAll('details')) it.open = true")
+    field = browser.find("#edit")
+    assert "9007199254740993" in field.get_attribute("value")
+    field.clear()
+    field.send_keys('{"new": 9007199254740995}')
+    press(browser, "payload")
+    assert site.must("GET", "/v1/jobs/crm:act:edit:1")["payload"] == {"new": 9007199254740995}
+
+
+@pytest.mark.quick
+def test_a_job_is_cancelled_after_a_question(browser, site):
+    site.schedule("crm:act:cancel:1", {})
+    open_job(browser, site, "crm:act:cancel:1")
+    browser.click("a[href*='ask=cancel']")
+    assert site.job("crm:act:cancel:1")[0] == 200
+    press(browser, "cancel")
+    assert site.job("crm:act:cancel:1")[0] == 404
+
+
+@pytest.mark.quick
+def test_a_dead_letter_is_requeued_and_another_deleted(browser, site):
+    keys = ["shop:act:dead:1", "shop:act:dead:2"]
+    for key in keys:
+        site.schedule(key, {}, after="0s")
+    site.bury(keys, "it broke")
+    open_job(browser, site, keys[1])
+    browser.click("a[href*='ask=delete']")
+    press(browser, "delete")
+    assert site.job(keys[1])[0] == 404
+    open_job(browser, site, keys[0])
+    press(browser, "requeue")
+    assert site.must("GET", "/v1/jobs/" + keys[0])["state"] != "dead"
+    site.must("DELETE", "/v1/jobs/" + keys[0])
+
+
+@pytest.mark.quick
+def test_a_prefix_is_paused_after_a_preview_and_resumed(browser, site):
+    site.schedule("crm:pause:one:1", {})
+    browser.get(site.url + "pauses")
+    browser.find("#prefix").send_keys("crm:pause:")
+    browser.click("button[name=ask][value=pause]")
+    assert "crm:pause:one" in browser.find(".confirm").text
+    assert site.must("GET", "/v1/paused")["prefixes"] == []
+    press(browser, "pause")
+    assert [it["name"] for it in site.must("GET", "/v1/paused")["prefixes"]] == ["crm:pause:"]
+    browser.get(site.url)
+    assert "crm:pause:" in browser.find("#live section").text
+    browser.get(site.url + "pauses?ask=resume&prefix=crm%3Apause%3A")
+    press(browser, "resume")
+    assert site.must("GET", "/v1/paused")["prefixes"] == []

@@ -1,0 +1,105 @@
+"""Each page: it opens without a complaint, escapes what it shows, and can be used by everybody."""
+
+import urllib.parse
+
+import pytest
+
+from conftest import HOSTILE
+
+HOSTILE_JOB = "job?key=shop%3Ahostile%3Awords%3A"
+PAGES = {
+    "overview": "",
+    "jobs": "jobs",
+    "search": "jobs?q=shop%3Amail%3A",
+    "nothing found": "jobs?q=nobody%3Ahas%3Athis%3A",
+    "dead": "jobs?q=state%3Adead",
+    "job": "job?key=shop%3Aorders%3Aclose%3A1700",
+    "dead job": "job?key=shop%3Amail%3Ainvoice%3A1",
+    "hostile job": HOSTILE_JOB + "2",
+    "hostile letter": HOSTILE_JOB + "1",
+    "hostile search": "jobs?q=" + urllib.parse.quote(HOSTILE),
+    "workers": "workers",
+    "pauses": "pauses",
+    "doctor": "doctor",
+    "login": "login",
+    "unknown": "nowhere",
+}
+each_page = pytest.mark.parametrize("page", PAGES)
+
+
+@pytest.mark.quick
+@each_page
+def test_a_page_opens_and_nothing_in_it_runs(browser, site, page):
+    browser.get(site.url + PAGES[page])
+    assert browser.find("h1").get_attribute("textContent").strip()
+    assert not browser.execute_script("return window.hacked"), "a hostile text has run"
+    # The browser complains of the status of a page that is an error on purpose.
+    complaints = [it for it in browser.complaints() if "the server responded with a status" not in it]
+    assert complaints == []
+
+
+@pytest.mark.quick
+@each_page
+def test_axe_finds_no_obstacle(browser, site, page):
+    browser.get(site.url + PAGES[page])
+    assert browser.violations() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@each_page
+def test_axe_finds_no_obstacle_on_a_phone(browser, site, page, scheme):
+    browser.prefer(scheme)
+    browser.resize(375, 740)
+    try:
+        browser.get(site.url + PAGES[page])
+        wide = browser.execute_script("return document.documentElement.scrollWidth")
+        assert wide <= 375, f"the page is {wide} pixels wide, and must be scrolled sideways"
+        assert browser.violations() == []
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.prefer("light")
+
+
+@pytest.mark.quick
+def test_hostile_texts_are_shown_as_they_are(browser, site):
+    for number in ("1", "2"):
+        browser.get(site.url + HOSTILE_JOB + number)
+        text = browser.text()
+        assert "<script>window.hacked=1</script>" in text
+        assert "{{7*7}}" in text
+
+
+@pytest.mark.quick
+def test_numbers_beyond_those_of_javascript_stay_exact(browser, site):
+    browser.get(site.url + "job?key=shop%3Aorders%3Aclose%3A9007199254740993")
+    assert '9007199254740993' in browser.find("#payload").text
+
+
+@each_page
+def test_a_page_is_in_the_language_of_the_reader(browser, site, page):
+    browser.speak("zh-CN")
+    try:
+        browser.get(site.url + PAGES[page])
+        assert browser.find("html").get_attribute("lang").startswith("zh")
+        heading = browser.find("h1, #main").get_attribute("textContent")
+        assert heading.strip()
+        own = browser.find("footer").text
+        assert any("\u4e00" <= letter <= "\u9fff" for letter in own), own
+    finally:
+        browser.speak("en")
+
+
+@pytest.mark.quick
+def test_the_keyboard_searches_and_moves(browser, site):
+    browser.get(site.url + "jobs")
+    body = browser.find("body")
+    body.send_keys("/")
+    assert browser.switch_to.active_element.get_attribute("id") == "find"
+    browser.leave(lambda: browser.switch_to.active_element.send_keys("shop:orders:close:1703\n"))
+    assert "shop:orders:close:1703" in browser.find("#main").text
+    browser.get(site.url + "jobs?q=shop%3Aorders%3A")
+    browser.find("body").send_keys("jj")
+    second = browser.all(".rows tbody a.key")[1]
+    assert browser.switch_to.active_element.get_attribute("href") == second.get_attribute("href")
+    browser.leave(lambda: browser.switch_to.active_element.send_keys("\n"))
+    assert "/ui/job?key=" in browser.current_url
