@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos mutants mutants-chosen mutants-sample model http-check webhooks-check web-check web-check-quick chromium consumers versions servers ops-check lint
+.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check webhooks-check web-check web-check-quick chromium consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of

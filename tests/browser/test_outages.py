@@ -22,6 +22,29 @@ def test_an_open_overview_shows_new_jobs(browser, site):
     until(lambda: reads(browser, "#live", "crm:news:kind"), "the overview shows the new kind")
 
 
+@pytest.mark.quick
+def test_a_live_page_shows_changes_as_they_happen(browser, site):
+    browser.get(site.url + "live?prefix=crm%3Alive%3A")
+    site.schedule("crm:live:one:1", {})
+    until(lambda: reads(browser, "#rows", "crm:live:one:1"), "the page shows the schedule")
+    site.schedule("crm:other:one:1", {})
+    site.must("DELETE", "/v1/jobs/crm:live:one:1")
+    until(lambda: len(browser.all("#rows tr")) == 2, "the page shows the cancel")
+    assert "crm:other" not in browser.find("#rows").text
+
+
+def test_a_live_page_goes_on_after_the_daemon_was_away(browser, site):
+    browser.get(site.url + "live?prefix=crm%3Aagain%3A")
+    site.schedule("crm:again:one:1", {})
+    until(lambda: reads(browser, "#rows", "crm:again:one:1"), "the page shows the schedule")
+    site.kill(site.daemon)
+    site.start()
+    site.schedule("crm:again:one:2", {})
+    until(lambda: reads(browser, "#rows", "crm:again:one:2"), "the page goes on", 90)
+    # A reopened stream repeats nothing that the page has.
+    assert browser.find("#rows").text.count("crm:again:one:1") == browser.find("#rows").text.count("crm:again:one:2")
+
+
 def test_a_page_says_that_the_daemon_is_away_and_comes_back(browser, site):
     browser.get(site.url)
     site.kill(site.daemon)

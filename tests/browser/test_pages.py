@@ -18,6 +18,9 @@ PAGES = {
     "hostile job": HOSTILE_JOB + "2",
     "hostile letter": HOSTILE_JOB + "1",
     "hostile search": "jobs?q=" + urllib.parse.quote(HOSTILE),
+    "live": "live",
+    "live, hostile": "live?prefix=shop%3Ahostile%3A",
+    "by minute": "?by=minute",
     "workers": "workers",
     "pauses": "pauses",
     "doctor": "doctor",
@@ -103,3 +106,11 @@ def test_the_keyboard_searches_and_moves(browser, site):
     assert browser.switch_to.active_element.get_attribute("href") == second.get_attribute("href")
     browser.leave(lambda: browser.switch_to.active_element.send_keys("\n"))
     assert "/ui/job?key=" in browser.current_url
+
+
+@pytest.mark.quick
+def test_the_keys_of_a_bar_lead_to_its_jobs(browser, site):
+    browser.get(site.url + "?by=day")
+    browser.leave(lambda: browser.find("#ahead svg a").send_keys("\n"))
+    assert "/ui/jobs?q=" in browser.current_url
+    assert browser.all(".rows tbody a.key")

@@ -11,6 +11,7 @@ PICTURES = {
     "jobs": "jobs?q=shop%3A",
     "job": "job?key=shop%3Aorders%3Aclose%3A1700",
     "letter": "job?key=shop%3Amail%3Ainvoice%3A1",
+    "live": "live",
     "workers": "workers",
     "doctor": "doctor",
 }

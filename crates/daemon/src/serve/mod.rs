@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alerts::Alerts;
 use crate::classic::Classic;
-use crate::config::{Config, Http};
+use crate::config::{Config, Http, misspelt_variables};
 use crate::http::{Api, Recorder, Routes, Settings, Ui, allow_connections, bind, serve};
 use crate::new_kinds::NewKinds;
 use crate::tokens::Tokens;
