@@ -47,6 +47,7 @@ pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
 pub use operating::counting::Counts;
+pub use operating::cursor::Cursor;
 #[cfg(feature = "worker")]
 pub use operating::dropping::Dropped;
 pub use operating::folding::fold_reason;
@@ -57,7 +58,7 @@ pub use operating::history::{Happening, KeepHistory, Tail, Tidings, What};
 #[cfg(feature = "worker")]
 pub use operating::instances::{Instance, Instances, Unrouted, UnroutedKinds};
 pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
-pub use operating::listing::{Cursor, DamagedJob, ListJobs, Page};
+pub use operating::listing::{DamagedJob, ListJobs, Page};
 #[cfg(feature = "worker")]
 pub use operating::mending::{MendSlots, MendedSlots, StraySlot, StrayState, TornLedger};
 use operating::partial::PartialView;

@@ -1,19 +1,16 @@
 //! Listing many jobs page by page, in a stable order, over all shards of each kind.
 
-use std::fmt;
 use std::future::IntoFuture;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use serde::{Deserialize, Serialize};
 
+use super::cursor::{Cursor, begin};
 use super::filter::Filter;
 use super::partial::PartialView;
 use crate::client::{Client, JobState, JobView, KindShards, Pending, Selection, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
-use crate::prefix::Prefix;
 use crate::settings::BATCH;
 use crate::store::{Found, Ledger, Position, Seen, Slice, Sought};
 use crate::time::UnixUs;
@@ -71,17 +68,6 @@ pub struct DamagedJob {
     pub name: String,
     /// The damage.
     pub error: Error,
-}
-
-/// The beginning of a page of jobs. It can be sent elsewhere as text and read back. The text is
-/// opaque: its format may change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct Cursor {
-    state: JobState,
-    kind: Kind,
-    /// The place in the kind; `None` at its beginning.
-    position: Option<Position>,
 }
 
 impl Client {
@@ -353,28 +339,6 @@ fn order((score, member): &Position) -> (f64, &str) {
     (score.parse().unwrap_or(f64::INFINITY), member)
 }
 
-/// The first kind of the page, and the position in it.
-///
-/// # Errors
-/// [`ErrorKind::InvalidSetting`] if the cursor comes from another prefix or state.
-fn begin(
-    after: Option<Cursor>,
-    state: JobState,
-    prefix: &Prefix,
-) -> Result<(Option<Kind>, Option<Position>)> {
-    let Some(cursor) = after else {
-        return Ok((None, None));
-    };
-    if cursor.state != state || !prefix.covers(&cursor.kind) {
-        return Err(Error::new(
-            ErrorKind::InvalidSetting,
-            "the cursor comes from a list of another prefix or state: use it with that prefix \
-             and state",
-        ));
-    }
-    Ok((Some(cursor.kind), cursor.position))
-}
-
 /// The word of the ledger for this state.
 fn word(state: JobState) -> &'static str {
     match state {
@@ -460,109 +424,5 @@ impl<'a> IntoFuture for ListJobs<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.page())
-    }
-}
-
-/// The states and their words in cursors.
-const STATES: [(JobState, &str); 5] = [
-    (JobState::Pending, "pending"),
-    (JobState::Retrying, "retrying"),
-    (JobState::Running, "running"),
-    (JobState::Lapsed, "lapsed"),
-    (JobState::Dead, "dead"),
-];
-
-/// Writes `state:app:module:biz:score:member`, with an empty score and member at the beginning of a
-/// kind.
-impl fmt::Display for Cursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = STATES.iter().find(|(state, _)| *state == self.state);
-        let (_, word) = state.expect("every state has a word");
-        let (score, member) = match &self.position {
-            Some((score, member)) => (score.as_str(), member.as_str()),
-            None => ("", ""),
-        };
-        write!(f, "{word}:{}:{score}:{member}", self.kind)
-    }
-}
-
-impl FromStr for Cursor {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let parse = || {
-            let mut parts = text.splitn(6, ':');
-            let mut part = || parts.next();
-            let word = part()?;
-            let (state, _) = STATES.iter().find(|(_, known)| *known == word)?;
-            let kind = [part()?, part()?, part()?].join(":");
-            let (score, member) = (part()?, part()?);
-            let is_score = score.parse::<f64>().is_ok();
-            let is_beginning = score.is_empty() && member.is_empty();
-            if !is_score && !is_beginning {
-                return None;
-            }
-            Some(Cursor {
-                state: *state,
-                kind: Kind::parse(&kind).ok()?,
-                position: is_score.then(|| (score.to_owned(), member.to_owned())),
-            })
-        };
-        parse().ok_or_else(|| {
-            Error::new(
-                ErrorKind::InvalidSetting,
-                format!("{text:?} is not a cursor: use the cursor of a page of jobs"),
-            )
-        })
-    }
-}
-
-impl From<Cursor> for String {
-    fn from(cursor: Cursor) -> String {
-        cursor.to_string()
-    }
-}
-
-impl TryFrom<String> for Cursor {
-    type Error = Error;
-
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_survives_its_text() {
-        for (score, member) in [("1763712345678", "a@b/ü"), ("1.5e+300", "dead:17")] {
-            let cursor = Cursor {
-                state: JobState::Dead,
-                kind: Kind::parse("a:b:c").unwrap(),
-                position: Some((score.into(), member.into())),
-            };
-            assert_eq!(cursor.to_string().parse::<Cursor>().unwrap(), cursor);
-            let json = serde_json::to_string(&cursor).unwrap();
-            assert_eq!(serde_json::from_str::<Cursor>(&json).unwrap(), cursor);
-        }
-        let begin = "retrying:a:b:c::";
-        assert_eq!(begin.parse::<Cursor>().unwrap().to_string(), begin);
-    }
-
-    #[test]
-    fn a_text_that_is_no_cursor_is_refused() {
-        for text in [
-            "",
-            "dead",
-            "dead:a:b:c",
-            "dead:a:b:c::x",
-            "no:a:b:c:1:x",
-            "dead:a:b *:1:x",
-        ] {
-            let error = text.parse::<Cursor>().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidSetting, "{text}");
-        }
     }
 }

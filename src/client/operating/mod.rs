@@ -6,6 +6,7 @@ pub(super) mod actions;
 pub(super) mod audit;
 pub(super) mod bulk;
 pub(super) mod counting;
+pub(super) mod cursor;
 #[cfg(feature = "worker")]
 pub(super) mod dropping;
 pub(super) mod filter;
