@@ -5,7 +5,7 @@ use super::ledger::{Job, Ledger};
 use super::operations::{AT_ONCE, Id, Operation};
 
 /// How many values come before the counters; the first due time is one of them.
-const STATES: usize = 8;
+const STATES: usize = 11;
 
 impl Reply {
     /// Sorts the values of `stats`: counters by name, without counters that were never raised.
@@ -114,12 +114,20 @@ impl Ledger {
         });
         let pending = self.waiting();
         let overdue = pending.iter().filter(|(due, _)| *due <= self.ms()).count();
+        let within = |seconds: u64| {
+            let coming = self.ms() + 1..=self.ms() + 1000 * seconds;
+            let due = pending.iter().filter(|(due, _)| coming.contains(due));
+            due.count().to_string()
+        };
         let successors = runs.clone().filter(|run| run.successor.is_some()).count();
         let leased = runs.count();
         let oldest = pending.iter().map(|(due, _)| *due).min();
         let states: [String; STATES] = [
             pending.len().to_string(),
             overdue.to_string(),
+            within(60),
+            within(3600),
+            within(86_400),
             oldest.map_or(String::new(), |due| due.to_string()),
             leased.to_string(),
             successors.to_string(),
