@@ -11,9 +11,9 @@ const UUID: [usize; 5] = [8, 4, 4, 4, 12];
 /// text: `order 17 not found` becomes `order # not found`. A folded text stays as it is. A long one
 /// is cut after 200 characters.
 ///
-/// An id is a UUID, or a word of letters and digits that has at least two numbers, or begins with
-/// `0x`, or has a digit and at least six hexadecimal digits and nothing else, or has a digit and at
-/// least sixteen characters. Of other words only the number is folded.
+/// An id is a UUID, or a word of letters and digits that has at least two numbers, or has one and
+/// is hexadecimal, begins with `0x`, or has at least sixteen characters. Of other words only the
+/// number is folded.
 ///
 /// ```
 /// use keyfall::fold_reason;
@@ -70,7 +70,7 @@ fn is_id(word: &str) -> bool {
         0 => false,
         1 => {
             let is_hex = word.bytes().all(|byte| byte.is_ascii_hexdigit());
-            word.starts_with("0x") || word.len() >= if is_hex { 6 } else { 16 }
+            is_hex || word.starts_with("0x") || word.len() >= 16
         }
         _ => true,
     }
@@ -102,7 +102,7 @@ mod tests {
             ("order 17 not found", "order # not found"),
             ("order-17: -3.5e9 left, #8", "order-#: -#.# left, ##"),
             ("no 3f9a1c20 in v2 of x86_64", "no # in v# of x#_#"),
-            ("0xDEADBEEF at 0x1f, deadbee5", "# at #, #"),
+            ("0xDEADBEEF at 0x1f, 1c: deadbee5", "# at #, #: #"),
             ("of 550e8400-E29B-41d4-a716-abcdefabcdef!", "of #!"),
             (
                 "abcdabcd-abcd-abcd-abcd-abcdefabcde",

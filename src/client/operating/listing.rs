@@ -22,6 +22,14 @@ const LARGEST_PAGE: usize = 1000;
 /// About how many bytes of records a page holds, and so its memory.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
+/// How many bytes of records one call of a search reads, if jobs are as large as those before. This
+/// bounds the time that Redis spends on the call.
+const SEARCH_BYTES: usize = 256 * 1024;
+
+/// The number of jobs that a search reads first, and at the least.
+const FIRST: usize = 64;
+const FEWEST: usize = 4;
+
 /// The most calls for one page: if few of many ids match the prefix, the page is short rather than
 /// late.
 const CALLS: usize = 16;
@@ -176,6 +184,7 @@ impl ListJobs<'_> {
             kinds.clear();
         }
         let (mut bytes, mut calls, mut scanned) = (0, 0, 0);
+        let mut batch = FIRST;
         for kind in kinds {
             let kind_shards = client.kind_shards_to_look(kind.as_str())?;
             loop {
@@ -197,7 +206,7 @@ impl ListJobs<'_> {
                     });
                 }
                 let sought = Sought {
-                    limit: if is_search { BATCH } else { room.min(BATCH) },
+                    limit: if is_search { batch } else { room.min(BATCH) },
                     records: true,
                     after: position.take(),
                     ..Sought::all_of(word(self.state), prefix.of_id())
@@ -207,6 +216,11 @@ impl ListJobs<'_> {
                 calls += 1;
                 scanned += seen.looked;
                 position = seen.next;
+                let read: usize = seen.items.iter().map(|(_, seen)| seen.record.len()).sum();
+                if read > 0 {
+                    batch = SEARCH_BYTES * seen.items.len() / read;
+                    batch = batch.clamp(FEWEST, BATCH);
+                }
                 let mut items = seen.items.into_iter();
                 while let Some((now, seen)) = items.next() {
                     let (here, size) = (seen.position(), seen.record.len());

@@ -9,8 +9,7 @@ use crate::store::ledger::script::LIST;
 use crate::store::{Ledger, from_value};
 use crate::time::{UnixMs, UnixUs};
 
-/// How many members one call looks at to fill a page. A look costs a hundredth of the cost of a job
-/// in the reply.
+/// How many members one call looks at to fill a page if not every member fits.
 const LOOKS: usize = 4 * BATCH;
 
 /// The end of a page: score and member, as Redis writes them.
@@ -71,6 +70,13 @@ impl Seen {
 }
 
 impl Sought {
+    /// How many members one call looks at. If every member fits, it looks at one more than it
+    /// returns, to know whether there is a next page.
+    fn looks(&self) -> usize {
+        let is_every = self.of_id.is_empty() && matches!(self.state, "pending" | "dead");
+        if is_every { self.limit + 1 } else { LOOKS }
+    }
+
     /// The request of the first page of the names of all jobs in this state whose ids begin with
     /// `of_id`, 256 at the most, without records.
     pub(crate) fn all_of(state: &'static str, of_id: &str) -> Self {
@@ -130,7 +136,7 @@ impl Ledger {
         cmd.arg(sought.state)
             .arg(if sought.down { "down" } else { "up" })
             .arg(sought.limit)
-            .arg(LOOKS)
+            .arg(sought.looks())
             .arg(u8::from(sought.records))
             .arg(sought.until.0)
             .arg(&sought.of_id)
