@@ -76,7 +76,7 @@ def summary(faults, found, results):
     ) if suite in suites]
     text = f"{len(found)} of {len(faults)} faults are found: " + ", ".join(parts) + "."
     if left := [fault.name for fault in faults if not results.by_name.get(fault.name)]:
-        text += f" {len(left)} have no result yet."
+        text += f" No result yet: {len(left)}."
     return text
 
 
@@ -100,7 +100,7 @@ def row(fault, result):
     name = f"`{fault.name}`"
     if fault.history:
         name += "<br>" + fault.history
-    found, after = "not asked since it changed", ""
+    found, after = "no result yet", ""
     if result:
         found = f"{result['suite']}: `{result['test']}`" if result["suite"] else "**nobody**"
         after = f"{result['seconds']} s"
