@@ -261,7 +261,9 @@ mod tests {
                 "{shards}: {least} to {most} of {share}"
             );
         }
-        assert_eq!(shard_of("user7~1", 32), shard_of("user7", 32));
+        // By `zlib.crc32` of Python; a change would move the jobs of all users.
+        assert_eq!([shard_of("7", 7), shard_of("7~1615", 7)], [4, 4]);
+        assert_eq!(shard_of("~7", 7), 1);
         let of_whole_ids: std::collections::HashSet<u16> = (0..100)
             .map(|number| shard_of(&format!("~{number}"), 32))
             .collect();
@@ -293,6 +295,23 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Ledgers of these names exist: a change would hide their jobs.
+    #[test]
+    fn names_and_servers_of_ledgers_never_change() {
+        let kind = Kind::parse("app1:trans:notice").unwrap();
+        let names = [
+            "0", "1.15", "2.68", "3.58", "4.157", "5.570", "6.61", "7.46",
+        ];
+        for (shard, name) in (0..).zip(names) {
+            assert_eq!(subject(&kind, shard), format!("app1:trans:notice/{name}"));
+        }
+        let servers =
+            |of: u16| [0, 1, 2, 3, 5].map(|shard| server_of("app1:trans:notice", shard, of));
+        assert_eq!(servers(1), [0; 5]);
+        assert_eq!(servers(3), [2, 0, 1, 2, 1]);
+        assert_eq!(servers(5), [3, 4, 0, 1, 3]);
     }
 
     #[test]
@@ -355,5 +374,18 @@ mod tests {
             .to_string(),
             "1-"
         );
+    }
+
+    #[test]
+    fn the_epochs_of_a_later_life_are_higher() {
+        let now = |seconds: u64| UnixUs(seconds * 1_000_000 + 7);
+        let first = Layout::FIRST.to_at(4, now(1000)).settled();
+        assert_eq!((first.shards, first.epoch), (4, 1000));
+        // Two changes within a second.
+        let second = first.to_at(5, now(1000)).settled();
+        assert_eq!(second.epoch, 1001);
+        // The kind is dropped, and comes again.
+        let anew = Layout::FIRST.to_at(4, now(1002));
+        assert!(anew.epoch > second.epoch);
     }
 }

@@ -348,3 +348,56 @@ operations! {
     Discard by discard, |_| 0;
     BackupItem by restore, |item| item.payload.len() + item.header.len() + item.story.len();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Kind;
+    use crate::names::Names;
+    use crate::settings::LinkSettings;
+    use crate::store::Store;
+
+    /// An item whose number is noted when it is sent; Redis is never called.
+    struct Noted(u32);
+
+    impl BatchOperation for Noted {
+        type Terms = Arc<Mutex<Vec<u32>>>;
+        type Answer = ();
+
+        async fn send(
+            _: &Ledger,
+            _: &mut Lane,
+            sent: &Self::Terms,
+            items: &[Self],
+            _: std::time::Instant,
+        ) -> Result<Vec<()>> {
+            let mut sent = sent.lock().unwrap();
+            sent.extend(items.iter().map(|item| item.0));
+            Ok(vec![(); items.len()])
+        }
+    }
+
+    #[tokio::test]
+    async fn an_item_whose_caller_has_left_is_not_sent() {
+        let names = Names::new("keyfall");
+        let store = Store::new("redis://127.0.0.1:1", names, &LinkSettings::default()).unwrap();
+        let ledger = store.ledger(&Kind::parse("a:b:c").unwrap(), Layout::FIRST.place(0));
+        let sent = Arc::default();
+        let batcher = Batcher::<Noted>::new(ledger, Arc::clone(&sent));
+        let mut held = Vec::new();
+        for _ in 0..LANES {
+            held.push(batcher.lanes.take().await);
+        }
+        let until = std::time::Instant::now() + Duration::from_mins(5);
+        tokio::select! {
+            biased;
+            _ = batcher.send(Noted(1), until) => panic!("no lane is free"),
+            // The item is in the queue when its caller leaves.
+            () = tokio::task::yield_now() => {}
+        }
+        let stays = batcher.send(Noted(2), until);
+        drop(held);
+        stays.await.unwrap();
+        assert_eq!(*sent.lock().unwrap(), [2]);
+    }
+}

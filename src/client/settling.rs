@@ -65,3 +65,39 @@ impl BatchOperation for Settlement {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settlement(verb: Verb) -> Settlement {
+        Settlement {
+            key: "a:b:c:1".parse().unwrap(),
+            token: "token-1".to_owned(),
+            verb,
+            payload_bytes: 1000,
+        }
+    }
+
+    #[test]
+    fn a_worker_collects_settlements_for_a_while() {
+        let gather = (Duration::from_millis(3), 16);
+        let terms = SettleTerms {
+            gather,
+            ..SettleTerms::at_once(DeadLimits::default())
+        };
+        assert_eq!(Settlement::gather(&terms), gather);
+        let at_once = SettleTerms::at_once(DeadLimits::default());
+        assert_eq!(Settlement::gather(&at_once), (Duration::ZERO, 0));
+    }
+
+    #[test]
+    fn a_settlement_has_the_bytes_that_redis_moves_for_it() {
+        let header = "{\"v\":1}".to_owned();
+        let bury = Verb::Bury {
+            header: header.clone(),
+        };
+        assert_eq!(settlement(bury).bytes(), header.len() + 1000);
+        assert_eq!(settlement(Verb::Done).bytes(), 0);
+    }
+}

@@ -187,14 +187,16 @@ impl Watch {
             let leased: Vec<(EntryId, Option<Lease>)> = leased.collect();
             met.extend(leased.iter().map(|(id, _)| *id));
             let ended = self.tend(&self.orphans(leased.iter().cloned())).await?;
-            // An entry without a lease needs no look, or no further one.
-            let is_settled =
-                |(id, lease): &&(EntryId, Option<Lease>)| lease.is_none() || ended.contains(id);
             if all_settled {
-                if let Some((id, _)) = leased.iter().take_while(is_settled).last() {
-                    self.target_redis().settle_to(key, group, *id).await?;
+                // An entry without a lease needs no look, or no further one.
+                let ends = leased
+                    .iter()
+                    .map(|(id, lease)| (*id, lease.is_none() || ended.contains(id)));
+                let (mark, all) = settled_to(ends);
+                if let Some(id) = mark {
+                    self.target_redis().settle_to(key, group, id).await?;
                 }
-                all_settled = leased.iter().all(|entry| is_settled(&entry));
+                all_settled = all;
             }
         }
     }
@@ -358,4 +360,38 @@ impl Watch {
 /// The age at which a lease of this length is extended: a third of its length, as for all workers.
 fn renewal(length: Duration) -> Duration {
     length / 3
+}
+
+/// The last entry before the first one that needs further looks, and whether none needs any.
+fn settled_to(entries: impl Iterator<Item = (EntryId, bool)>) -> (Option<EntryId>, bool) {
+    let mut mark = None;
+    for (id, is_settled) in entries {
+        if !is_settled {
+            return (mark, false);
+        }
+        mark = Some(id);
+    }
+    (mark, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mark_stays_before_the_first_open_entry() {
+        let id = |ms: usize| format!("{ms}-0").parse::<EntryId>().unwrap();
+        for (settled, mark, all) in [
+            (&[true, true, false, true, true][..], Some(1), false),
+            (&[false, true], None, false),
+            (&[true, true, true], Some(2), true),
+            (&[], None, true),
+        ] {
+            let entries = settled
+                .iter()
+                .enumerate()
+                .map(|(at, is_settled)| (id(at), *is_settled));
+            assert_eq!(settled_to(entries), (mark.map(id), all), "{settled:?}");
+        }
+    }
 }

@@ -390,6 +390,42 @@ async fn an_acknowledged_write_with_a_lost_answer_is_not_repeated() {
     site.assert_balanced().await;
 }
 
+/// The worker learns at once that the answer is lost, and has time to repeat the write.
+#[tokio::test]
+async fn a_write_whose_connection_breaks_is_left_to_its_lease() {
+    let site = Site::new("list-broken").await;
+    let other = Embedded::start().await.unwrap();
+    let proxy = FreezingProxy::to(&other).await;
+    let mut redis = connect(&other.url()).await;
+    // So the answer to the write differs from all other answers.
+    let filler = [&["RPUSH", "orders"][..], &["-"; 4320]].concat();
+    let _: u64 = command(&mut redis, &filler).await;
+    proxy.lose(":4321\r");
+    let target = list(&proxy.url, "orders").acknowledged();
+    let policy = RetryPolicy::fixed(ms(10)).unwrap();
+    let route = target.lease(SHORT).retry(policy);
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    site.client.schedule(site.key("1"), &1).await.unwrap();
+    eventually("the answer is lost", async || {
+        proxy.is_clear().then_some(())
+    })
+    .await;
+    let () = command(&mut redis, &["LTRIM", "orders", "4320", "-1"]).await;
+    let first = pop(&mut redis, "orders").await;
+    let second = pop(&mut redis, "orders").await;
+    assert_ne!(
+        first["lease"], second["lease"],
+        "two consumers hold one lease"
+    );
+    assert_eq!(
+        (&first["attempt"], &second["attempt"]),
+        (&json!(1), &json!(2))
+    );
+    // The first attempt did not fail: its lease lapsed.
+    assert_eq!(site.stats().await.failed, 0);
+    worker.drop_it().await;
+}
+
 #[tokio::test]
 async fn a_write_into_a_dead_connection_is_repeated_at_once() {
     let site = Site::new("list-idle").await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use keyfall::embedded::Embedded;
 use keyfall::{
-    Client, Handler, Job, JobState, NewJob, Outcome, RetryPolicy, Router, Source, Worker,
+    Cancelled, Client, Handler, Job, JobState, NewJob, Outcome, RetryPolicy, Router, Source, Worker,
 };
 use keyfall_testing::proxies::FreezingProxy;
 use tokio::runtime::Runtime;
@@ -374,6 +374,32 @@ async fn a_job_claimed_too_late_for_its_lease_does_not_begin() {
     worker.stop().await;
     runs.assert_no_more();
     other_runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_cancelled_before_its_claim_is_answered_does_not_begin() {
+    let server = Embedded::start().await.unwrap();
+    let proxy = FreezingProxy::to(&server).await;
+    let site = Site::at(&server.url(), "work-early").await;
+    let client = Client::builder(&proxy.url).response_timeout(PATIENCE);
+    let client = client.connect().await.unwrap();
+    let (log, mut runs) = recorder();
+    let router = Router::new().route(&site.pattern(), log.done());
+    let worker = Running::start(Worker::new(client, router).lease(STEADY));
+    let key = site.key(1);
+    proxy.freeze_at("held back");
+    site.client.schedule(&key, "held back").await.unwrap();
+    site.reaches(&key, JobState::Running).await;
+    let cancelled = site.client.cancel(&key).await.unwrap();
+    assert_eq!(cancelled, Cancelled::Running);
+    // By then the worker asks for its lease, and hears of the cancel.
+    site.passes(STEADY / 3).await;
+    proxy.thaw();
+    let stats = site.all_ended().await;
+    assert_eq!((stats.done, stats.cancelled), (0, 1));
+    worker.stop().await;
+    runs.assert_no_more();
     site.assert_balanced().await;
 }
 

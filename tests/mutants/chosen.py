@@ -12,26 +12,33 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
-import run
 import tree_sitter
 import tree_sitter_rust
+from building import WORK as ALL_WORK
+from building import build, copy_repository
+from faults import ROOT, Fault, fail
+from results import Results
+from run import search
+from runner import Runner
 
 # Claim, lease, settle, shard map and acknowledgement.
 FILES = {
-    "src/worker/claiming/claimer.rs": "claiming workers:: firing",
-    "src/worker/claiming/inbox.rs": "claiming workers:: firing",
-    "src/worker/claiming/pick.rs": "claiming workers:: crowding instances",
-    "src/worker/running/leases.rs": "leases workers:: lapsed",
-    "src/client/leases.rs": "leases pulling handing_over",
-    "src/client/settling.rs": "settling pulling outcomes::",
-    "src/store/ledger/work.rs": "store::tests workers::",
-    "src/shards.rs": "shards resharding",
-    "src/store/kinds/layout.rs": "kinds shards resharding",
-    "src/target/watch.rs": "target streams forgotten",
-    "src/target/receipts.rs": "target streams lists",
+    "src/worker/claiming/claimer.rs": "claiming:: firing:: workers:: pausing:: pulling::",
+    "src/worker/claiming/inbox.rs": "claiming:: firing:: pausing:: crowding::",
+    "src/worker/claiming/pick.rs": "claiming:: firing:: crowding:: instances:: pausing::",
+    "src/worker/running/leases.rs": "running::leases workers:: cancelling:: outages::a_run",
+    "src/client/leases.rs": "pulling:: handing_over:: streams:: forgotten:: hooks:: resharding::a_run",
+    "src/client/settling.rs": "settling:: store::tests::settle outcomes:: pulling:: letters::",
+    "src/store/ledger/work.rs": "ledger::work store::tests:: workers:: topology::clustered",
+    "src/shards.rs": "shards:: store::tests::moving resharding:: founding::",
+    "src/store/kinds/layout.rs": "store::tests:: resharding:: founding:: topology::founded",
+    "src/target/watch.rs": "target::watch streams:: forgotten::",
+    "src/target/receipts.rs": "target:: lists::",
 }
-WORK = run.WORK / "chosen"
+WORK = ALL_WORK / "chosen"
+RESULTS = Path(__file__).parent / "chosen.json"
 PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_rust.language()))
 
 
@@ -50,7 +57,7 @@ class Switch:
 def chosen():
     """The faults that cargo-mutants would plant, with their names."""
     patterns = [word for file in FILES for word in ("-f", file)]
-    listed = subprocess.run(["cargo", "mutants", "--list", "--json", *patterns], cwd=run.ROOT,
+    listed = subprocess.run(["cargo", "mutants", "--list", "--json", *patterns], cwd=ROOT,
                             capture_output=True, check=True, text=True)
     return json.loads(listed.stdout)
 
@@ -117,8 +124,10 @@ def switched(text, switches):
         for outer in inner:
             if outer.start < at:
                 continue
+            # Two that are empty stand at the beginning of a function, or at the end of a pattern.
             within = [it for it in inner if it is not outer
-                      and outer.start <= it.start and it.end <= outer.end and it.end > it.start]
+                      and outer.start <= it.start and it.end <= outer.end
+                      and (it.start < it.end or outer.start < it.start < outer.end)]
             parts += [text[at:outer.start], dressed(outer, within)]
             at = outer.end
         return b"".join(parts) + text[at:end]
@@ -138,16 +147,24 @@ def switched(text, switches):
     return render(0, len(text), sorted(switches, key=lambda it: (it.start, -it.end)))
 
 
+def name_of(mutant):
+    """The name without line and column, which change with the code before it."""
+    name = re.sub(r":\d+:\d+:", ":", mutant["name"].removeprefix("src/"), count=1)
+    # The switch is a Rust text, and a list of names has commas.
+    return name.replace('"', "'").replace(",", ";")
+
+
 def plant(mutants, unviable):
     """The texts of the files with the faults, and the faults."""
     texts, faults = {}, []
     for path, near in FILES.items():
-        text = (run.ROOT / path).read_bytes()
+        text = (ROOT / path).read_bytes()
         lines, root = text.splitlines(keepends=True), PARSER.parse(text).root_node
-        switches = {}
+        switches, seen = {}, {}
         for mutant in (it for it in mutants if it["file"] == path):
-            # The switch is a Rust text, and a list of names has commas.
-            name = mutant["name"].removeprefix("src/").replace('"', "'").replace(",", ";")
+            name = name_of(mutant)
+            count = seen[name] = seen.get(name, 0) + 1
+            name += f" ({count})" if count > 1 else ""
             if name in unviable:
                 continue
             found = switch_of(mutant, text, root, lines)
@@ -157,8 +174,10 @@ def plant(mutants, unviable):
             start, end, new, kind = found
             switch = switches.setdefault((start, end, kind), Switch(start, end, kind=kind))
             switch.others[name] = new
-            faults.append(run.Fault(name, path, "", name, "", near=near))
-        texts[path] = switched(text, switches.values()).decode()
+            faults.append(Fault(name, path, "", name, "", area=near))
+        # Some faults are obvious to the compiler.
+        allowed = "#![allow(warnings, arithmetic_overflow, unconditional_panic)]\n"
+        texts[path] = allowed + switched(text, switches.values()).decode()
     return texts, faults
 
 
@@ -182,7 +201,7 @@ def unviable_in(tree, target):
             if name := re.match(r"/\*(.*?)\*/", lines[span["line_start"] - 1]):
                 wrong[name[1]] = message["message"]
     if process.returncode and not wrong:
-        run.fail(*errors, "No fault is the reason that the copy does not compile.")
+        fail(*errors, "No fault is the reason that the copy does not compile.")
     return wrong
 
 
@@ -190,13 +209,14 @@ def main():
     parser = argparse.ArgumentParser(description="Plants the faults that cargo-mutants chooses.")
     parser.add_argument("only", nargs="*", help="texts that the names of the faults contain")
     parser.add_argument("--build", action="store_true", help="find those that compile, and stop")
+    parser.add_argument("--quick", action="store_true", help="the quick suites alone")
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
-    results, unviable = WORK / "results.json", {}
+    unviable = {}
     tree, target = WORK / "tree", WORK / "build"
     while True:
         texts, faults = plant(chosen(), unviable)
-        run.copy_repository(tree, texts)
+        copy_repository(tree, texts)
         wrong = unviable_in(tree, target)
         if not wrong:
             break
@@ -208,9 +228,15 @@ def main():
         return
     wanted = [fault for fault in faults
               if not options.only or any(part in fault.name for part in options.only)]
-    runner = run.Runner(run.build(tree, target))
+    parts = ["-p", "keyfall", "-p", "keyfall-cli", "--lib", "--test", "it"]
+    binaries = build(tree, target, parts)
+    # No unit test of the command runs the code of these modules.
+    del binaries["keyfall_cli"]
+    runner = Runner(binaries)
     runner.learn_noise()
-    survivors = run.search(runner, wanted, results)
+    results = Results(RESULTS)
+    results.keep(faults)
+    survivors = search(runner, wanted, results, quick=options.quick)
     print(f"{len(survivors)} of {len(wanted)} survive:", *survivors, sep="\n  ")
 
 

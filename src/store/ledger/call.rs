@@ -125,7 +125,7 @@ impl Server {
         let mut loaded: Option<Option<Node>> = None;
         loop {
             match self.link.send(Request::One(cmd), until).await {
-                Err(fault) if fault.is_no_script() && loaded.as_ref() != Some(fault.node()) => {
+                Err(fault) if is_to_learn(&fault, loaded.as_ref()) => {
                     tracing::debug!(script = script.name, "the server does not know the script");
                     let load = script.load_for(cmd);
                     self.load_script(&load, fault.node(), until).await?;
@@ -154,5 +154,39 @@ impl Server {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether the node of this fault does not know the script, and has not learnt it just now. Each
+/// node learns it alone, and a call may go from one to the other: its slot moves, or fails over.
+fn is_to_learn(fault: &Fault, loaded: Option<&Option<Node>>) -> bool {
+    fault.is_no_script() && loaded != Some(fault.node())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_that_a_call_meets_learns_the_script_once() {
+        let fault = |line: &[u8], node: Option<&Node>| {
+            let Ok(redis::Value::ServerError(error)) = redis::parse_redis_value(line) else {
+                panic!("no refusal");
+            };
+            Fault::from_redis(error.into(), "10.0.0.5:7001").at_node(node)
+        };
+        let unknown = b"-NOSCRIPT No matching script.\r\n";
+        let [one, other] = ["10.0.0.5:7001", "10.0.0.6:7001"].map(Node::new);
+        for (node, loaded, learns) in [
+            (None, None, true),
+            (None, Some(None), false),
+            (Some(&one), None, true),
+            (Some(&one), Some(Some(one.clone())), false),
+            (Some(&other), Some(Some(one.clone())), true),
+        ] {
+            let learnt = is_to_learn(&fault(unknown, node), loaded.as_ref());
+            assert_eq!(learnt, learns, "{node:?} after {loaded:?}");
+        }
+        assert!(!is_to_learn(&fault(b"-LOADING\r\n", None), None));
     }
 }

@@ -437,3 +437,36 @@ impl Claimed {
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::*;
+
+    #[test]
+    fn a_note_is_cut_only_beyond_its_limit() {
+        let noted = |error: &str| note(&format!(r#"{{"v":1,"attempts":2,"error":"{error}"}}"#));
+        for (bytes, is_cut) in [(1, false), (NOTE_BYTES - 2, false), (NOTE_BYTES - 1, true)] {
+            let error = "x".repeat(bytes);
+            let noted = noted(&error);
+            assert_eq!(noted.ends_with('…'), is_cut, "{bytes} bytes: {noted}");
+            assert_eq!(noted == format!("2 {error}"), !is_cut);
+        }
+        assert_eq!(note(r#"{"v":1}"#), "");
+    }
+
+    #[test]
+    fn successors_that_are_pending_now_are_read_with_their_due_times() {
+        let reply = |rest: &[&str]| {
+            let words = ["ok", "1"].iter().chain(rest);
+            let words = words.map(|word| Value::BulkString(word.as_bytes().to_vec()));
+            Reply::parse(Value::Array(words.collect())).unwrap()
+        };
+        let read = |rest: &[&str]| followers(&mut reply(rest)).unwrap();
+        assert_eq!(read(&[]), []);
+        assert_eq!(read(&[""]), []);
+        assert_eq!(read(&["0 700 3 900"]), [(0, UnixMs(700)), (3, UnixMs(900))]);
+        assert!(followers(&mut reply(&["0 soon"])).is_err());
+    }
+}

@@ -336,13 +336,18 @@ async fn an_expiry_heard_before_the_key_was_set_again_does_not_count() {
     let bench = Bench::new().await;
     let earlier = over();
     bench.past(bench.now().await + 2).await;
+    let due = bench.adopted("ahead").await;
+    bench.theirs("DEL", "ahead", &[]).await;
+    assert_eq!(bench.adopt("ahead", earlier).await, Word::Absent);
+    assert_eq!(bench.due("ahead").await, Some(due));
     for id in ["deleted", "expired"] {
-        bench.theirs("SET", id, &["v", "PX", "50"]).await;
-        let due = due_of(bench.adopt(id, Seen).await);
-        if id == "deleted" {
-            bench.theirs("DEL", id, &[]).await;
-        }
-        bench.past(due).await;
+        bench.adopted(id).await;
+        bench.theirs("DEL", id, &[]).await;
+        // Makes the time of the key and of its job seem past.
+        let names = bench.names();
+        let _: u64 = bench.ask(&["ZADD", &names.adopted, "2", id]).await;
+        let _: u64 = bench.ask(&["ZADD", &names.due, "XX", "2", id]).await;
+        bench.past(bench.now().await + 2).await;
         let heard = if id == "expired" { over() } else { earlier };
         assert_eq!(bench.adopt(id, heard).await, Word::Absent);
     }

@@ -2,6 +2,7 @@
 
 use super::support::{Bench, HOUR, after, bury, soon};
 use crate::record::Record;
+use crate::store::Found;
 
 async fn numbers(bench: &Bench, number: Option<u64>, limit: usize) -> Vec<u64> {
     let letters = bench.ledger.letters("job", number, limit, soon()).await;
@@ -25,6 +26,8 @@ async fn the_last_letters_are_found_by_id_and_any_by_number() {
     assert_eq!(numbers(&bench, None, 99).await, last);
     assert_eq!(numbers(&bench, None, 2).await, [18, 17]);
     assert_eq!(numbers(&bench, Some(1), 1).await, [1]);
+    let shown = bench.ledger.get("job", soon()).await.unwrap();
+    assert!(matches!(shown, Found::Dead { number: 18, .. }), "{shown:?}");
     assert!(
         numbers(&bench, Some(19), 1).await.is_empty(),
         "it is another's"

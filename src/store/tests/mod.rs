@@ -11,6 +11,7 @@ mod claim;
 mod discard;
 mod letters;
 mod list;
+mod mend;
 mod pause;
 mod raze;
 mod reads;
@@ -26,12 +27,14 @@ mod streams;
 mod update;
 
 // Behaviour that several scripts share.
+mod clock;
 mod damaged;
 mod dead;
 mod headers;
 mod history;
 mod lanes;
 mod moving;
+mod order;
 mod refused;
 mod torn;
 mod touch;

@@ -61,6 +61,59 @@ async fn a_batch_that_is_put_repeatedly_or_late_arrives_once() {
 }
 
 #[tokio::test]
+async fn a_batch_that_is_refused_stays_with_its_sender() {
+    let (bench, other, layout, id) = on_the_way().await;
+    let old = old(&bench, layout, &id);
+    let calls = &other.names.calls;
+    let told: String = bench.ask(&["HGET", calls, "layout"]).await;
+    let _: u64 = bench.ask(&["HSET", calls, "layout", "8 77"]).await;
+    let refused = old
+        .move_out(std::slice::from_ref(&id), layout, soon())
+        .await;
+    assert_eq!(refused.unwrap(), None);
+    let kept: usize = bench.ask(&["HLEN", &old.names.leaving]).await;
+    assert!(kept > 0, "the batch is gone");
+    let _: u64 = bench.ask(&["HSET", calls, "layout", &told]).await;
+    assert!(old.push_on(layout, soon()).await.unwrap());
+    assert_eq!((pending(&old).await, pending(&other).await), (0, 1));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_that_its_new_ledger_has_stays_as_it_is_there() {
+    for is_running in [false, true] {
+        let (bench, other, layout, id) = on_the_way().await;
+        let old = old(&bench, layout, &id);
+        // As if the old ledger had gone back to a time before the job moved.
+        let names = &other.names;
+        let _: u64 = bench.ask(&["HSET", &names.shadow, &id, "newer"]).await;
+        let place = if is_running {
+            vec![
+                "HSET",
+                &names.lease,
+                &id,
+                "ffffffffffffffffffffffff-1 1 1 1 -",
+            ]
+        } else {
+            vec!["ZADD", &names.due, "1", &id]
+        };
+        let _: u64 = bench.ask(&place).await;
+        let moved = old.move_out(std::slice::from_ref(&id), layout, soon());
+        assert_eq!(moved.await.unwrap().unwrap()[0].answer, Word::Taken);
+        let due: Option<u64> = bench.ask(&["ZSCORE", &names.due, &id]).await;
+        assert_eq!(due, (!is_running).then_some(1), "running: {is_running}");
+        let record: String = bench.ask(&["HGET", &names.shadow, &id]).await;
+        assert_eq!(record, "newer");
+        let counted: [u64; 2] = bench
+            .ask(&["HMGET", &names.stats, "moved_in", "replaced"])
+            .await;
+        assert_eq!(counted, [1, 1]);
+        // This ledger has given the job away.
+        bench.balanced().await;
+    }
+}
+
+#[tokio::test]
 async fn the_permanent_data_stay_when_all_jobs_have_left() {
     let (bench, other, layout, id) = on_the_way().await;
     let old = old(&bench, layout, &id);

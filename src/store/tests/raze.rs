@@ -75,6 +75,29 @@ async fn a_ledger_that_is_not_empty_stays_as_it_is() {
     bench.balanced().await;
 }
 
+/// A call that can change nothing is not sent to a ledger that counts as absent.
+#[tokio::test]
+async fn each_part_of_a_ledger_shows_that_it_is_there() {
+    let bench = Bench::new().await;
+    let (store, kind, names) = (&bench.ledger.store, bench.ledger.kind(), bench.names());
+    assert!(!store.has_any_of(kind, soon()).await.unwrap());
+    for part in [
+        &names.due,
+        &names.shadow,
+        &names.lease,
+        &names.next,
+        &names.grave,
+        &names.stats,
+        &names.calls,
+    ] {
+        let command = if *part == names.due { "ZADD" } else { "HSET" };
+        let _: u64 = bench.ask(&[command, part, "1", "job"]).await;
+        assert!(store.has_any_of(kind, soon()).await.unwrap(), "{part}");
+        let _: u64 = bench.ask(&["DEL", part]).await;
+    }
+    bench.balanced().await;
+}
+
 /// The ledger knows a new layout: its kind has got more ledgers.
 #[tokio::test]
 async fn a_ledger_of_another_layout_stays_as_it_is() {

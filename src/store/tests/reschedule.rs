@@ -156,6 +156,19 @@ async fn now_makes_a_job_due_at_once() {
 }
 
 #[tokio::test]
+async fn an_overdue_job_that_is_fired_keeps_its_place() {
+    let bench = Bench::new().await;
+    bench.bring("old", Due).await;
+    let past = bench.now().await - 7_200_000;
+    let due = bench.names().due.clone();
+    let _: u64 = bench.ask(&["ZADD", &due, &past.to_string(), "old"]).await;
+    let moved = bench.reschedule("old", after(Duration::ZERO)).await;
+    assert_eq!(due_of(moved), past);
+    assert_eq!(bench.due("old").await, Some(past));
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn a_shift_counts_from_the_due_time_of_each_job() {
     let bench = Bench::new().await;
     let by = |id: &str| bench.change(id, When::By(HOUR), "postponed");

@@ -7,8 +7,9 @@ use super::support::{
     soon, word, words,
 };
 use crate::key::MAX_ID_BYTES;
+use crate::record::Record;
 use crate::store::ledger::script::SCHEDULE;
-use crate::store::{Lane, Mode, Placement};
+use crate::store::{Found, Lane, Mode, Placement};
 use crate::time::UnixMs;
 
 use State::*;
@@ -204,6 +205,65 @@ async fn a_ledger_begins_with_its_first_job_and_again_in_an_emptied_database() {
     let all = [&n.due, &n.shadow, &n.stats, &n.calls, &n.lanes].map(String::as_str);
     let _: u64 = bench.ask(&[&["DEL"], &all[..]].concat()).await;
     assert!(send(Mode::Set).await.is_some_and(|anew| anew != begun));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn neighbours_in_a_batch_keep_their_own_modes_and_headers() {
+    let bench = Bench::new().await;
+    let placement = |id: &str, mode, tenant: &str| Placement {
+        mode,
+        header: format!(r#"{{"v":1,"headers":{{"tenant":"{tenant}"}}}}"#).into(),
+        ..bench.placement(id, after(HOUR))
+    };
+    let items = [
+        placement("a", Mode::Set, "1"),
+        placement("b", Mode::Set, "1"),
+        placement("c", Mode::Set, "2"),
+        placement("d", Mode::Present, "2"),
+        placement("e", Mode::Absent, "2"),
+        placement("f", Mode::Absent, "3"),
+    ];
+    bench.place(&items).await;
+    let mut tenants = Vec::new();
+    for item in &items {
+        let found = bench.ledger.get(item.key.id(), soon()).await.unwrap();
+        let Found::Pending { record, .. } = found else {
+            continue;
+        };
+        let record = Record::parse(record).unwrap();
+        tenants.push((
+            item.key.id(),
+            record.header.headers.get("tenant").unwrap().to_owned(),
+        ));
+    }
+    let expected = [("a", "1"), ("b", "1"), ("c", "2"), ("e", "2"), ("f", "3")];
+    assert_eq!(
+        tenants,
+        expected.map(|(id, tenant)| (id, tenant.to_owned()))
+    );
+    bench.balanced().await;
+}
+
+/// The idempotency key of a job is made of this time.
+#[tokio::test]
+async fn a_record_has_the_microsecond_of_its_acceptance() {
+    let bench = Bench::new().await;
+    for id in ["a", "b", "c", "d", "e"] {
+        let before = bench.now_us().await;
+        bench.schedule(id, after(HOUR)).await;
+        let after = bench.now_us().await;
+        let Found::Pending { record, .. } = bench.ledger.get(id, soon()).await.unwrap() else {
+            panic!("{id} is not pending");
+        };
+        let accepted = Record::parse(record).unwrap().first_scheduled_at();
+        let accepted = accepted.duration_since(std::time::UNIX_EPOCH).unwrap();
+        let range = before..=after;
+        assert!(
+            range.contains(&(accepted.as_micros() as u64)),
+            "{accepted:?} {range:?}"
+        );
+    }
     bench.balanced().await;
 }
 

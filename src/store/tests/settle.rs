@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::support::{
-    Bench, HOUR, KEPT, NEVER, State, after, at, bury, due_of, later, same_when_repeated, soon,
-    word, words,
+    Bench, HOUR, KEPT, NEVER, State, after, at, bury, due_of, foreign_tokens, later,
+    same_when_repeated, soon, word, words,
 };
 use crate::record::Record;
 use crate::store::{Answered, Found, Verb};
@@ -80,11 +80,14 @@ async fn bury_leaves_a_dead_letter_unless_the_job_was_cancelled() {
 
 #[tokio::test]
 async fn a_foreign_token_settles_nothing() {
-    for verb in [Verb::Done, later(after(HOUR), "failed"), bury()] {
+    for (verb, kind) in [Verb::Done, later(after(HOUR), "failed"), bury()]
+        .into_iter()
+        .flat_map(|verb| (0..3).map(move |kind| (verb.clone(), kind)))
+    {
         let bench = Bench::new().await;
         let mut jobs = bench.every_state().await;
         for (_, token) in &mut jobs {
-            *token = NEVER.into();
+            *token = foreign_tokens(token)[kind].clone();
         }
         let mut stored = bench.snapshot().await;
         let answers = settle_all(&bench, &jobs, verb).await;
@@ -238,5 +241,32 @@ async fn a_batch_is_settled_item_by_item() {
     assert_eq!(&record.payload[..], b"buried");
     let foreign = bench.settle("foreign", &tokens[3], Verb::Done).await;
     assert_eq!(word(foreign), "done");
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_that_goes_back_stays_as_overdue_as_it_was() {
+    let bench = Bench::new().await;
+    bench.schedule("old", after(Duration::ZERO)).await;
+    let past = bench.now().await - 7_200_000;
+    let due = bench.names().due.clone();
+    let _: u64 = bench.ask(&["ZADD", &due, &past.to_string(), "old"]).await;
+    let run = bench.claim(&["old"], 0).await.jobs.remove(0);
+    let back = later(at(past), "returned");
+    assert_eq!(due_of(bench.settle("old", &run.token, back).await), past);
+    assert_eq!(bench.due("old").await, Some(past));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn jobs_of_several_claims_are_done_by_their_own_tokens() {
+    let bench = Bench::new().await;
+    let one = bench.run("one", HOUR).await;
+    let other = bench.run("other", HOUR).await;
+    assert_ne!(one.token, other.token);
+    let jobs = [("one", one.token), ("other", other.token)];
+    let jobs = jobs.map(|(id, token)| (id.to_owned(), token));
+    let answers = settle_all(&bench, &jobs, Verb::Done).await;
+    assert_eq!(words(&answers), ["done", "done"]);
     bench.balanced().await;
 }

@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use crate::embedded::Embedded;
 use crate::names::Names;
 use crate::settings::ClientSettings;
-use crate::store::target_redis::TargetRedis;
+use crate::store::target_redis::{EntryQuery, EntryStatus, TargetRedis};
 
 const STREAM: &str = "orders";
 
@@ -81,4 +81,87 @@ async fn a_group_that_is_made_anew_has_none_of_the_old_notes() {
         let left: Option<String> = ask(&mut redis, &["HGET", &notes, "1-1"]).await;
         assert_eq!(left, None, "after {lost:?}");
     }
+}
+
+#[tokio::test]
+async fn entries_are_judged_in_the_order_of_their_numbers() {
+    let server = Embedded::start().await.unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    let target = TargetRedis::new(&server.url(), &ClientSettings::default()).unwrap();
+    // As text, another order.
+    let ids = [
+        "9-2", "9-9", "9-10", "9-11", "10-1", "10-100", "11-20", "100-3",
+    ];
+    for id in ids {
+        let _: String = ask(&mut redis, &["XADD", STREAM, id, "lease", id]).await;
+    }
+    target.make_group(STREAM, "group").await.unwrap();
+    let queries: Vec<EntryQuery> = ids
+        .iter()
+        .map(|id| EntryQuery {
+            id: id.parse().unwrap(),
+            lease: (*id).to_owned(),
+            is_sought: true,
+        })
+        .collect();
+    for read in 0..=ids.len() {
+        let states = target.look(STREAM, "group", &queries).await.unwrap();
+        let unread = |status: &EntryStatus| *status == EntryStatus::Unread;
+        let are_unread: Vec<bool> = states.unwrap().iter().map(unread).collect();
+        let expected: Vec<bool> = (0..ids.len()).map(|place| place >= read).collect();
+        assert_eq!(are_unread, expected, "after {read} of them were read");
+        let next = [
+            "XREADGROUP",
+            "GROUP",
+            "group",
+            "me",
+            "COUNT",
+            "1",
+            "STREAMS",
+            STREAM,
+            ">",
+        ];
+        let _: redis::Value = ask(&mut redis, &next).await;
+    }
+}
+
+#[tokio::test]
+async fn an_entry_needs_looks_until_it_is_acknowledged_and_its_job_has_ended() {
+    let server = Embedded::start().await.unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut redis = client.get_multiplexed_async_connection().await.unwrap();
+    let target = TargetRedis::new(&server.url(), &ClientSettings::default()).unwrap();
+    let ids = ["1-1", "2-1", "3-1", "4-1"];
+    for id in ids {
+        let _: String = ask(&mut redis, &["XADD", STREAM, id, "lease", id]).await;
+    }
+    let _: String = ask(&mut redis, &["XADD", STREAM, "5-1", "field", "no lease"]).await;
+    target.make_group(STREAM, "group").await.unwrap();
+    let read = [
+        "XREADGROUP",
+        "GROUP",
+        "group",
+        "me",
+        "COUNT",
+        "3",
+        "STREAMS",
+        STREAM,
+        ">",
+    ];
+    let _: redis::Value = ask(&mut redis, &read).await;
+    // Two consumers are done; for one of their entries the job has not ended yet. The notes of the
+    // entry that is still held are gone.
+    let _: u64 = ask(&mut redis, &["XACK", STREAM, "group", "1-1", "2-1"]).await;
+    let gone = ["1-1", "3-1"].map(|id| id.parse().unwrap());
+    target.forget_written(STREAM, "group", &gone).await.unwrap();
+    let entries = target
+        .entries(STREAM, "group", "0-0".parse().unwrap(), 9)
+        .await;
+    let open: Vec<String> = entries
+        .unwrap()
+        .into_iter()
+        .filter_map(|(_, lease)| lease)
+        .collect();
+    assert_eq!(open, ["2-1", "3-1", "4-1"]);
 }

@@ -326,3 +326,57 @@ impl Adopter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::SettleTerms;
+    use crate::error::{Error, ErrorKind};
+    use crate::names::Names;
+    use crate::router::Router;
+    use crate::worker::description::describe;
+
+    /// An adopter of a Redis that is never called.
+    fn adopter() -> Arc<Adopter> {
+        let names = Names::new("keyfall");
+        let store = Store::new("redis://127.0.0.1:1", names, &Default::default()).unwrap();
+        let router: Router = Router::new().route("a:b:c:*", async || {});
+        let routes = Arc::new(router.finish().unwrap());
+        let instances = PeerTable::new(&describe(&routes), 1).unwrap();
+        let terms = SettleTerms::at_once(Default::default());
+        let served_ledgers = Arc::new(ServedLedgers::new(store.clone(), routes, terms));
+        let server = store.servers()[0].clone();
+        let conditions = Arc::default();
+        Adopter::new(
+            store,
+            server,
+            served_ledgers,
+            Arc::new(instances),
+            conditions,
+            1024,
+        )
+    }
+
+    #[tokio::test]
+    async fn keys_that_were_not_looked_at_are_planned_again() {
+        let adopter = adopter();
+        let served = adopter.served_ledgers.shards("a:b:c")[0].clone();
+        let unread = || Answered::of(Word::Unread);
+        let failed = || Err(Error::new(ErrorKind::Unavailable, "Redis is away"));
+        for (answers, left) in [
+            (failed(), vec!["1", "2"]),
+            (Ok(vec![unread(), unread()]), vec!["1", "2"]),
+            (Ok(vec![Answered::of(Word::Same)]), vec!["2"]),
+            (Ok(vec![Answered::of(Word::Same), unread()]), vec!["2"]),
+        ] {
+            for id in ["1", "2"] {
+                adopter.look_at(&served, id, Why::Seen, Instant::now());
+            }
+            let batch = adopter.next(Instant::now(), &HashSet::new()).pop().unwrap();
+            adopter.land(AdoptReply { batch, answers });
+            let again = adopter.next(Instant::now(), &HashSet::new()).pop().unwrap();
+            let ids: Vec<_> = again.items.iter().map(|(key, _)| key.id()).collect();
+            assert_eq!(ids, left);
+        }
+    }
+}

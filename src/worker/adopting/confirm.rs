@@ -180,9 +180,13 @@ impl Adopter {
     /// does not depend on the known instances: an instance that is cut off for a moment does not
     /// show.
     fn wait_for_others(&self, served: &ServedLedger, jobs: &[Leased]) -> Duration {
-        let latest = jobs.iter().map(|job| ago(served, job.due)[0]).min();
-        SURELY_WITHIN.saturating_sub(latest.unwrap_or(Duration::MAX))
+        rest_of_wait(jobs.iter().map(|job| ago(served, job.due)[0]))
     }
+}
+
+/// The rest of [`SURELY_WITHIN`] for jobs that were due so long ago: the last one decides.
+fn rest_of_wait(ago: impl Iterator<Item = Duration>) -> Duration {
+    SURELY_WITHIN.saturating_sub(ago.min().unwrap_or(Duration::MAX))
 }
 
 /// How long ago the job was due by the server's clock: at least, and at most. The quicker the
@@ -192,4 +196,22 @@ fn ago(served: &ServedLedger, due: UnixMs) -> [Duration; 2] {
     now.map_or([Duration::ZERO, Duration::MAX], |now| {
         now.map(|now| now.since(due))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_for_others_is_long_enough_for_the_latest_job() {
+        let second = Duration::from_secs(1);
+        let wait = |ago: &[Duration]| rest_of_wait(ago.iter().copied());
+        assert_eq!(wait(&[Duration::ZERO]), SURELY_WITHIN);
+        assert_eq!(
+            wait(&[60 * second, second, 2 * second]),
+            SURELY_WITHIN - second
+        );
+        assert_eq!(wait(&[60 * second]), Duration::ZERO);
+        assert_eq!(wait(&[]), Duration::ZERO);
+    }
 }

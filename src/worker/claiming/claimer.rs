@@ -329,13 +329,12 @@ impl Claimer {
     /// Repeats a claim that came too early, after the wait that the server gave. For a long wait it
     /// does nothing: the name was heard for another reason, and the pacer finds the job in time.
     fn wait_for(&self, served: &Arc<ServedLedger>, wanted: &ClaimItem, ms: u64) {
-        let wait = Duration::from_millis(ms + 1);
         if wanted.source == Source::Event {
             self.monitors.of(served).adopter.expired(served, &wanted.id);
         }
-        if wait > LONGEST_SLEEP {
+        let Some(wait) = wait_of(ms) else {
             return;
-        }
+        };
         let (inbox, served) = (self.inbox.clone(), served.clone());
         let (id, source) = (wanted.id.clone(), wanted.source);
         tokio::spawn(async move {
@@ -343,6 +342,12 @@ impl Claimer {
             inbox.hear(&served, id, source);
         });
     }
+}
+
+/// How long a claim waits that came this many milliseconds too early; `None` if that is long.
+fn wait_of(ms: u64) -> Option<Duration> {
+    let wait = Duration::from_millis(ms + 1);
+    (wait <= LONGEST_SLEEP).then_some(wait)
 }
 
 /// Sends one call to a ledger.
@@ -394,4 +399,18 @@ fn send(served: Arc<ServedLedger>, mut lane: HeldLane, claim_call: ClaimCall) ->
         };
         (served, landing)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_that_comes_a_little_too_early_is_repeated() {
+        assert_eq!(wait_of(0), Some(Duration::from_millis(1)));
+        assert_eq!(wait_of(1), Some(Duration::from_millis(2)));
+        let longest = u64::try_from(LONGEST_SLEEP.as_millis()).unwrap();
+        assert_eq!(wait_of(longest - 1), Some(LONGEST_SLEEP));
+        assert_eq!(wait_of(longest), None);
+    }
 }

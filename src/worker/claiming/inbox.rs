@@ -178,4 +178,49 @@ mod tests {
         ledger_inbox.caught_up(ledger_inbox.said);
         assert!(!ledger_inbox.behind);
     }
+
+    #[test]
+    fn a_ledger_has_work_if_anything_is_found_and_it_is_not_paused() {
+        let mut ledger_inbox = LedgerInbox::default();
+        assert!(ledger_inbox.is_blank());
+        ledger_inbox.lapsed.push_back("lapsed".to_owned());
+        assert!(!ledger_inbox.is_blank());
+        ledger_inbox.lapsed.clear();
+        ledger_inbox.behind = true;
+        assert!(!ledger_inbox.is_blank());
+        ledger_inbox.behind = false;
+        ledger_inbox
+            .heard
+            .push_back(("due".to_owned(), Source::Event));
+        assert!(!ledger_inbox.is_blank());
+        ledger_inbox.paused = true;
+        assert!(ledger_inbox.is_blank());
+        ledger_inbox.paused = false;
+        ledger_inbox.behind = true;
+        ledger_inbox.forget();
+        assert!(ledger_inbox.is_blank());
+    }
+
+    #[tokio::test]
+    async fn the_claimer_hears_of_each_change_once() {
+        let (inbox, served) = (ClaimInbox::default(), ServedLedger::sample(KIND));
+        let is_told = async || {
+            let patience = std::time::Duration::from_millis(10);
+            tokio::time::timeout(patience, inbox.changed())
+                .await
+                .is_ok()
+        };
+        assert!(!is_told().await && !inbox.is_paused(&served));
+        inbox.hear(&served, "due".to_owned(), Source::Event);
+        assert!(is_told().await && !is_told().await);
+        inbox.fall_behind(&served);
+        assert!(is_told().await && inbox.with(&served, |ledger_inbox| ledger_inbox.behind));
+        inbox.lapse(&served, vec!["lapsed".to_owned()]);
+        let lapsed = inbox.with(&served, |ledger_inbox| ledger_inbox.lapsed.clone());
+        assert!(is_told().await && lapsed == ["lapsed"]);
+        inbox.pause(&served);
+        assert!(!is_told().await && inbox.is_paused(&served));
+        inbox.resume(&served);
+        assert!(is_told().await && !inbox.is_paused(&served));
+    }
 }

@@ -391,3 +391,6 @@ impl RouteSearch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -165,14 +165,7 @@ impl Pacer {
             } else {
                 track.mine
             };
-            // The server's clock may have been set back: then touched jobs lie ahead again.
-            if mine && (!track.mine || track.touched > now.floor_ms()) {
-                track.start_from(now);
-                track.checks.clear();
-            } else if track.mine && !mine {
-                track.rest();
-            }
-            track.mine = mine;
+            track.set_mine(mine, now);
             let Some(wake) = wakes.remove(&track.served.index).filter(|_| mine) else {
                 continue;
             };
@@ -201,11 +194,7 @@ impl Pacer {
         let answer = track.served.ledger.pace(&round, until).await;
         track.served.ledger.note("pace", &answer);
         let Ok(paced) = answer else {
-            // Touched or not, these jobs are checked once more. Jobs that were to be checked now
-            // are left to the reconciler.
-            let ids = batch.jobs.into_iter().map(|(id, _)| id).collect();
-            track.look_after(now, ids, None);
-            track.read_at = Some(now.plus(AFTER_FAULT));
+            track.see_fault(batch, now.plus(AFTER_FAULT), now);
             return track;
         };
         if let Some((_, limit)) = read {
@@ -221,11 +210,9 @@ impl Pacer {
             track.start_from(now);
         }
         if let Some(check) = check {
-            let is_due = |due: Option<UnixMs>| due.is_some_and(|due| due <= now.floor_ms());
-            let checked = check.ids.into_iter().zip(paced.dues);
-            let still = checked.filter(|(_, due)| is_due(*due)).map(|(id, _)| id);
-            let still: Vec<String> = still.collect();
-            if !still.is_empty() && check.heard == Some(events.heard()) {
+            let was_heard = check.heard;
+            let still = check.still_due(&paced.dues, now);
+            if !still.is_empty() && was_heard == Some(events.heard()) {
                 events.doubt();
             }
             self.hand_over(&track.served, still).await;

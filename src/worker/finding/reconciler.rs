@@ -102,6 +102,30 @@ impl OfLedger for SweepTrack {
     }
 }
 
+impl OfServer {
+    /// Takes in the number of the present connection. After an absence of the server, lapsed leases
+    /// are left alone for the time of a renewal.
+    fn see_connection(&mut self, opened: u64, renewal: Duration, now: Instant) {
+        if std::mem::replace(&mut self.connection, opened) != opened {
+            self.all += 1;
+            // During a hold no lease lapsed before the hold began, so it is not extended.
+            if self.hold <= now {
+                self.hold = now + renewal;
+            }
+        }
+    }
+}
+
+/// The longest pause between two sweeps of a ledger in which nothing is due. Sweeps are all that
+/// finds jobs if no events are heard.
+fn idle(are_events_unheard: bool) -> Duration {
+    if are_events_unheard {
+        SWEEP_DEAF
+    } else {
+        SWEEP_IDLE
+    }
+}
+
 impl Reconciler {
     /// `renewal` is the renewal interval of the longest lease.
     pub(crate) fn new(
@@ -167,14 +191,7 @@ impl Reconciler {
     fn notice_absence(&self, place: usize) {
         let opened = self.monitors.at(place).server.connections_opened();
         let asked = &mut self.lock().of_servers[place];
-        if std::mem::replace(&mut asked.connection, opened) != opened {
-            let now = Instant::now();
-            asked.all += 1;
-            // During a hold no lease lapsed before the hold began, so it is not extended.
-            if asked.hold <= now {
-                asked.hold = now + self.renewal;
-            }
-        }
+        asked.see_connection(opened, self.renewal, Instant::now());
     }
 
     /// Sweeps until the shutdown. The ledgers are swept in parallel: a ledger that hangs does not
@@ -269,12 +286,7 @@ impl Reconciler {
         let now = Instant::now();
         let server = track.served.ledger.server();
         let hold = self.lock().of_servers[server].hold;
-        let idle = if self.monitors.at(server).events.are_unheard() {
-            SWEEP_DEAF
-        } else {
-            SWEEP_IDLE
-        };
-        let mut next = now + idle;
+        let mut next = now + idle(self.monitors.at(server).events.are_unheard());
         let clock = track.served.ledger.clock();
         let patience = self.patience(&track.served);
         if let Some(due) = found.next_due {
@@ -358,5 +370,43 @@ impl Reconciler {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, SweepRequests> {
         self.asked.lock().expect("no panic while held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lapsed_leases_are_left_alone_after_an_absence_of_their_server() {
+        let (renewal, now) = (Duration::from_secs(10), Instant::now());
+        let mut asked = OfServer {
+            connection: 1,
+            all: 0,
+            hold: now,
+        };
+        asked.see_connection(1, renewal, now);
+        assert_eq!((asked.all, asked.hold), (0, now), "it was not away");
+        asked.see_connection(2, renewal, now);
+        assert_eq!((asked.all, asked.hold), (1, now + renewal));
+        let later = now + Duration::from_secs(3);
+        asked.see_connection(3, renewal, later);
+        assert_eq!(
+            (asked.all, asked.hold),
+            (2, now + renewal),
+            "it holds already"
+        );
+        let over = now + renewal;
+        asked.see_connection(4, renewal, over);
+        assert_eq!((asked.all, asked.hold), (3, over + renewal));
+    }
+
+    #[test]
+    fn sweeps_are_frequent_where_no_events_are_heard() {
+        assert!(
+            idle(true) <= Duration::from_secs(2),
+            "they are all that finds jobs"
+        );
+        assert!(idle(true) < idle(false));
     }
 }

@@ -502,4 +502,97 @@ mod tests {
         assert_eq!(leases.standing(number), lost);
         assert_eq!(held.ascertain().await, Err(Stop::Lost));
     }
+
+    /// Whether this is notified within a moment.
+    async fn is_told(notify: &Notify) -> bool {
+        let patience = Duration::from_millis(10);
+        tokio::time::timeout(patience, notify.notified())
+            .await
+            .is_ok()
+    }
+
+    #[test]
+    fn a_run_is_warned_before_its_lease_ends() {
+        let length = LeaseLength(Duration::from_secs(30));
+        let leases = Leases::new(length);
+        let now = Moment::now();
+        let mut held = hold(&leases, now);
+        let is_warned = || leases.lock()[&0].signal.is_raised();
+        let warning = length.safe() - length.notice();
+        leases.end_overdue(&now.plus(warning - Duration::from_millis(1)));
+        assert!(!is_warned());
+        leases.end_overdue(&now.plus(warning));
+        assert!(is_warned() && held.stop.try_recv().is_err());
+        leases.end_overdue(&now.plus(length.safe()));
+        assert_eq!(held.stop.try_recv(), Ok(Stop::Lost));
+    }
+
+    #[tokio::test]
+    async fn old_leases_are_renewed_once_at_a_time() {
+        let length = LeaseLength(Duration::from_secs(30));
+        let leases = Leases::new(length);
+        let now = Moment::now();
+        let held = hold(&leases, now);
+        assert!(
+            is_told(&leases.changed).await,
+            "the renewal sleeps without leases"
+        );
+        assert!(leases.step(&now).is_empty(), "it is new");
+        let old = now.plus(length.renewal());
+        assert_eq!(leases.step(&old).len(), 1);
+        assert!(leases.step(&old).is_empty(), "a renewal is under way");
+        let answer = Answered::of(Word::Cancelled);
+        leases.renewed(&[held.number], Ok((vec![answer], old)));
+        let lease = |look: fn(&HeldLease) -> bool| look(&leases.lock()[&held.number]);
+        assert!(lease(|it| it.signal.is_raised() && !it.is_lost));
+        assert!(leases.step(&old).is_empty(), "it was renewed");
+        leases.lock().get_mut(&held.number).unwrap().end(Stop::Lost);
+        let older = old.plus(length.renewal());
+        assert!(leases.step(&older).is_empty(), "it is lost");
+        drop(held);
+        assert!(leases.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_run_in_doubt_asks_once_and_waits_for_the_answer() {
+        // In doubt at once, and not over for an hour.
+        let leases = Leases::new(LeaseLength(Duration::from_secs(3600)));
+        let mut held = hold(&leases, Moment::now());
+        assert!(is_told(&leases.changed).await);
+        let since = |since| leases.lock().get_mut(&0).unwrap().since = since;
+        since(Moment::now().minus(Duration::from_secs(1500)));
+        let certain = held.ascertain();
+        tokio::pin!(certain);
+        let wait = async |certain: std::pin::Pin<&mut _>| {
+            let patience = Duration::from_millis(10);
+            tokio::time::timeout(patience, certain).await.is_err()
+        };
+        assert!(wait(certain.as_mut()).await);
+        assert!(is_told(&leases.changed).await, "it asks");
+        leases.answered.notify_waiters();
+        assert!(wait(certain.as_mut()).await);
+        assert!(!is_told(&leases.changed).await, "it has asked");
+        since(Moment::now());
+        leases.answered.notify_waiters();
+        assert_eq!(certain.await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_runs_out_is_renewed_for_the_last_time() {
+        let leases = Leases::new(LeaseLength(Duration::from_secs(3600)));
+        let held = hold(&leases, Moment::now());
+        let number = held.number;
+        let run_out = held.run_out(LeaseLength(Duration::from_secs(7)));
+        tokio::pin!(run_out);
+        let patience = Duration::from_millis(10);
+        let is_known = tokio::time::timeout(patience, run_out.as_mut())
+            .await
+            .is_ok();
+        assert!(!is_known, "Redis was not told");
+        let now = Moment::now();
+        assert_eq!(leases.step(&now).len(), 1, "although it is new");
+        leases.renewed(&[number], Ok((vec![Answered::of(Word::Renewed)], now)));
+        run_out.await;
+        assert!(leases.lock().is_empty(), "another owner has the job");
+    }
 }

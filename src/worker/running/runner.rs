@@ -457,7 +457,7 @@ impl JobRun {
                         // The client may have taken it just now; after this it cannot.
                         accepted.close();
                         let accepted = accepted.try_recv();
-                        let is_theirs = accepted.is_ok() || stop != Ok(Stop::HandBack);
+                        let is_theirs = is_out_of_our_hands(accepted.is_ok(), stop.ok());
                         (is_theirs, accepted.ok().flatten())
                     }
                 },
@@ -590,5 +590,25 @@ impl JobRun {
             }
             .in_current_span(),
         );
+    }
+}
+
+/// Whether a stop leaves nothing to settle of a job that is on its way to a client: the client has
+/// taken the job at the last moment, or the lease is lost.
+fn is_out_of_our_hands(is_accepted: bool, stop: Option<Stop>) -> bool {
+    is_accepted || stop != Some(Stop::HandBack)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_goes_back_if_the_worker_stops_and_no_client_has_taken_it() {
+        assert!(!is_out_of_our_hands(false, Some(Stop::HandBack)));
+        assert!(is_out_of_our_hands(true, Some(Stop::HandBack)));
+        for stop in [Some(Stop::Lost), None] {
+            assert!(is_out_of_our_hands(false, stop) && is_out_of_our_hands(true, stop));
+        }
     }
 }

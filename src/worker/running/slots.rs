@@ -337,4 +337,35 @@ mod tests {
         jobs.clear();
         assert!(is_all_free(&slots));
     }
+
+    #[test]
+    fn only_a_job_that_starts_uses_up_the_rate() {
+        let router: Router = Router::new();
+        let handler = (async || {}).rate(4, Duration::from_secs(3600));
+        let routes = router.route("app1:trans:kind:*", handler).finish().unwrap();
+        let slots = Slots::new(&Limits::new(10), &routes);
+        let mut claimed = slots.reserve(0, &kind(), 10);
+        assert_eq!((claimed.len(), slots.free(0, &kind())), (4, 0));
+        // The claim found three jobs.
+        claimed.iter_mut().take(3).for_each(Slot::begin);
+        drop(claimed);
+        assert_eq!(slots.free(0, &kind()), 1);
+    }
+
+    #[tokio::test]
+    async fn the_claimer_hears_of_a_lease_that_has_ended() {
+        let slots = slots(10, &[Some(1)]);
+        let freed = async || {
+            let patience = Duration::from_millis(10);
+            tokio::time::timeout(patience, slots.freed()).await.is_ok()
+        };
+        let lease: Lease = "app1:trans:kind0:1@ab-1".parse().unwrap();
+        for slot in slots.reserve(0, &kind(), 1) {
+            slot.hand_out(lease.clone(), Duration::from_secs(3600));
+        }
+        assert!(freed().await, "the slot was dropped");
+        assert!(!freed().await);
+        slots.ended(&lease);
+        assert!(freed().await);
+    }
 }

@@ -175,6 +175,28 @@ async fn an_overtaken_delivery_ends_and_the_later_push_follows() {
     site.assert_balanced().await;
 }
 
+/// A push through a daemon that stored its job late, and died before it saw the newer one.
+#[tokio::test]
+async fn a_push_that_waits_behind_a_run_counts_by_its_own_number() {
+    let site = Site::new("classic-behind").await;
+    let queue = Queue::start(&site);
+    queue.push("a", "1").await;
+    assert_eq!(queue.pop("a").await, "1");
+    for body in ["newer", "newest"] {
+        queue.does("push", job("a", "1", body)).await;
+    }
+    let run = site.view(&format!("{}:1", kind(&site, "a"))).await;
+    let newest = run.successor().unwrap().order();
+    assert_eq!(newest, run.order() + 2);
+    let late = format!("{}:1", kind(&site, "b"));
+    let late = site.client.schedule_bytes(late, "late").after(HOUR);
+    late.ordered(newest - 1).await.unwrap();
+    assert_eq!(queue.get("1").await["body"], "newest");
+    queue.does("delete", json!({"id": "1"})).await;
+    queue.finish("1").await;
+    site.assert_balanced().await;
+}
+
 /// Topics whose ledgers are on different servers.
 #[tokio::test]
 async fn the_last_push_wins_over_several_servers() {

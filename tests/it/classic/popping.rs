@@ -68,6 +68,21 @@ async fn a_job_that_is_not_finished_within_its_ttr_comes_again() {
     site.assert_balanced().await;
 }
 
+/// The daemon that handed the job out first knows only the lease that has lapsed.
+#[tokio::test]
+async fn a_finish_through_any_daemon_ends_the_latest_delivery() {
+    let site = Site::new("classic-late").await;
+    let flags = ["--classic-ttr", "3s", "--worker-lease", "3s"];
+    let (first, second) = (Queue::with(&site, &flags), Queue::with(&site, &flags));
+    let job = json!({"topic": "a", "id": "late", "delay": 0, "ttr": 1, "body": ""});
+    first.does("push", job).await;
+    assert_eq!(first.pop("a").await, "late");
+    assert_eq!(second.pop("a").await, "late");
+    first.finish("late").await;
+    assert_eq!(state(&site, "a", "late").await, None);
+    site.assert_balanced().await;
+}
+
 #[tokio::test]
 async fn a_consumer_of_several_topics_gets_no_job_of_another_topic() {
     let site = Site::new("classic-topics").await;

@@ -6,6 +6,7 @@ mod clustered;
 mod clusters;
 mod dropped;
 mod durable;
+mod followed;
 mod founded;
 mod guarded;
 mod handover;

@@ -171,6 +171,10 @@ mod tests {
         let wait = rate.one(&other).unwrap_err();
         assert!(wait > Duration::from_secs(490) && wait < Duration::from_secs(510));
         assert_eq!(rate.some(&other, 2), 0);
+        // Answers at the same time add up.
+        rate.afterwards(&other, 1000);
+        let wait = rate.one(&other).unwrap_err();
+        assert!(wait > Duration::from_secs(980) && wait < Duration::from_secs(1010));
         // A debt that is paid is forgotten.
         rate.afterwards(&Who::Token("third".into()), 1);
         assert_eq!(rate.debts().len(), 1);

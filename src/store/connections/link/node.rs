@@ -189,3 +189,31 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::LinkSettings;
+    use crate::store::connections::origin::Origin;
+
+    #[test]
+    fn an_answer_of_a_node_counts_while_the_node_serves_the_slot() {
+        let settings = LinkSettings::default();
+        let url = "redis+cluster://10.0.0.5:7001,10.0.0.6:7001";
+        let link = Link::new(Origin::parse(url, &settings).unwrap(), &settings);
+        let [one, other] = ["10.0.0.5:7001", "10.0.0.6:7001"].map(Node::new);
+        let cluster = link.origin().cluster().unwrap();
+        let slot = NodeChoice::Slot(7);
+        cluster.follow(7, &one);
+        assert!(!link.is_replaced(&slot, Some(&one)));
+        cluster.follow(8, &other);
+        assert!(!link.is_replaced(&slot, Some(&one)));
+        cluster.follow(7, &other);
+        assert!(link.is_replaced(&slot, Some(&one)));
+        assert!(!link.is_replaced(&slot, Some(&other)));
+        // A request for this very node, or for any.
+        for choice in [NodeChoice::Node(&one), NodeChoice::Any] {
+            assert!(!link.is_replaced(&choice, Some(&one)));
+        }
+    }
+}

@@ -35,6 +35,13 @@ pub(in crate::store::tests) const PENDING: KeptAs = KeptAs::Pending { replace: f
 /// A token that no claim has given out.
 pub(in crate::store::tests) const NEVER: &str = "ffffffffffffffffffffffff-1";
 
+/// Tokens that do not hold this lease: one that nobody has, and the beginning and a continuation of
+/// its own.
+pub(in crate::store::tests) fn foreign_tokens(token: &str) -> [String; 3] {
+    let beginning = &token[..token.len() - 1];
+    [NEVER, beginning, &format!("{token}0")].map(str::to_owned)
+}
+
 pub(in crate::store::tests) fn after(delay: Duration) -> When {
     When::After(delay)
 }

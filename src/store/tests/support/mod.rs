@@ -20,8 +20,8 @@ use tokio::time::sleep;
 
 pub(super) use self::by_hand::{key_called, keys_in_header};
 pub(super) use self::calls::{
-    HEADER, HOUR, KEPT, LATER, MOMENT, NEVER, PENDING, after, at, bury, due_of, ids, later,
-    suspect, word, words,
+    HEADER, HOUR, KEPT, LATER, MOMENT, NEVER, PENDING, after, at, bury, due_of, foreign_tokens,
+    ids, later, suspect, word, words,
 };
 pub(super) use self::ears::Ears;
 pub(super) use self::repeat::same_when_repeated;

@@ -85,6 +85,19 @@ pub(super) struct TouchBatch {
     pub(super) first: usize,
 }
 
+impl TouchCheck {
+    /// The jobs that are still due, though their time was some time ago; `dues` has the due time of
+    /// each job that is pending.
+    pub(super) fn still_due(self, dues: &[Option<UnixMs>], now: UnixUs) -> Vec<String> {
+        let is_due = |due: &Option<UnixMs>| due.is_some_and(|due| due <= now.floor_ms());
+        let checked = self.ids.into_iter().zip(dues);
+        checked
+            .filter(|(_, due)| is_due(due))
+            .map(|(id, _)| id)
+            .collect()
+    }
+}
+
 impl PaceTrack {
     /// The state of a ledger that this instance does not pace yet.
     pub(super) fn new(served: Arc<ServedLedger>) -> Self {
@@ -182,6 +195,27 @@ impl PaceTrack {
             let at = now.plus(UNANNOUNCED);
             self.checks.push_back(TouchCheck { at, ids, heard });
         }
+    }
+
+    /// Takes in whether this instance paces the ledger.
+    pub(super) fn set_mine(&mut self, mine: bool, now: UnixUs) {
+        // The server's clock may have been set back: then touched jobs lie ahead again.
+        if mine && (!self.mine || self.touched > now.floor_ms()) {
+            self.start_from(now);
+            self.checks.clear();
+        } else if self.mine && !mine {
+            self.rest();
+        }
+        self.mine = mine;
+    }
+
+    /// Takes in that the call of a step failed, and plans the next one. Whether its jobs were
+    /// touched is unknown, so they are checked once more. Jobs that it was to check are left to the
+    /// reconciler.
+    pub(super) fn see_fault(&mut self, batch: TouchBatch, again: UnixUs, now: UnixUs) {
+        let ids = batch.jobs.into_iter().map(|(id, _)| id).collect();
+        self.look_after(now, ids, None);
+        self.read_at = Some(again);
     }
 
     /// Leaves the jobs that are due before now to others, and reads the next jobs.
@@ -319,6 +353,55 @@ mod tests {
             touched.push(jobs.map(|(id, _)| id).collect::<String>());
         }
         assert_eq!(touched, ["ab", "cd", "e"]);
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_brings_touched_jobs_ahead_again() {
+        let mut track = reading(&[("first", 1)]);
+        track.mine = true;
+        assert_eq!(track.take_due(at(5000)).jobs.len(), 1);
+        track.set_mine(true, at(5000));
+        assert_eq!(
+            track.touched,
+            UnixMs(1001),
+            "a clock that goes on changes nothing"
+        );
+        let back = UnixUs(500_000);
+        track.set_mine(true, back);
+        assert_eq!(track.next_action(), back);
+        let (from, _) = track.take_read(back, false).unwrap();
+        assert_eq!(from, UnixMs(500), "all later jobs are read anew");
+    }
+
+    #[tokio::test]
+    async fn after_a_fault_the_next_read_is_planned_and_the_jobs_are_checked() {
+        let mut track = reading(&[("first", 1), ("second", 2)]);
+        let batch = track.take_due(at(9000));
+        assert_eq!(batch.jobs.len(), 2);
+        track.see_fault(batch, at(20_000), at(9000));
+        assert_eq!(track.next_action(), at(20_000));
+        assert!(track.take_read(at(20_000), false).is_some());
+        let check = track.take_checks(at(9000).plus(UNANNOUNCED).plus(CHECK_GATHER));
+        assert_eq!(check.unwrap().ids, ["first", "second"]);
+    }
+
+    #[test]
+    fn a_check_names_the_jobs_whose_time_has_come() {
+        let ids = ["overdue", "due", "postponed", "claimed"]
+            .map(str::to_owned)
+            .into();
+        let check = TouchCheck {
+            at: at(0),
+            ids,
+            heard: None,
+        };
+        let dues = [
+            Some(UnixMs(7)),
+            Some(UnixMs(1000)),
+            Some(UnixMs(1001)),
+            None,
+        ];
+        assert_eq!(check.still_due(&dues, at(0)), ["overdue", "due"]);
     }
 
     #[test]
