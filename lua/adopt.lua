@@ -239,7 +239,7 @@ local function drop(i, id, why)
     elseif (is_begun(i) or whys[i] == 'over') and is_adopted(i) then
       local token, claims, fence, due = split_lease(leases[i])
       marked[#marked + 1] = id
-      marked[#marked + 1] = new_lease(token, claims, fence, int(due), 'cancelled')
+      marked[#marked + 1] = new_lease(token, claims, int(fence), int(due), 'cancelled')
       tell(story, 'stopping', why, id, '-', '-')
       answers[i] = 'cancelled'
     end

@@ -268,7 +268,7 @@ end
 function mend.tokenless(job)
   local lapse = is_time(job.deadline) and tonumber(job.deadline) or lapse_ms
   redis.call('ZADD', leased_key, int(lapse), job.name)
-  redis.call('HSET', lease_key, job.name, new_lease('nobody', 1, 0, int(lapse), '-'))
+  redis.call('HSET', lease_key, job.name, new_lease('nobody', 1, '0', int(lapse), '-'))
 end
 
 function mend.timeless(job)
