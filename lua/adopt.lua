@@ -112,7 +112,7 @@ local leases = redis.call('HMGET', lease_key, unpack(ids))
 local successors = next_of(next_key, ids, leases)
 local records = redis.call('HMGET', shadow_key, unpack(ids))
 local expiries = redis.call('ZMSCORE', adopted_key, unpack(ids))
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 local story = new_story(kept[1])
 
 -- Keys that expired more than a second ago and whose jobs have ended: they leave `adopted`. The

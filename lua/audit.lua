@@ -70,7 +70,7 @@ local missing = counter('accepted') + counter('requeued') + counter('moved_in')
   - counter('moved_out')
 local missing_letters = counter('buried') + counter('letters_in') - counter('requeued')
   - counter('deleted') - counter('trimmed') - counter('letters_out') - members(dead_key)
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 local story = new_story(redis.call('HGET', calls_key, 'history'))
 
 -- The data stored under a name.

@@ -48,7 +48,7 @@ end
 local lapses = redis.call('ZMSCORE', leased_key, unpack(ids))
 local held_by = redis.call('HMGET', lease_key, unpack(ids))
 local successors = next_of(next_key, ids, held_by)
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 
 local paused = is_paused(since)
 local fence = math.max(now, last_fence + 1)

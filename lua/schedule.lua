@@ -22,6 +22,7 @@
 --       elsewhere                  the job belongs to another ledger by now: nothing was done
 --       exists absent              the mode forbids the change: nothing was done
 --       overtaken:number           mode `ordered`: the stored job has this higher order number
+--       =                          stored like the item before it, and due at the same time
 --       …!                         no trigger: its name holds a foreign value
 -- Holds: all items or none. Refused as a whole, before anything is written, while Redis is
 --       full. The same id twice in one call counts as two calls, in order.
@@ -50,9 +51,10 @@ while at < words do
   end
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
-local leases = redis.call('HMGET', lease_key, unpack(ids))
+local leases = redis.call('HLEN', lease_key) > 0 and redis.call('HMGET', lease_key, unpack(ids))
+  or {}
 local successors = next_of(next_key, ids, leases)
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 
 local answers, records, scores, waiting, armed = {}, {}, {}, {}, {}
 local accepted, replaced, stored, news = 0, 0, 0, {}
@@ -143,6 +145,8 @@ while at < words do
     if what ~= told or text ~= told_due then
       tell_before(i)
       told, told_due, told_from = what, text, i
+    elseif what then
+      answers[i] = '='
     end
   end
 end

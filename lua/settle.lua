@@ -185,7 +185,7 @@ tell_done(size + 1)
 
 counts.done = at_least_one(done)
 
-local before = #scores > 0 and soonest(due_key, now)
+local before = #scores > 0 and soonest(due_key, stamp)
 
 -- A full Redis lets a script run on if its first write is a removal, even an empty one. This one
 -- also shows whether the records are of the right type.

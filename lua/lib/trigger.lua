@@ -45,10 +45,10 @@ local function disarm(trigger, marker)
   end
 end
 
--- The earliest due time that is still ahead, or nil. Read before anything is written.
-local function soonest(due, now)
-  local next_one = redis.call('ZRANGEBYSCORE', due, '(' .. int(math.floor(now / 1000)), '(inf',
-    'WITHSCORES', 'LIMIT', 0, 1)
+-- The earliest due time that is still ahead of `stamp`, or nil. Read before anything is written.
+local function soonest(due, stamp)
+  local next_one = redis.call('ZRANGEBYSCORE', due, '(' .. ms_of(stamp), '(inf', 'WITHSCORES',
+    'LIMIT', 0, 1)
   return next_one[2] and tonumber(next_one[2])
 end
 

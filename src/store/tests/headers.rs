@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use redis::Value;
 use regex::Regex;
 
 use super::support::{
@@ -15,9 +16,10 @@ use crate::key::Kind;
 use crate::names::{MARKER, Names};
 use crate::shards::Layout;
 use crate::store::ledger::mending::{Mend, Wrong};
-use crate::store::ledger::reply::Answered;
+use crate::store::ledger::reply::{Answered, Reply, ReplyWord};
 use crate::store::ledger::script::{self, Script};
 use crate::store::{KeptAs, Part, Sought, Why};
+use crate::time::UnixMs;
 
 /// The parts of a header, in order.
 const PARTS: [&str; 4] = ["KEYS", "ARGV", "Reply", "Holds"];
@@ -383,6 +385,25 @@ fn scripts_answer_with_the_words_of_their_headers() {
         let listed: BTreeSet<String> = words_in(text).iter().map(with_colon).collect();
         assert_eq!(said, listed, "{}", script.name);
     }
+}
+
+#[test]
+fn an_equals_sign_repeats_the_answer_before_it() {
+    let answers = |text: &str| {
+        let texts = ["ok", "1", text].map(|text| Value::BulkString(text.into()));
+        Reply::parse(Value::Array(texts.into())).unwrap().answers()
+    };
+    let said = answers("created:7! = =! exists").unwrap();
+    let stored = Answered::of(ReplyWord::Created(UnixMs(7)));
+    let unarmed = Answered {
+        unarmed: true,
+        ..stored
+    };
+    assert_eq!(
+        said,
+        [unarmed, stored, unarmed, Answered::of(ReplyWord::Exists)]
+    );
+    assert!(answers("= exists").is_err());
 }
 
 #[test]
