@@ -76,7 +76,7 @@ end
 local i = 0
 at = HEAD
 while at < words do
-  local mode, order = ARGV[at + 1], is_ordered and order_of(ARGV[at + 2])
+  local mode, order = ARGV[at + 1], is_ordered and order_of(ARGV[at + 2]) or 0
   local opening = record_opening(begun(ARGV[at + 2], now), accepted_at)
   local first = at + ALIKE + 1
   at = at + ALIKE + WIDTH * tonumber(ARGV[at + ALIKE])
@@ -101,7 +101,7 @@ while at < words do
       answers[i] = 'exists'
     elseif mode == 'present' and not present then
       answers[i] = 'absent'
-    elseif is_ordered and there > order then
+    elseif there > order then
       answers[i] = 'overtaken:' .. int(there)
     else
       -- Most items of a batch ask for the same delay.
