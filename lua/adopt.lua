@@ -112,7 +112,7 @@ local leases = redis.call('HMGET', lease_key, unpack(ids))
 local successors = next_of(next_key, ids, leases)
 local records = redis.call('HMGET', shadow_key, unpack(ids))
 local expiries = redis.call('ZMSCORE', adopted_key, unpack(ids))
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 local story = new_story(kept[1])
 
 -- Keys that expired more than a second ago and whose jobs have ended: they leave `adopted`. The
@@ -239,7 +239,7 @@ local function drop(i, id, why)
     elseif (is_begun(i) or whys[i] == 'over') and is_adopted(i) then
       local token, claims, fence, due = split_lease(leases[i])
       marked[#marked + 1] = id
-      marked[#marked + 1] = new_lease(token, claims, fence, int(due), 'cancelled')
+      marked[#marked + 1] = new_lease(token, claims, int(fence), int(due), 'cancelled')
       tell(story, 'stopping', why, id, '-', '-')
       answers[i] = 'cancelled'
     end

@@ -70,7 +70,7 @@ local missing = counter('accepted') + counter('requeued') + counter('moved_in')
   - counter('moved_out')
 local missing_letters = counter('buried') + counter('letters_in') - counter('requeued')
   - counter('deleted') - counter('trimmed') - counter('letters_out') - members(dead_key)
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 local story = new_story(redis.call('HGET', calls_key, 'history'))
 
 -- The data stored under a name.
@@ -268,7 +268,7 @@ end
 function mend.tokenless(job)
   local lapse = is_time(job.deadline) and tonumber(job.deadline) or lapse_ms
   redis.call('ZADD', leased_key, int(lapse), job.name)
-  redis.call('HSET', lease_key, job.name, new_lease('nobody', 1, 0, int(lapse), '-'))
+  redis.call('HSET', lease_key, job.name, new_lease('nobody', 1, '0', int(lapse), '-'))
 end
 
 function mend.timeless(job)

@@ -61,7 +61,7 @@ for i, id in ipairs(ids) do
       tell(story, 'stopping', '', id, '-', '-')
       local token, claims, fence, due = split_lease(leases[i])
       marked[#marked + 1] = id
-      marked[#marked + 1] = new_lease(token, claims, fence, int(due), 'cancelled')
+      marked[#marked + 1] = new_lease(token, claims, int(fence), int(due), 'cancelled')
       if successors[i] then
         dropped[#dropped + 1] = id
         count_one(counts, 'cancelled')

@@ -27,7 +27,7 @@
 -- From this many leases on, a lookup in a listpack costs more than one in a hash table. Redis makes
 -- a hash a table if a value is longer than `hash-max-listpack-value`, 64 bytes: zeros before the
 -- number of attempts make the lease so long.
-local CROWD = 16
+local CROWD, ZEROS = 16, '0000000000000000000000000000000000000000000000000000000000000000'
 
 local HEAD = 6
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -36,7 +36,7 @@ local lane, number = ARGV[1], tonumber(ARGV[2])
 local token = lane .. '-' .. ARGV[2]
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
-local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[4]))
+local deadline = math.ceil(now / 1000) + tonumber(ARGV[4])
 
 local seen, remembered, known, last_fence, since, history = recall(calls_key, lane, number)
 if seen == 'late' then
@@ -46,25 +46,21 @@ elseif seen == 'again' then
 end
 
 local paused = is_paused(since)
-local fence = math.max(now, last_fence + 1)
-local misses, taken, dues_taken, named, place = {}, {}, {}, {}, {}
+local fence = now > last_fence and stamp or int(last_fence + 1)
+-- `named` has the place of each job that is named, among the names.
+local misses, taken, dues_taken, named = {}, {}, {}, {}
 if #ARGV > HEAD then
-  local ids = {}
-  for i = 1, #ARGV - HEAD do
-    ids[i] = ARGV[HEAD + i]
-  end
-  local dues = redis.call('ZMSCORE', due_key, unpack(ids))
-  for i, id in ipairs(ids) do
-    local due = tonumber(dues[i] or nil)
+  local dues = redis.call('ZMSCORE', due_key, unpack(ARGV, HEAD + 1))
+  for i = 1, #dues do
+    local id, due = ARGV[HEAD + i], tonumber(dues[i] or nil)
     if due and due <= now_ms and paused then
       misses[i] = 'paused'
     elseif due and due <= now_ms then
       misses[i] = 'claimed'
       if not named[id] then
-        named[id] = true
+        named[id] = i
         taken[#taken + 1] = id
         dues_taken[#taken] = dues[i]
-        place[#taken] = i
       end
     elseif due then
       misses[i] = 'early:' .. int(due - now_ms)
@@ -77,47 +73,49 @@ if #ARGV > HEAD then
 end
 local fill = paused and 0 or tonumber(ARGV[5])
 if fill > 0 then
-  local oldest = redis.call('ZRANGEBYSCORE', due_key, '-inf', int(now_ms), 'WITHSCORES',
+  local oldest = redis.call('ZRANGEBYSCORE', due_key, '-inf', ms_of(stamp), 'WITHSCORES',
     'LIMIT', 0, fill + #taken)
+  local count = #taken
   for i = 1, #oldest, 2 do
     if fill > 0 and not named[oldest[i]] then
       fill = fill - 1
-      taken[#taken + 1] = oldest[i]
-      dues_taken[#taken] = oldest[i + 1]
+      count = count + 1
+      taken[count], dues_taken[count] = oldest[i], oldest[i + 1]
     end
   end
 end
 
 local records = read_records(shadow_key, taken, REPLY_BYTES)
 for i = #taken, #records + 1, -1 do
-  if place[i] then
-    misses[place[i]] = 'early:0'
+  if named[taken[i]] then
+    misses[named[taken[i]]] = 'early:0'
   end
   taken[i] = nil
 end
 
--- Jobs that are due at the same time share the text of their leases: making it anew for each would
--- cost as much as storing it.
-local leases, held, deadlines = {}, {}, {}
+local reply = {paused and 'paused' or 'ok', stamp, table.concat(misses, ' ')}
+local held, deadlines = {}, {}
 local is_crowd = #taken > 0 and #taken + redis.call('ZCARD', leased_key) >= CROWD
-local claims = is_crowd and string.rep('0', 64) .. '1' or 1
-local due, text, lease
-local story = new_story(history)
+local claims = (is_crowd and ZEROS or '') .. '1'
+local due, text, lease, source
+local story, told_from = new_story(history), 1
+-- Jobs that are due at the same time share the text of their leases: making it anew for each would
+-- cost as much as storing it. The history is told of them together.
 for i = 1, #taken do
   local id = taken[i]
-  if dues_taken[i] ~= due then
-    due = dues_taken[i]
+  local place = named[id]
+  local found = place and string.sub(ARGV[6], place, place) or 'b'
+  if dues_taken[i] ~= due or found ~= source then
+    tell_all(story, 'claimed', '', taken, told_from, i - 1, text, source)
+    due, source, told_from = dues_taken[i], found, i
     text = whole(due)
     lease = new_lease(token, claims, fence, text, '-')
   end
-  local found = place[i] and string.sub(ARGV[6], place[i], place[i]) or 'b'
-  tell(story, 'claimed', '', id, text, found)
-  leases[i] = lease
+  reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = id, lease, records[i]
   held[2 * i - 1], held[2 * i] = id, lease
   deadlines[2 * i - 1], deadlines[2 * i] = deadline, id
 end
-local reply = hand_out(stamp, table.concat(misses, ' '), taken, leases, records)
-reply[1] = paused and 'paused' or 'ok'
+tell_all(story, 'claimed', '', taken, told_from, #taken, text, source)
 
 -- A full Redis lets a script run on if its first write is a removal, even an empty one. A claim
 -- without jobs is remembered too, or its late original could claim jobs for nobody.
@@ -141,6 +139,6 @@ if #taken > 0 then
   end
 end
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
-  int(#taken > 0 and fence or fence - 1))
+  #taken > 0 and fence or int(math.max(now - 1, last_fence)))
 write_story(story, history_key, ARGV[3])
 return reply

@@ -54,7 +54,7 @@ for at = HEAD, #ARGV - 1, WIDTH do
     list[#list + 1] = item
   end
 end
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 local story = new_story(kept[4])
 local news = {}
 for _, job in ipairs(jobs) do

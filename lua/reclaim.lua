@@ -48,7 +48,7 @@ end
 local lapses = redis.call('ZMSCORE', leased_key, unpack(ids))
 local held_by = redis.call('HMGET', lease_key, unpack(ids))
 local successors = next_of(next_key, ids, held_by)
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 
 local paused = is_paused(since)
 local fence = math.max(now, last_fence + 1)
@@ -105,7 +105,7 @@ for i = #taken, #records + 1, -1 do
 end
 local leases, held, deadlines = {}, {}, {}
 for i, id in ipairs(taken) do
-  leases[i] = new_lease(token, carried[i].claims, fence, int(carried[i].due), '-')
+  leases[i] = new_lease(token, carried[i].claims, int(fence), int(carried[i].due), '-')
   held[#held + 1] = id
   held[#held + 1] = leases[i]
   tell(story, 'lapsed', '', id, int(carried[i].due), int(carried[i].claims))

@@ -47,7 +47,7 @@ local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
 local deaths = redis.call('ZMSCORE', dead_key, unpack(names))
 local records = redis.call('HMGET', grave_key, unpack(names))
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 
 local answers, raised, shadows, scores = {}, {}, {}, {}
 local armed, armed_for = {}, {}

@@ -43,7 +43,7 @@ local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
 local successors = redis.call('HMGET', next_key, unpack(ids))
 local records = redis.call('HMGET', shadow_key, unpack(ids))
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 
 local state = {}
 for i, id in ipairs(ids) do

@@ -50,7 +50,7 @@ end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
 local numbers = redis.call('HMGET', grave_key, unpack(ids))
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 
 -- The letters of an id, by time of death, the oldest first.
 local letters = {}

@@ -22,6 +22,7 @@
 --       elsewhere                  the job belongs to another ledger by now: nothing was done
 --       exists absent              the mode forbids the change: nothing was done
 --       overtaken:number           mode `ordered`: the stored job has this higher order number
+--       =                          stored like the item before it, and due at the same time
 --       …!                         no trigger: its name holds a foreign value
 -- Holds: all items or none. Refused as a whole, before anything is written, while Redis is
 --       full. The same id twice in one call counts as two calls, in order.
@@ -38,93 +39,118 @@ if past then
   return past
 end
 
-local ids, whens, payloads, terms = {}, {}, {}, {}
-local accepted_at = int(math.floor(now / 1000))
-local at, size, is_ordered = HEAD, 0, false
-while at < #ARGV do
-  local alike = {mode = ARGV[at + 1], opening = record_opening(begun(ARGV[at + 2], now), accepted_at),
-    order = order_of(ARGV[at + 2])}
-  is_ordered = is_ordered or alike.mode == 'ordered'
+local ids, is_ordered = {}, false
+local at, size, words = HEAD, 0, #ARGV
+while at < words do
+  is_ordered = is_ordered or ARGV[at + 1] == 'ordered'
   local first = at + ALIKE + 1
   at = at + ALIKE + WIDTH * tonumber(ARGV[at + ALIKE])
   for i = first, at, WIDTH do
     size = size + 1
-    ids[size], whens[size], payloads[size], terms[size] = ARGV[i], ARGV[i + 1], ARGV[i + 2], alike
+    ids[size] = ARGV[i]
   end
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
-local leases = redis.call('HMGET', lease_key, unpack(ids))
+local leases = redis.call('HLEN', lease_key) > 0 and redis.call('HMGET', lease_key, unpack(ids))
+  or {}
 local successors = next_of(next_key, ids, leases)
-local before = soonest(due_key, now)
+local before = soonest(due_key, stamp)
 
 local answers, records, scores, waiting, armed = {}, {}, {}, {}, {}
 local accepted, replaced, stored, news = 0, 0, 0, {}
-local story = new_story(history)
+local accepted_at = ms_of(stamp)
 local when, due, text, created, is_ahead, noted
 local item_of, orders = {}, {}
 local is_left = is_old(place)
-for i = 1, size do
-  local id, alike = ids[i], terms[i]
-  local mode = alike.mode
-  local earlier = item_of[id]
-  if earlier then
-    dues[i], leases[i], successors[i] = dues[earlier], leases[earlier], successors[earlier]
+
+-- Neighbours mostly become the same and are due at the same time: the history is told of them
+-- together.
+local story = new_story(history)
+local told, told_due, told_from = nil, nil, 1
+local function tell_before(i)
+  if told then
+    tell_all(story, told, '', ids, told_from, i - 1, told_due, '-')
   end
-  item_of[id] = i
-  local leased = leases[i]
-  local present = leased or dues[i]
-  local there = 0
-  if mode == 'ordered' and present then
-    there = orders[id] or order_there(shadow_key, id, successors[i])
-  end
-  if is_left and not leased then
-    answers[i] = 'elsewhere'
-  elseif mode == 'absent' and present then
-    answers[i] = 'exists'
-  elseif mode == 'present' and not present then
-    answers[i] = 'absent'
-  elseif there > alike.order then
-    answers[i] = 'overtaken:' .. int(there)
-  else
-    -- Most items of a batch ask for the same delay.
-    if whens[i] ~= when then
-      when = whens[i]
-      due, text = due_ms(when, now)
-      created = 'created:' .. text
-      is_ahead = due * 1000 > now
+end
+
+local i = 0
+at = HEAD
+while at < words do
+  local mode, order = ARGV[at + 1], is_ordered and order_of(ARGV[at + 2]) or 0
+  local opening = record_opening(begun(ARGV[at + 2], now), accepted_at)
+  local first = at + ALIKE + 1
+  at = at + ALIKE + WIDTH * tonumber(ARGV[at + ALIKE])
+  for word = first, at, WIDTH do
+    i = i + 1
+    local id = ids[i]
+    local earlier = item_of[id]
+    if earlier then
+      dues[i], leases[i], successors[i] = dues[earlier], leases[earlier], successors[earlier]
     end
-    local record = alike.opening .. payloads[i]
-    accepted = accepted + 1
-    if is_ordered then
-      orders[id] = alike.order
+    item_of[id] = i
+    local leased = leases[i]
+    local present = leased or dues[i]
+    local there = 0
+    if is_ordered and mode == 'ordered' and present then
+      there = orders[id] or order_there(shadow_key, id, successors[i])
     end
-    if leased then
-      replaced = replaced + (successors[i] and 1 or 0)
-      successors[i] = true
-      waiting[#waiting + 1] = id
-      waiting[#waiting + 1] = text .. ' ' .. record
-      answers[i] = 'succeeds:' .. text
-      tell(story, 'succeeds', '', id, text, '-')
+    local what
+    if is_left and not leased then
+      answers[i] = 'elsewhere'
+    elseif mode == 'absent' and present then
+      answers[i] = 'exists'
+    elseif mode == 'present' and not present then
+      answers[i] = 'absent'
+    elseif there > order then
+      answers[i] = 'overtaken:' .. int(there)
     else
-      if dues[i] then
-        replaced = replaced + 1
-        answers[i] = 'replaced:' .. text
-        tell(story, 'replaced', '', id, text, '-')
+      -- Most items of a batch ask for the same delay.
+      if ARGV[word + 1] ~= when then
+        when = ARGV[word + 1]
+        due, text = due_ms(when, now)
+        created = 'created:' .. text
+        is_ahead = due * 1000 > now
+      end
+      local record = opening .. ARGV[word + 2]
+      accepted = accepted + 1
+      if is_ordered then
+        orders[id] = order
+      end
+      if leased then
+        replaced = replaced + (successors[i] and 1 or 0)
+        successors[i] = true
+        waiting[#waiting + 1] = id
+        waiting[#waiting + 1] = text .. ' ' .. record
+        answers[i] = 'succeeds:' .. text
+        what = 'succeeds'
       else
-        answers[i] = created
-        tell(story, 'scheduled', '', id, text, '-')
+        if dues[i] then
+          replaced = replaced + 1
+          answers[i] = 'replaced:' .. text
+          what = 'replaced'
+        else
+          answers[i] = created
+          what = 'scheduled'
+        end
+        dues[i], armed[i] = text, text
+        stored = stored + 2
+        records[stored - 1], records[stored] = id, record
+        scores[stored - 1], scores[stored] = text, id
+        if not is_ahead or due ~= noted then
+          note(news, id, due, now)
+          noted = due
+        end
       end
-      dues[i], armed[i] = text, text
-      stored = stored + 2
-      records[stored - 1], records[stored] = id, record
-      scores[stored - 1], scores[stored] = text, id
-      if not is_ahead or due ~= noted then
-        note(news, id, due, now)
-        noted = due
-      end
+    end
+    if what ~= told or text ~= told_due then
+      tell_before(i)
+      told, told_due, told_from = what, text, i
+    elseif what then
+      answers[i] = '='
     end
   end
 end
+tell_before(size + 1)
 
 -- The first write is one that a full Redis refuses. The key of the records was not read, so its type
 -- may be wrong.

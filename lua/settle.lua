@@ -49,8 +49,8 @@ if past then
 end
 
 local ids, terms, written = {}, {}, {}
-local at, size = HEAD, 0
-while at < #ARGV do
+local at, size, words = HEAD, 0, #ARGV
+while at < words do
   local alike = {
     token = ARGV[at + 1],
     verb = ARGV[at + 2],
@@ -61,10 +61,11 @@ while at < #ARGV do
   }
   local first = at + WIDTH + 1
   at = at + WIDTH + tonumber(ARGV[at + WIDTH])
+  local is_written = alike.verb ~= 'done'
   for i = first, at do
     size = size + 1
     ids[size], terms[size] = ARGV[i], alike
-    if alike.verb ~= 'done' then
+    if is_written then
       written[#written + 1] = ARGV[i]
     end
   end
@@ -87,6 +88,7 @@ local armed, armed_for = {}, {}
 local news = {}
 local settled = {}
 local story = new_story(history)
+local ends, erasures = 0, 0
 
 -- Whether the call holds this lease. Neighbours mostly have the same lease and token.
 local asked_lease, asked_token, is_held
@@ -97,14 +99,18 @@ local function is_mine(lease, token)
   return is_held
 end
 
--- The length of a run, from its claim. Jobs of one claim have the same lease.
-local lease_of, ran
+-- The length of a run, from its claim. The jobs of one claim share their fencing value.
 local function run_ms(lease)
-  if lease ~= lease_of then
-    local _, _, fence = split_lease(lease)
-    lease_of, ran = lease, fence > 0 and int(math.max(0, math.floor((now - fence) / 1000))) or '-'
+  local fence = fence_of(lease)
+  return fence > 0 and int(math.max(0, math.floor((now - fence) / 1000))) or '-'
+end
+
+-- Neighbours of one claim are mostly done together: the history is told of them together.
+local done_group, done_from
+local function tell_done(i)
+  if done_group then
+    tell_all(story, 'done', '', ids, done_from, i - 1, '-', run_ms(leases[done_from]))
   end
-  return ran
 end
 
 local function pending(i, id, due, record)
@@ -118,18 +124,19 @@ end
 
 for i = 1, size do
   local id, lease, alike = ids[i], leases[i], terms[i]
+  local done_here
   if not lease or (settled[id] and is_mine(lease, alike.token)) then
     answers[i] = 'gone'
   elseif not is_mine(lease, alike.token) then
     answers[i] = 'foreign'
   else
     settled[id] = true
-    ended[#ended + 1] = id
+    ends = ends + 1
+    ended[ends] = id
     local stays = false
     if alike.verb == 'done' then
       answers[i] = 'done'
-      tell(story, 'done', '', id, '-', run_ms(lease))
-      done = done + 1
+      done, done_here = done + 1, alike
     elseif is_cancelled(lease) then
       answers[i] = 'cancelled'
       tell(story, 'cancelled', '', id, '-', '-')
@@ -165,14 +172,20 @@ for i = 1, size do
       promoted_at[#promoted] = i
       pending(i, id, due, record)
     elseif not stays then
-      erased[#erased + 1] = id
+      erasures = erasures + 1
+      erased[erasures] = id
     end
   end
+  if done_here ~= done_group then
+    tell_done(i)
+    done_group, done_from = done_here, i
+  end
 end
+tell_done(size + 1)
 
 counts.done = at_least_one(done)
 
-local before = #scores > 0 and soonest(due_key, now)
+local before = #scores > 0 and soonest(due_key, stamp)
 
 -- A full Redis lets a script run on if its first write is a removal, even an empty one. This one
 -- also shows whether the records are of the right type.

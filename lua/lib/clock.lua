@@ -1,16 +1,23 @@
 -- Time and numbers. Lua's `..` prints a large integer as 1.7952390779913e+15, so every
 -- number that leaves a script goes through `int`.
 
--- `%d` converts to a C `long`, which has 32 bits on some machines; on others it is much faster.
-local WHOLE = string.format('%d', 2 ^ 52) == '4503599627370496' and '%d' or '%.0f'
-
+-- `%d` converts to a C `long`, which has 32 bits on some machines; on others it is much faster. The
+-- first call finds out: many calls of scripts get by without it.
+local whole_format
 local function int(number)
-  return string.format(WHOLE, number)
+  whole_format = whole_format
+    or string.format('%d', 2 ^ 52) == '4503599627370496' and '%d' or '%.0f'
+  return string.format(whole_format, number)
 end
 
 -- A score as the text of a whole number. Redis answers most scores in this form already.
 local function whole(score)
   return string.find(score, '%D') and int(tonumber(score)) or score
+end
+
+-- A time in µs, given as text, in whole ms.
+local function ms_of(stamp)
+  return string.sub(stamp, 1, -4)
 end
 
 -- The server's clock, which alone decides which jobs are due: Unix µs, as a number and as text.

@@ -39,47 +39,60 @@ local function new_story(history)
 end
 
 local function new_entry(story, what, note)
-  local entry = {what = what, note = note, jobs = {}, words = 0, bytes = 0}
+  local entry = {what = what, note = note, jobs = {}, bytes = 0, number = '', more = ''}
   story[what .. ' ' .. note] = entry
   story[#story + 1] = entry
   return entry
 end
 
--- Adds an event of the kind; `tell` adds an event of a job. The jobs of a large batch mostly differ
--- only in their ids, so `tell` tries the last entry first.
+-- Adds an event of the kind; `tell` adds an event of a job.
 local function tell_of_kind(story, what)
   if story then
     new_entry(story, what, '')
   end
 end
 
-local function tell(story, what, note, id, number, more)
-  if not story then
+-- Adds ids[first] to ids[last] to an entry.
+local function add_ids(entry, ids, first, last, number, more)
+  local jobs = entry.jobs
+  if number ~= entry.number or more ~= entry.more then
+    if #jobs > 0 then
+      jobs[#jobs + 1] = ':'
+    end
+    jobs[#jobs + 1], jobs[#jobs + 2] = number, more
+    entry.number, entry.more = number, more
+    entry.bytes = entry.bytes + #number + #more + 4
+  end
+  jobs[#jobs + 1] = table.concat(ids, ' ', first, last)
+end
+
+-- Adds an event of the jobs ids[first] to ids[last]. The jobs of a large batch mostly differ only
+-- in their ids: they are told together, and the last entry is tried first.
+local function tell_all(story, what, note, ids, first, last, number, more)
+  if not story or last < first then
     return
   end
   local entry = story.last
   if not entry or entry.what ~= what or entry.note ~= note then
     entry = story[what .. ' ' .. note] or new_entry(story, what, note)
-    story.last = entry
   end
-  local bytes = entry.bytes + #id + 1
-  if bytes > JOBS_BYTES then
-    entry = new_entry(story, what, note)
-    story.last, bytes = entry, #id + 1
-  end
-  local jobs, words = entry.jobs, entry.words
-  if number ~= entry.number or more ~= entry.more then
-    if words > 0 then
-      words = words + 1
-      jobs[words] = ':'
+  local bytes = entry.bytes
+  for i = first, last do
+    bytes = bytes + #ids[i] + 1
+    if bytes > JOBS_BYTES then
+      if i > first then
+        add_ids(entry, ids, first, i - 1, number, more)
+      end
+      entry, first, bytes = new_entry(story, what, note), i, #ids[i] + 1
     end
-    jobs[words + 1], jobs[words + 2] = number, more
-    words = words + 2
-    entry.number, entry.more = number, more
-    bytes = bytes + #number + #more + 4
   end
-  jobs[words + 1] = id
-  entry.words, entry.bytes = words + 1, bytes
+  entry.bytes = bytes
+  add_ids(entry, ids, first, last, number, more)
+  story.last = entry
+end
+
+local function tell(story, what, note, id, number, more)
+  tell_all(story, what, note, {id}, 1, 1, number, more)
 end
 
 local function write_story(story, history_key, who)

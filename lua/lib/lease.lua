@@ -1,8 +1,8 @@
 -- A lease is `token claims fence due flag`: `claims` counts the attempts begun since the record was
--- last written; `due` is given as text; `flag` is `-`, or `cancelled` for a run that must not be
--- retried.
+-- last written; `fence` and `due` are given as text; `flag` is `-`, or `cancelled` for a run that
+-- must not be retried.
 local function new_lease(token, claims, fence, due, flag)
-  return token .. ' ' .. claims .. ' ' .. int(fence) .. ' ' .. due .. ' ' .. flag
+  return token .. ' ' .. claims .. ' ' .. fence .. ' ' .. due .. ' ' .. flag
 end
 
 local function split_lease(lease)
@@ -11,7 +11,16 @@ local function split_lease(lease)
   return token or '', tonumber(claims) or 1, tonumber(fence) or 0, tonumber(due) or 0, flag or '-'
 end
 
--- Whether a lease has this token. Like `is_cancelled`, it does not take the lease apart.
+-- The fencing value of a lease; 0 if it is damaged. Like `holds` and `is_cancelled`, it does not
+-- take the lease apart.
+local function fence_of(lease)
+  local before = string.find(lease, ' ', 1, true)
+  before = before and string.find(lease, ' ', before + 1, true)
+  local behind = before and string.find(lease, ' ', before + 1, true)
+  return behind and tonumber(string.sub(lease, before + 1, behind - 1)) or 0
+end
+
+-- Whether a lease has this token.
 local function holds(lease, token)
   return string.find(lease, token .. ' ', 1, true) == 1
 end

@@ -6,7 +6,7 @@ end
 
 -- The successors of these jobs. Only a leased job can have one, and few have.
 local function next_of(next_key, ids, leases)
-  for i = 1, #ids do
+  for i = 1, #leases do
     if leases[i] then
       return redis.call('HLEN', next_key) > 0 and redis.call('HMGET', next_key, unpack(ids)) or {}
     end

@@ -7,14 +7,8 @@ local function held(trigger, marker)
   return redis.pcall('GETRANGE', trigger, 0, #marker)
 end
 
--- Whether a due time, given as text, is still ahead. Neighbours in a batch mostly share it.
+-- The last due time, as text, and whether it is still ahead. Neighbours in a batch mostly share it.
 local asked_due, was_ahead
-local function is_ahead_of(due, now)
-  if due ~= asked_due then
-    asked_due, was_ahead = due, tonumber(due) * 1000 > now
-  end
-  return was_ahead
-end
 
 -- Makes the trigger of a job expire at `due`, given as text. Returns false if the job gets no
 -- trigger. `record` is nil for a new job. An adopted job gets a trigger only under a name of ours:
@@ -23,23 +17,26 @@ local function arm(trigger, marker, due, now, record)
   if record and adopted_from(record) and not string.find(trigger, '}:trigger:', 1, true) then
     return false
   end
-  local ahead = is_ahead_of(due, now)
-  if ahead then
+  if due ~= asked_due then
+    asked_due, was_ahead = due, tonumber(due) * 1000 > now
+  end
+  if was_ahead then
+    -- `false` if the name is taken.
     local set = redis.pcall('SET', trigger, marker, 'NX', 'PXAT', due)
-    if type(set) == 'table' then
+    if set then
       return set.ok ~= nil
     end
   end
   local value = held(trigger, marker)
   if value == marker then
-    if ahead then
+    if was_ahead then
       redis.pcall('PEXPIREAT', trigger, due)
     else
       redis.pcall('DEL', trigger)
     end
     return true
   end
-  return value == '' and not ahead
+  return value == '' and not was_ahead
 end
 
 local function disarm(trigger, marker)
@@ -48,10 +45,10 @@ local function disarm(trigger, marker)
   end
 end
 
--- The earliest due time that is still ahead, or nil. Read before anything is written.
-local function soonest(due, now)
-  local next_one = redis.call('ZRANGEBYSCORE', due, '(' .. int(math.floor(now / 1000)), '(inf',
-    'WITHSCORES', 'LIMIT', 0, 1)
+-- The earliest due time that is still ahead of `stamp`, or nil. Read before anything is written.
+local function soonest(due, stamp)
+  local next_one = redis.call('ZRANGEBYSCORE', due, '(' .. ms_of(stamp), '(inf', 'WITHSCORES',
+    'LIMIT', 0, 1)
   return next_one[2] and tonumber(next_one[2])
 end
 

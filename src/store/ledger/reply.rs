@@ -308,14 +308,26 @@ impl Reply {
             .collect())
     }
 
-    /// The next value as answers, one for each item of the call, in order.
+    /// The next value as answers, one for each item of the call, in order. The word `=` repeats the
+    /// answer before it.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Damaged`] if one of the words is unknown.
     pub(crate) fn answers(&mut self) -> Result<Vec<Answered>> {
         let text = self.text()?;
-        text.split_ascii_whitespace().map(Answered::parse).collect()
+        let mut answers: Vec<Answered> = Vec::new();
+        for word in text.split_ascii_whitespace() {
+            let answered = match (word, answers.last()) {
+                ("=" | "=!", Some(before)) => Answered {
+                    unarmed: word.ends_with('!'),
+                    ..Answered::of(before.answer)
+                },
+                _ => Answered::parse(word)?,
+            };
+            answers.push(answered);
+        }
+        Ok(answers)
     }
 
     /// As [`answers`](Self::answers), of a numbered call with this many items.

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use redis::Value;
 use regex::Regex;
 
 use super::support::{
@@ -16,7 +17,7 @@ use crate::names::{MARKER, Names};
 use crate::series::{Activity, Minutes};
 use crate::shards::Layout;
 use crate::store::ledger::mending::{Mend, Wrong};
-use crate::store::ledger::reply::Answered;
+use crate::store::ledger::reply::{Answered, Reply, ReplyWord};
 use crate::store::ledger::script::{self, Script};
 use crate::store::{KeptAs, Part, Sought, Why};
 use crate::time::UnixMs;
@@ -451,6 +452,25 @@ fn scripts_answer_with_the_words_of_their_headers() {
             script.name
         );
     }
+}
+
+#[test]
+fn an_equals_sign_repeats_the_answer_before_it() {
+    let answers = |text: &str| {
+        let texts = ["ok", "1", text].map(|text| Value::BulkString(text.into()));
+        Reply::parse(Value::Array(texts.into())).unwrap().answers()
+    };
+    let said = answers("created:7! = =! exists").unwrap();
+    let stored = Answered::of(ReplyWord::Created(UnixMs(7)));
+    let unarmed = Answered {
+        unarmed: true,
+        ..stored
+    };
+    assert_eq!(
+        said,
+        [unarmed, stored, unarmed, Answered::of(ReplyWord::Exists)]
+    );
+    assert!(answers("= exists").is_err());
 }
 
 #[test]

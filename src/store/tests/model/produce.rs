@@ -6,11 +6,21 @@ use super::operations::{Id, Payload, Placement, When};
 impl Ledger {
     pub(super) fn schedule_all(&mut self, items: &[Placement]) -> Vec<String> {
         let is_new = !self.counters.contains_key("accepted");
-        let answers = items.iter().map(|item| self.schedule(item)).collect();
+        let answers: Vec<String> = items.iter().map(|item| self.schedule(item)).collect();
         if is_new && self.counters.contains_key("accepted") {
             self.unlisted = Some(self.now);
         }
-        answers
+        let bare = |place: usize| answers[place].trim_end_matches('!');
+        let is_repeat = |place: usize| {
+            let (word, _) = bare(place).split_once(':').unwrap_or_default();
+            let is_stored = ["created", "replaced", "succeeds"].contains(&word);
+            is_stored && place > 0 && bare(place) == bare(place - 1)
+        };
+        let answer = |place: usize| match is_repeat(place) {
+            true => answers[place].replace(bare(place), "="),
+            false => answers[place].clone(),
+        };
+        (0..answers.len()).map(answer).collect()
     }
 
     fn schedule(&mut self, item: &Placement) -> String {
