@@ -41,7 +41,7 @@ use super::support::Bench;
 use crate::store::ledger::script;
 
 /// The scripts without an operation, with the reasons.
-const WITHOUT_OPERATION: [(&str, &str); 20] = [
+const WITHOUT_OPERATION: [(&str, &str); 22] = [
     ("adopt", "the model has no plain keys"),
     ("arm", "triggers are in the slot of the ledger"),
     ("aside", "the model has no damage"),
@@ -57,11 +57,13 @@ const WITHOUT_OPERATION: [(&str, &str); 20] = [
     ("raze", "a step of its own calls it"),
     ("restore", "the model has no backups"),
     ("scan", "the model has no damage"),
+    ("series", "it counts runs for charts, and changes no job"),
     ("start", "the model has one ledger"),
     ("story", "the model has no history"),
     ("take", "the model has one ledger"),
     ("touch", "it repeats a remembered reply"),
     ("unmark", "a step of its own calls it"),
+    ("upcoming", "it only reads due times, as `stats` does"),
 ];
 
 #[test]
