@@ -217,10 +217,8 @@ impl ListJobs<'_> {
                 scanned += seen.looked;
                 position = seen.next;
                 let read: usize = seen.items.iter().map(|(_, seen)| seen.record.len()).sum();
-                if read > 0 {
-                    batch = SEARCH_BYTES * seen.items.len() / read;
-                    batch = batch.clamp(FEWEST, BATCH);
-                }
+                let fitting = (SEARCH_BYTES * seen.items.len()).checked_div(read);
+                batch = fitting.map_or(batch, |jobs| jobs.clamp(FEWEST, BATCH));
                 let mut items = seen.items.into_iter();
                 while let Some((now, seen)) = items.next() {
                     let (here, size) = (seen.position(), seen.record.len());
