@@ -52,8 +52,8 @@ impl Search {
             match condition {
                 Some((name, _)) => search.set(name, word)?,
                 None if has_name => {
-                    let detail = "there are two names; search one, and put a name with spaces into \
-                                  quotes: \"app1:trans:notice:order 42\"";
+                    let detail = "there are two names; search one, and put a text with spaces into \
+                                  quotes: error:\"connection refused\"";
                     return Err(Fault::invalid("q", detail));
                 }
                 None => {
@@ -168,7 +168,7 @@ impl Search {
 
     /// The key, if the search names a whole one.
     pub(crate) fn key(&self) -> Option<&str> {
-        let mut segments = self.prefix.splitn(4, ':');
+        let mut segments = self.prefix.split(':');
         let is_whole = segments.clone().count() == 4 && segments.all(|it| !it.is_empty());
         is_whole.then_some(&*self.prefix)
     }
@@ -296,7 +296,8 @@ mod tests {
     #[test]
     fn a_whole_name_has_four_segments() {
         let key = |text: &str| Search::read(text).unwrap().key().map(ToOwned::to_owned);
-        assert_eq!(key("a:b:c:d:e").as_deref(), Some("a:b:c:d:e"));
+        assert_eq!(key("a:b:c:d").as_deref(), Some("a:b:c:d"));
+        assert_eq!(key("a:b:c:d:e"), None);
         assert_eq!(key("a:b:c:"), None);
         assert_eq!(key("a:b:c"), None);
         assert_eq!(key("a::c:d"), None);

@@ -83,7 +83,7 @@ async fn a_token_opens_what_it_allows_until_it_ends() {
 #[tokio::test]
 async fn the_page_can_be_turned_off() {
     let site = Site::new("web-off").await;
-    let daemon = Daemon::with(&site, &["--http-ui", "false"]);
+    let daemon = Daemon::with(&site, &["--http-ui=false"]);
     let (status, body) = daemon.call("GET", "/ui/").await;
     assert_eq!(
         (status, body["code"].as_str()),
