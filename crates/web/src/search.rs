@@ -114,7 +114,7 @@ impl Search {
                 let behind = self.prefix.strip_prefix(*name);
                 behind.is_some_and(|behind| behind.starts_with(':'))
             };
-            text = match CONDITIONS.iter().any(|name| is_condition(name)) {
+            text = match CONDITIONS.iter().any(is_condition) {
                 true => quoted(&self.prefix),
                 false => unquoted(&self.prefix),
             };

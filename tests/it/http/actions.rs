@@ -4,7 +4,7 @@ use keyfall::KeptJob;
 use serde_json::{Value, json};
 
 use super::revoking::Token;
-use super::{Daemon, assert_problem, read};
+use super::{Daemon, assert_problem, own_redis, read};
 use crate::site::{HOUR, Site};
 
 /// The last actions on jobs of the app, the oldest first: what, on what and how many.
@@ -24,7 +24,8 @@ async fn bury(site: &Site, id: &str) {
 
 #[tokio::test]
 async fn every_action_on_many_jobs_is_logged_and_no_call_of_a_service_is() {
-    let site = Site::new("http-actions").await;
+    // Others act on everything, and so on these jobs as well.
+    let (_redis, site) = own_redis("http-actions").await;
     let daemon = Daemon::start(&site);
     let (kind, prefix) = (site.kind(), format!("{}:", site.kind()));
     for id in ["1", "2", "3"] {
@@ -115,7 +116,7 @@ async fn every_action_on_many_jobs_is_logged_and_no_call_of_a_service_is() {
 
 #[tokio::test]
 async fn calls_on_one_job_are_logged_if_the_caller_asks_for_it() {
-    let site = Site::new("http-actions-one").await;
+    let (_redis, site) = own_redis("http-actions-one").await;
     let daemon = Daemon::start(&site);
     let key = site.key(1);
     site.client.schedule(&key, "1").after(HOUR).await.unwrap();
@@ -156,7 +157,7 @@ async fn calls_on_one_job_are_logged_if_the_caller_asks_for_it() {
 
 #[tokio::test]
 async fn a_token_sees_who_did_what_to_its_jobs() {
-    let site = Site::new("http-actions-token").await;
+    let (_redis, site) = own_redis("http-actions-token").await;
     let token = Token::make(
         "http-actions-token",
         "read,operate",
