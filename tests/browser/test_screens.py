@@ -12,6 +12,7 @@ PICTURES = {
     "job": "job?key=shop%3Aorders%3Aclose%3A1700",
     "letter": "job?key=shop%3Amail%3Ainvoice%3A1",
     "live": "live",
+    "dead": "dead",
     "workers": "workers",
     "doctor": "doctor",
 }
