@@ -142,3 +142,30 @@ impl Overview {
         all.iter().find(|one| one.kind == kind)
     }
 }
+
+/// A kind as a part of an element's id. htmx looks for the elements that it preserves by selectors
+/// such as `#rate-…`, in which a colon or a dot has a meaning.
+fn id_of(kind: &str) -> String {
+    let mut id = String::with_capacity(kind.len());
+    for byte in kind.bytes() {
+        if byte.is_ascii_alphanumeric() {
+            id.push(char::from(byte));
+        } else {
+            id.push_str(&format!("_{byte:02x}"));
+        }
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::id_of;
+
+    #[test]
+    fn an_id_needs_no_escape_in_a_selector_and_differs_for_each_kind() {
+        assert_eq!(id_of("app1:trans.v2:notice"), "app1_3atrans_2ev2_3anotice");
+        assert_ne!(id_of("a:b:c_3a"), id_of("a:b:c:"));
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        assert!(id_of("ü #\"'>:\\").chars().all(is_plain));
+    }
+}
