@@ -192,7 +192,9 @@ impl Names {
             leaving: key("leaving"),
             adopted: key("adopted"),
             trigger: key("trigger"),
+            #[cfg(feature = "worker")]
             minutes: self.series(kind, "minutes"),
+            #[cfg(feature = "worker")]
             quarters: self.series(kind, "quarters"),
             subject,
         }
@@ -201,6 +203,7 @@ impl Names {
     /// One of the two keys with the series of a kind. Their hash tag belongs to no ledger, and
     /// begins with the application, so that a user who may write the application's ledgers may
     /// write them.
+    #[cfg(feature = "worker")]
     fn series(&self, kind: &Kind, part: &str) -> String {
         format!("{}:{{{kind}}}:{part}", self.namespace)
     }
@@ -401,8 +404,10 @@ pub(crate) struct LedgerNames {
     /// Hash beside the ledger, one for all shards of the kind: place in a ring → `minute counts`,
     /// the starts and ends of runs in each of the last 60 minutes; `lua/series.lua` has the layout.
     /// Expires when nothing was counted for an hour.
+    #[cfg(feature = "worker")]
     pub(crate) minutes: String,
     /// Hash beside the ledger: the same for each of the last 96 quarters of an hour. Expires when
     /// nothing was counted for a day.
+    #[cfg(feature = "worker")]
     pub(crate) quarters: String,
 }
