@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from daemon import until
+
 SCREENS = os.environ.get("SCREENS")
 PICTURES = {
     "overview": "",
@@ -18,10 +20,27 @@ PICTURES = {
 }
 
 
+@pytest.fixture(scope="module")
+def runs(site):
+    """Runs of a minute, which the daemon has written to the series."""
+    if not SCREENS:
+        return
+    for number in range(60):
+        site.schedule(f"shop:orders:paid:{number}", {"order": number}, after=f"{number // 4}s")
+    left = 60
+    while left:
+        jobs = site.must("POST", "/v1/pull", {"max": 5, "wait": "5s"})["jobs"]
+        for job in jobs:
+            site.must("POST", "/v1/leases/finish", {"leases": [job["lease"]]})
+        left -= len(jobs)
+    started = lambda: sum(site.must("GET", "/v1/series?span=hour")["sum"]["started"])
+    until(lambda: started() >= 60, "the daemon writes its series", 150)
+
+
 @pytest.mark.skipif(not SCREENS, reason="SCREENS names no folder")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PICTURES)
-def test_screens(browser, site, name, scheme):
+def test_screens(browser, site, runs, name, scheme):
     folder = Path(SCREENS)
     folder.mkdir(parents=True, exist_ok=True)
     browser.prefer(scheme)
