@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check webhooks-check web-check web-check-quick chromium consumers versions servers ops-check lint
+.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -100,6 +100,10 @@ http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: E
 
 webhooks-check: deps ## Have the library of Standard Webhooks (Python) check our signatures
 	@sh scripts/standardwebhooks.sh
+
+web-cost: deps ## Measure the web page over 5 million pending jobs and 100,000 dead letters
+	cargo build --release -p keyfall-cli
+	python3 benches/web/measure.py
 
 web-check: deps chromium ## Open the web page in Chromium: each page, each action, hostile texts, outages
 	@# The one that `make test` has built, as for `consumers`.

@@ -2,7 +2,7 @@
 """Measures the web page over many jobs: how long each page takes, what it costs Redis, and what open
 live pages cost: `make web-cost`.
 
-    measure.py [--pending 5000000] [--dead 100000] [--live 50]
+    measure.py [--pending 5000000] [--dead 100000] [--live 16]
 
 It starts a private Redis and a daemon, and prints a table for docs/web.md. Commands of Redis that
 take longer than five milliseconds are listed with it.
@@ -52,6 +52,15 @@ def free_port():
         return one.getsockname()[1]
 
 
+def until_listening(port):
+    for _ in range(200):
+        try:
+            return socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            time.sleep(0.1)
+    sys.exit(f"nothing listens on port {port}")
+
+
 class Redis:
     """Just enough of a client for INFO and the slow log."""
 
@@ -75,10 +84,14 @@ class Redis:
         return int(rest) if sort == b":" else rest.decode()
 
 
-def must(port, method, path, body=None, count=1, kept={}):
-    """A call of the API; each thread keeps a connection."""
-    name = (threading.get_ident(), port)
-    link = kept.setdefault(name, http.client.HTTPConnection("127.0.0.1", port, timeout=120))
+CONNECTIONS = threading.local()
+
+
+def must(port, method, path, body=None):
+    """A call of the API; each thread keeps its connection."""
+    if not hasattr(CONNECTIONS, "link"):
+        CONNECTIONS.link = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    link = CONNECTIONS.link
     link.request(method, path, body)
     answer = link.getresponse()
     text = answer.read()
@@ -145,7 +158,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--pending", type=int, default=5_000_000)
     parser.add_argument("--dead", type=int, default=100_000)
-    parser.add_argument("--live", type=int, default=50)
+    parser.add_argument("--live", type=int, default=16)
     parser.add_argument("--times", type=int, default=100)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="keyfall-web-"))
@@ -155,18 +168,13 @@ def main():
     redis = subprocess.Popen(
         [server, str(ROOT / "redis.conf"), "--port", str(redis_port), "--dir", str(folder), "--save", "",
          "--appendonly", "no", "--daemonize", "no"], stdout=log, stderr=log)
-    time.sleep(1)
+    until_listening(redis_port)
     daemon = subprocess.Popen(
         [KEYFALL, "serve", "--redis-url", f"redis://127.0.0.1:{redis_port}", "--http-listen",
          f"127.0.0.1:{port}", "--http-access-log=false", "--worker-dead-letters", "1000000"],
         cwd=folder, stdout=log, stderr=log)
     try:
-        for _ in range(100):
-            try:
-                must(port, "GET", "/readyz")
-                break
-            except OSError:
-                time.sleep(0.1)
+        until_listening(port)
         begun = time.monotonic()
         fill(port, options.pending, options.dead)
         print(f"filled in {time.monotonic() - begun:.0f} s", file=sys.stderr)
@@ -188,13 +196,18 @@ def main():
             for entry in slow[:2]:
                 print(f"{name}: {entry[2]} us: {' '.join(entry[3])[:160]}", file=sys.stderr)
         streams = []
+        # The daemon closes connections that are idle for longer.
+        CONNECTIONS.link.close()
         before = [cpu(daemon), cpu(redis)]
         time.sleep(10)
         idle = [now - then for now, then in zip([cpu(daemon), cpu(redis)], before)]
         for _ in range(options.live):
             one = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             one.request("GET", "/ui/stream")
-            streams.append((one, one.getresponse()))
+            answer = one.getresponse()
+            if answer.status != 200:
+                sys.exit(f"a live page got {answer.status}: an address may have 16 at a time")
+            streams.append((one, answer))
         before = [cpu(daemon), cpu(redis)]
         for second in range(10):
             schedule(port, [(f"shop:live:a:{second}-{n}", "1h") for n in range(10)])
