@@ -37,6 +37,11 @@ pub(crate) struct Description {
     /// [`RUNS`] or [`CANCELS`]. Newer versions may use other words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) adopts: Vec<(String, String)>,
+    /// How many jobs it runs at the same time, for each route and then the fallback; 0 where a
+    /// limit of another kind decides, such as a rate or the clients that pull. Empty in the
+    /// description of a version that does not know [turns](crate::worker).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) slots: Vec<usize>,
     /// Hosts that its callbacks do not call because they are down; at most [`NAMED_HOSTS`]. The
     /// only field that changes while the instance lives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -51,6 +56,8 @@ pub(crate) struct Takes {
     table: RouteTable,
     /// The index of its fallback among its routes, if it has one.
     pub(crate) fallback: Option<usize>,
+    /// As [`Description::slots`].
+    slots: Vec<usize>,
 }
 
 impl Description {
@@ -80,6 +87,7 @@ impl Description {
             .collect::<Result<Vec<_>>>()?;
         Ok(Takes {
             fallback: self.fallback.then_some(routes.len()),
+            slots: self.slots.clone(),
             table: RouteTable::new(routes)?,
         })
     }
@@ -89,6 +97,11 @@ impl Takes {
     /// The index of the route that takes this job, its fallback aside.
     pub(crate) fn route_of(&self, key: &JobKey) -> Option<usize> {
         self.table.find(key)
+    }
+
+    /// How many jobs the route with this index runs at the same time; 0 if that is unknown.
+    pub(crate) fn slots(&self, route: usize) -> usize {
+        self.slots.get(route).copied().unwrap_or(0)
     }
 
     /// The spread of a kind's jobs over its routes, its fallback aside.

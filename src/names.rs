@@ -115,8 +115,8 @@ impl Names {
         name.contains(&b'{') && name.windows(PROBE.len()).any(|it| it == PROBE.as_bytes())
     }
 
-    /// Channel for messages to workers: `due ledger ms`, `now ledger id…`, `late ledger id…`,
-    /// `flood ledger`, `kind kind`, `layout kind layout`, `cancel kind id`, `pause kind`, `resume
+    /// Channel for messages to workers: `due ledger ms`, `now ledger id…`, `turn ledger instance`,
+    /// `late ledger id…`, `left ledger instance id…`, `flood ledger`, `kind kind`, `layout kind layout`, `cancel kind id`, `pause kind`, `resume
     /// kind`, `gone kind`, `instances`, `unheard instance`, `breaker host`. The name holds the
     /// number of the database, because all databases of a server share their channels.
     pub(crate) fn wake(&self, database: i64) -> String {

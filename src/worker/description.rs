@@ -1,5 +1,5 @@
-//! The description that a worker publishes of itself: host, process, version, start time and
-//! routes. Peers rank by it, and clients list it.
+//! The description that a worker publishes of itself: host, process, version, start time, routes
+//! and their slots. Peers rank by it, and clients list it.
 
 use std::time::SystemTime;
 
@@ -7,9 +7,9 @@ use crate::handler::MissingKey;
 use crate::instance::{CANCELS, Description, RUNS};
 use crate::router::{RouteEntry, Routes};
 
-/// The description of a worker in this process that starts now with these routes. Its circuit
-/// breakers are closed.
-pub(super) fn describe(routes: &Routes) -> Description {
+/// The description of a worker in this process that starts now with these routes, and runs
+/// `concurrency` jobs at the same time over all of them. Its circuit breakers are closed.
+pub(super) fn describe(routes: &Routes, concurrency: usize) -> Description {
     let started = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     Description {
         host: gethostname::gethostname().to_string_lossy().into_owned(),
@@ -23,7 +23,18 @@ pub(super) fn describe(routes: &Routes) -> Description {
             .collect(),
         fallback: routes.fallback.is_some(),
         adopts: routes.of_table().iter().filter_map(adoption).collect(),
+        slots: (routes.routes.iter())
+            .map(|route| slots(route, concurrency))
+            .collect(),
         breakers: Vec::new(),
+    }
+}
+
+/// How many jobs of a route run at the same time; 0 if its rate or its clients decide.
+fn slots(route: &RouteEntry, concurrency: usize) -> usize {
+    match (&route.rate, &route.pull) {
+        (None, None) => concurrency.min(route.concurrency.unwrap_or(usize::MAX)),
+        _ => 0,
     }
 }
 

@@ -151,7 +151,7 @@ impl Engine {
         } = plan;
         let terms = settle_terms(&settings, &notices);
         let dead = terms.dead;
-        let description = describe(&routes);
+        let description = describe(&routes, settings.concurrency);
         let instances = Arc::new(PeerTable::new(&description, store.servers().len())?);
         let served_ledgers = Arc::new(ServedLedgers::new(store.clone(), routes.clone(), terms));
         let inbox = Arc::new(ClaimInbox::default());

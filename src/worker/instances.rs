@@ -1,17 +1,20 @@
 //! The peer table: the live instances, and which of them claims a job or paces a ledger.
 //!
-//! Every instance hears of every job. The instances agree without messages on the one that claims
-//! it: each ranks all live instances by a hash of instance and job (rendezvous hashing,
-//! <https://en.wikipedia.org/wiki/Rendezvous_hashing>), and claims the jobs for which it comes
-//! first. When their views differ, because an instance has just come or gone, two instances claim
-//! or none does, and the ledger still gives the job to one: the ranking only saves work.
+//! Every instance hears of every job, and the instances agree on the one that claims it. They take
+//! [turns](turn), or each ranks all live instances by a hash of instance and job (rendezvous
+//! hashing, <https://en.wikipedia.org/wiki/Rendezvous_hashing>), and claims the jobs for which it
+//! comes first. When their views differ, because an instance has just come or gone, two instances
+//! claim or none does, and the ledger still gives the job to one: the agreement only saves work.
 //!
 //! Only instances with a route for the job are ranked; if there is none, the instances with a
 //! fallback. Instances that hear events and have room come before all others. If the first does not
-//! claim a job in time, the pacer of the ledger gives it to the second.
+//! claim a job in time, the pacer of the ledger gives it to the second; if the holder of the turn
+//! does not, to the first of the others.
 //!
 //! The [heartbeat](super::heartbeat) fills the table, once for each server. Until the first beat,
 //! an instance acts as if it were alone.
+
+mod turn;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,6 +30,8 @@ use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::LATELY;
 use crate::store::{Alive, Ledger, unique_id};
+use turn::FEWEST;
+pub(crate) use turn::{InstanceHash, NOBODY, TurnTaker};
 
 /// An instance as the others see it.
 pub(crate) struct PeerTable {
@@ -86,6 +91,9 @@ struct KindRanking {
     turn: usize,
     /// The instances that take its jobs; `None` if that depends on the job's id.
     contenders: Option<Vec<Contender>>,
+    /// The instances that take [turns](turn) in claiming its jobs, in their order; empty if they
+    /// take none.
+    takers: Vec<TurnTaker>,
 }
 
 /// An instance that can take jobs of a kind.
@@ -93,6 +101,8 @@ struct KindRanking {
 struct Contender {
     /// Whether it is this instance.
     is_me: bool,
+    /// Hash of its id.
+    hash: InstanceHash,
     /// Whether it hears events and can run another job.
     ready: bool,
     /// Hash of instance and kind; the seed of the hash of each id.
@@ -200,24 +210,44 @@ impl PeerTable {
         change
     }
 
-    /// The rank of this instance for claiming the job with this id.
+    /// Whether this instance claims the job with this id, which was just announced: because it is
+    /// its turn, or by its rank.
+    pub(crate) fn claims(&self, served: &ServedLedger, id: &str) -> bool {
+        match self.turn_holder(served) {
+            Some(holder) => holder == self.me.hash(),
+            None => self.rank(served, id).claims(),
+        }
+    }
+
+    /// Whether this instance claims the job with this id, which another instance had to claim and
+    /// has left to others.
+    pub(crate) fn claims_after(&self, served: &ServedLedger, id: &str, left_by: &str) -> bool {
+        let other = InstanceHash::of(left_by);
+        let rank = self.rank_by(served, id, |contender| {
+            (contender.hash != other).then_some(contender.ready)
+        });
+        rank.claims()
+    }
+
+    /// The rank of this instance for claiming the job with this id, where instances take no turns.
     pub(crate) fn rank(&self, served: &ServedLedger, id: &str) -> ClaimRank {
-        self.rank_by(served, id, |contender| contender.ready)
+        self.rank_by(served, id, |contender| Some(contender.ready))
     }
 
     /// The rank of this instance for looking at the plain key of the job with this id. It ignores
     /// room: a look needs none, and room changes with every beat, so that two instances could leave
     /// a key to each other.
     pub(crate) fn rank_to_look(&self, served: &ServedLedger, id: &str) -> ClaimRank {
-        self.rank_by(served, id, |_| true)
+        self.rank_by(served, id, |_| Some(true))
     }
 
-    /// The rank of this instance; `ready` tells which contenders come first.
+    /// The rank of this instance; `ready` tells which contenders come first, and `None` which are
+    /// left out.
     fn rank_by(
         &self,
         served: &ServedLedger,
         id: &str,
-        ready: impl Fn(&Contender) -> bool,
+        ready: impl Fn(&Contender) -> Option<bool>,
     ) -> ClaimRank {
         let view = self.view(served.ledger.server());
         if view.peers.len() == 1 {
@@ -330,7 +360,7 @@ impl Peer {
     /// `room` is in its published form: `1` or `0` for each route, then `h` (hears) or `d` (deaf).
     fn new(id: String, takes: Arc<Takes>, room: &str) -> Self {
         Peer {
-            seed: xxh3_64_with_seed(id.as_bytes(), 0),
+            seed: InstanceHash::of(&id).0,
             room: room.bytes().map(|byte| byte == b'1').collect(),
             hears: room.ends_with('h'),
             id,
@@ -338,13 +368,38 @@ impl Peer {
         }
     }
 
+    /// The hash of its id.
+    fn hash(&self) -> InstanceHash {
+        InstanceHash(self.seed)
+    }
+
+    /// This peer as one that takes turns. It has no slots if it takes only some jobs of the kind.
+    fn taker(&self, coverage: Coverage) -> TurnTaker {
+        let route = match coverage {
+            Coverage::Whole(route) => Some(route),
+            Coverage::Mixed => None,
+            Coverage::None => self.takes.fallback,
+        };
+        TurnTaker {
+            hash: self.hash(),
+            id: self.id.clone(),
+            slots: route.map_or(0, |route| self.takes.slots(route)),
+            ready: route.is_some_and(|route| self.is_ready(route)),
+        }
+    }
+
+    /// Whether it hears events, and its route with this index can run another job.
+    fn is_ready(&self, route: usize) -> bool {
+        self.hears && self.room.get(route).copied().unwrap_or(false)
+    }
+
     /// This peer as a contender for jobs of a kind, on the route with this index. Not ready if
     /// there is no such route.
     fn contender(&self, kind: &str, route: usize, me: &str) -> Contender {
-        let has_room = self.room.get(route).copied().unwrap_or(false);
         Contender {
             is_me: self.id == me,
-            ready: self.hears && has_room,
+            hash: self.hash(),
+            ready: self.is_ready(route),
             seed: xxh3_64_with_seed(kind.as_bytes(), self.seed),
         }
     }
@@ -392,21 +447,29 @@ impl View {
         };
         let contenders: Vec<Contender> = coverages.iter().filter_map(contender).collect();
         let takes_some = |peer: &&(&Peer, Coverage)| contender(peer).is_some();
-        let standing = coverages.iter().filter(takes_some).map(|(peer, _)| {
+        let standing = coverages.iter().filter(takes_some).map(|(peer, coverage)| {
             // The hash is by ledger, so that several instances share the shards of a kind.
             let seed = xxh3_64_with_seed(ledger.subject().as_bytes(), peer.seed);
             let place = (peer.hears, xxh3_64_with_seed(b"pacer", seed));
-            (place, peer.id == me)
+            (place, *peer, *coverage)
         });
         let mut standing: Vec<_> = standing.collect();
-        standing.sort_unstable_by(|one, other| other.cmp(one));
-        let turn = standing.iter().position(|(_, is_me)| *is_me);
+        standing.sort_unstable_by(|(one, ..), (other, ..)| other.cmp(one));
+        let turn = standing.iter().position(|(_, peer, _)| peer.id == me);
         let by_id = coverages
             .iter()
             .any(|(_, coverage)| *coverage == Coverage::Mixed);
+        let takers = standing
+            .iter()
+            .map(|(_, peer, coverage)| peer.taker(*coverage));
+        let takers: Vec<TurnTaker> = takers.collect();
+        let take_turns = takers.len() > 1
+            && takers.iter().all(|taker| taker.slots >= FEWEST)
+            && !ledger.has_triggers_elsewhere();
         KindRanking {
             turn: turn.unwrap_or(usize::MAX),
             contenders: (!by_id).then_some(contenders),
+            takers: if take_turns { takers } else { Vec::new() },
         }
     }
 
@@ -433,12 +496,15 @@ impl View {
 fn rank<'a>(
     contenders: impl Iterator<Item = &'a Contender>,
     id: &str,
-    ready: impl Fn(&Contender) -> bool,
+    ready: impl Fn(&Contender) -> Option<bool>,
 ) -> ClaimRank {
     let mut best: [Option<((bool, u64), bool)>; 2] = [None, None];
     for contender in contenders {
+        let Some(ready) = ready(contender) else {
+            continue;
+        };
         let hash = xxh3_64_with_seed(id.as_bytes(), contender.seed);
-        let this = Some(((ready(contender), hash), contender.is_me));
+        let this = Some(((ready, hash), contender.is_me));
         if this > best[0] {
             best = [this, best[0]];
         } else if this > best[1] {

@@ -182,9 +182,10 @@ impl Listener {
         }
     }
 
-    /// Takes in a due job. All instances hear of it, and the first in rank claims it.
+    /// Takes in a due job. All instances hear of it, and the one whose turn it is claims it, or the
+    /// first in rank.
     fn announced(&self, served: &ServedLedger, id: &str) {
-        if self.instances.rank(served, id).claims() {
+        if self.instances.claims(served, id) {
             self.inbox.hear(served, id.to_owned(), Source::Event);
         }
     }
@@ -217,6 +218,24 @@ impl Listener {
                         let ids = ids.split(' ');
                         let mine = ids.filter(|id| self.instances.rank(&served, id).stands_in());
                         for id in mine {
+                            self.inbox.hear(&served, id.to_owned(), Source::Pacer);
+                        }
+                    }
+                }
+                "turn" => {
+                    let (served, id) = self.served(rest)?;
+                    if let Some(served) = served {
+                        self.instances.turn_begins(&served, id);
+                    }
+                }
+                "left" => {
+                    let (served, rest) = self.served(rest)?;
+                    let (by, ids) = rest.split_once(' ')?;
+                    if let Some(served) = served {
+                        self.finders.pacer.left(&served, by);
+                        let ids = ids.split(' ');
+                        let claims = |id: &&str| self.instances.claims_after(&served, id, by);
+                        for id in ids.filter(claims) {
                             self.inbox.hear(&served, id.to_owned(), Source::Pacer);
                         }
                     }

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
@@ -45,6 +45,9 @@ pub(crate) struct ServedLedger {
     /// Serial number among all ledgers that were ever served; later ledgers have higher numbers.
     /// Never reused.
     pub(crate) index: usize,
+    /// The instance whose turn it is to claim its jobs, as the number of an
+    /// [`InstanceHash`](super::instances::InstanceHash).
+    turn: AtomicU64,
     /// Its jobs that wait to be claimed.
     pub(crate) ledger_inbox: Mutex<LedgerInbox>,
     /// Batches the settlements of its jobs.
@@ -275,6 +278,7 @@ impl ServedLedgers {
                 is_pulled,
                 routes: routes.clone(),
                 index: known.count + shard - shards.len(),
+                turn: AtomicU64::new(0),
                 ledger_inbox: Mutex::default(),
                 settles,
                 durable_settles,
@@ -365,6 +369,16 @@ impl ServedLedger {
     /// Whether its kind was dropped, and is not served any more.
     pub(crate) fn is_forgotten(&self) -> bool {
         self.is_forgotten.load(Ordering::Relaxed)
+    }
+
+    /// The number of the instance whose turn it is; 0 if there is none.
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    /// Takes in whose turn it is, as [`turn`](Self::turn).
+    pub(crate) fn set_turn(&self, holder: u64) {
+        self.turn.store(holder, Ordering::Relaxed);
     }
 
     /// The key of the job with this id. `None` if no job can have this id.

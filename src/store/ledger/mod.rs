@@ -251,7 +251,7 @@ impl Ledger {
     }
 
     /// Whether the triggers are in other slots than the ledger, as on a cluster.
-    pub(super) fn has_triggers_elsewhere(&self) -> bool {
+    pub(crate) fn has_triggers_elsewhere(&self) -> bool {
         self.server.is_cluster()
     }
 

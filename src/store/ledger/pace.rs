@@ -3,9 +3,9 @@
 
 use std::time::Instant;
 
-use redis::Value;
+use redis::{Pipeline, Value};
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::key::JobKey;
 use crate::store::{Ledger, from_value};
 use crate::time::UnixMs;
@@ -15,6 +15,9 @@ use crate::time::UnixMs;
 pub(crate) struct PaceRequest<'a> {
     /// The jobs whose triggers are touched, so that Redis expires those that are due.
     pub(crate) touch: Vec<JobKey>,
+    /// Wake-up messages that all workers get before the events of the touched jobs from this place
+    /// on, ordered by place. Not on a cluster.
+    pub(crate) messages: Vec<(usize, String)>,
     /// The earliest due time to read, and the most jobs to read, the soonest first.
     pub(crate) read: Option<(UnixMs, usize)>,
     /// The ids of jobs whose due times are read if they are pending.
@@ -31,6 +34,15 @@ pub(crate) struct Paced {
     /// The due time of each checked job, or `None` if it is not pending, in the order of the
     /// request.
     pub(crate) dues: Vec<Option<UnixMs>>,
+    /// Whether the messages were left out, because this user may not publish.
+    pub(crate) is_mute: bool,
+}
+
+/// The commands of a round.
+struct PaceCommands {
+    pipeline: Pipeline,
+    /// How many of them touch triggers; they come first.
+    touches: usize,
 }
 
 impl Ledger {
@@ -42,17 +54,66 @@ impl Ledger {
     /// If the ledger is not read before `until`. A node that does not answer a touch is no error:
     /// its triggers count as alive.
     pub(crate) async fn pace(&self, round: &PaceRequest<'_>, until: Instant) -> Result<Paced> {
+        let mut paced = Paced::default();
+        let touched = async {
+            match self.has_triggers_elsewhere() {
+                true => self.server.touch(&round.touch, until).await,
+                false => 0,
+            }
+        };
+        let all = self.commands(round, &round.messages);
+        let (alive, answered) = tokio::join!(touched, self.answers(&all, until));
+        let (commands, replies) = match answered {
+            Err(error) if error.kind() == ErrorKind::Denied && !round.messages.is_empty() => {
+                paced.is_mute = true;
+                let silent = self.commands(round, &[]);
+                let replies = self.answers(&silent, until).await?;
+                (silent, replies)
+            }
+            answered => (all, answered?),
+        };
+        let mut replies = replies.into_iter();
+        let mut next = || replies.next().unwrap_or(Value::Nil);
+        let ms = |due: f64| UnixMs(due as u64);
+        self.meter().touched(round.touch.len() as u64);
+        paced.alive = alive;
+        for _ in 0..commands.touches {
+            paced.alive += from_value::<u64>(next())?;
+        }
+        if round.read.is_some() {
+            let coming: Vec<(String, f64)> = from_value(next())?;
+            paced.coming = coming.into_iter().map(|(id, due)| (id, ms(due))).collect();
+        }
+        if !round.check.is_empty() {
+            let dues: Vec<Option<f64>> = from_value(next())?;
+            paced.dues = dues.into_iter().map(|due| due.map(ms)).collect();
+        }
+        Ok(paced)
+    }
+
+    /// The commands of a round: touches with these messages between them, then the reads.
+    fn commands(&self, round: &PaceRequest<'_>, messages: &[(usize, String)]) -> PaceCommands {
         let mut pipeline = redis::pipe();
-        let elsewhere = self.has_triggers_elsewhere();
-        let touches = !round.touch.is_empty() && !elsewhere;
-        if touches {
+        let (mut touches, mut place) = (0, 0);
+        let mut touch = |pipeline: &mut Pipeline, end| {
+            let part = &round.touch[place..end];
+            place = end;
+            if part.is_empty() || self.has_triggers_elsewhere() {
+                return;
+            }
+            touches += 1;
             pipeline.cmd("EXISTS");
-            for key in &round.touch {
+            for key in part {
                 pipeline.arg(key.as_str());
                 // The trigger has one of the two names.
                 pipeline.arg(self.own_trigger(key));
             }
+        };
+        for (place, message) in messages {
+            touch(&mut pipeline, *place);
+            pipeline.publish(&self.wake, message).ignore();
         }
+        touch(&mut pipeline, round.touch.len());
         if let Some((since, limit)) = round.read {
             pipeline.cmd("ZRANGEBYSCORE").arg(&self.names.due);
             pipeline.arg(since.0).arg("(inf").arg("WITHSCORES");
@@ -64,38 +125,15 @@ impl Ledger {
                 .arg(&self.names.due)
                 .arg(round.check);
         }
-        let mut paced = Paced::default();
-        let touched = async {
-            match elsewhere {
-                true => self.server.touch(&round.touch, until).await,
-                false => 0,
-            }
-        };
-        let answered = async {
-            // The client library waits for the answers of a pipeline that has none.
-            match pipeline.is_empty() {
-                true => Ok(Vec::new()),
-                false => from_value(self.server.pipeline(&pipeline, until).await?),
-            }
-        };
-        let (alive, replies) = tokio::join!(touched, answered);
-        let replies: Vec<Value> = replies?;
-        let mut replies = replies.into_iter();
-        let mut next = || replies.next().unwrap_or(Value::Nil);
-        let ms = |due: f64| UnixMs(due as u64);
-        self.meter().touched(round.touch.len() as u64);
-        paced.alive = match touches {
-            true => from_value(next())?,
-            false => alive,
-        };
-        if round.read.is_some() {
-            let coming: Vec<(String, f64)> = from_value(next())?;
-            paced.coming = coming.into_iter().map(|(id, due)| (id, ms(due))).collect();
+        PaceCommands { pipeline, touches }
+    }
+
+    /// Sends the commands of a round. The client library waits for the answers of a pipeline that
+    /// has none, so such a pipeline is not sent.
+    async fn answers(&self, commands: &PaceCommands, until: Instant) -> Result<Vec<Value>> {
+        match commands.pipeline.is_empty() {
+            true => Ok(Vec::new()),
+            false => from_value(self.server.pipeline(&commands.pipeline, until).await?),
         }
-        if !round.check.is_empty() {
-            let dues: Vec<Option<f64>> = from_value(next())?;
-            paced.dues = dues.into_iter().map(|due| due.map(ms)).collect();
-        }
-        Ok(paced)
     }
 }

@@ -342,7 +342,7 @@ mod tests {
         let store = Store::new("redis://127.0.0.1:1", names, &Default::default()).unwrap();
         let router: Router = Router::new().route("a:b:c:*", async || {});
         let routes = Arc::new(router.finish().unwrap());
-        let instances = PeerTable::new(&describe(&routes), 1).unwrap();
+        let instances = PeerTable::new(&describe(&routes, 256), 1).unwrap();
         let terms = SettleTerms::at_once(Default::default());
         let served_ledgers = Arc::new(ServedLedgers::new(store.clone(), routes, terms));
         let server = store.servers()[0].clone();

@@ -20,6 +20,7 @@ use crate::client::{LeaseEvent, LeaseSubscribers};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::prefix::Prefix;
+use crate::routing::Coverage;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::source::Source;
 use crate::store::{Answered, ClaimReply, HeldLane, LanePool, Sweep, Word};
@@ -206,7 +207,36 @@ impl Claimer {
                 };
                 flights.push(send(served.clone(), lane, claim_call));
             }
+            self.leave_excess(served);
         }
+    }
+
+    /// Leaves announced jobs to other instances if it is the turn of this one and it has no slot
+    /// for them. With a backlog it keeps them: then no instance has room for long.
+    fn leave_excess(&self, served: &Arc<ServedLedger>) {
+        let Coverage::Whole(route) = served.coverage else {
+            return;
+        };
+        let ids = self.inbox.with(served, |ledger_inbox| {
+            let keeps = ledger_inbox.is_blank()
+                || ledger_inbox.behind
+                || self.slots.free(route, served.ledger.kind()) > 0
+                || !self.instances.has_turn(served);
+            (!keeps).then(|| ledger_inbox.take_announced())
+        });
+        let Some(ids) = ids.filter(|ids| !ids.is_empty()) else {
+            return;
+        };
+        let (subject, id) = (served.ledger.subject(), self.instances.id());
+        let message = format!("left {subject} {id} {}", ids.join(" "));
+        let served = served.clone();
+        tokio::spawn(async move {
+            // Best effort: the pacer checks whether the jobs were claimed.
+            let until = Instant::now() + LONGEST_SLEEP;
+            if let Err(error) = served.ledger.tell(&message, until).await {
+                tracing::debug!(%error, "a message to the other instances failed");
+            }
+        });
     }
 
     /// Drops the state of ledgers that are not served any more. A call under way keeps its lane.

@@ -115,6 +115,15 @@ impl LedgerInbox {
         self.paused || self.heard.is_empty() && self.lapsed.is_empty() && !self.behind
     }
 
+    /// Takes out the jobs whose events were heard, because other workers take them.
+    pub(crate) fn take_announced(&mut self) -> Vec<String> {
+        let all = std::mem::take(&mut self.heard);
+        let is_announced = |(_, source): &(String, Source)| *source == Source::Event;
+        let (announced, others): (VecDeque<_>, _) = all.into_iter().partition(is_announced);
+        self.heard = others;
+        announced.into_iter().map(|(id, _)| id).collect()
+    }
+
     /// Drops the due jobs, because other workers take them.
     pub(crate) fn forget(&mut self) {
         self.heard.clear();

@@ -4,13 +4,16 @@
 //! have a TTL. A read of a key that is past its time makes Redis expire it at once.
 //!
 //! Of the instances that serve a ledger, one paces it ([`PeerTable::paces`]). It reads the next due
-//! times ahead, touches the triggers when their time has come, and checks a moment later whether
-//! their jobs are still due. If one is, the pacer hands it to the second instance in its rank. If
-//! more jobs are due than it can touch, it has all instances take the oldest.
+//! times ahead, tells the instances whose turn it is to claim the jobs, touches the triggers when
+//! their time has come, and checks a moment later whether their jobs are still due. If one is, the
+//! pacer leaves it to the other instances. If more jobs are due than it can touch, it has all
+//! instances take the oldest.
 
 mod track;
+mod turns;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,10 +29,11 @@ use crate::source::Source;
 use crate::store::PaceRequest;
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::claiming::inbox::ClaimInbox;
-use crate::worker::instances::PeerTable;
+use crate::worker::instances::{InstanceHash, NOBODY, PeerTable};
 use crate::worker::served::{ServedLedger, ServedLedgers};
 use crate::worker::server_monitor::ServerMonitors;
-use track::PaceTrack;
+use track::{PaceTrack, TouchBatch};
+use turns::Turns;
 
 /// How long the pacer leaves a ledger alone after a fault.
 const AFTER_FAULT: Duration = Duration::from_millis(100);
@@ -51,6 +55,8 @@ pub(crate) struct Pacer {
     wakes: Mutex<HashMap<usize, Wake>>,
     woken: Notify,
     alarm: PreciseTimer,
+    /// Whether this user may not publish messages, so that nobody hears of a turn.
+    is_mute: AtomicBool,
 }
 
 /// The news of one ledger since the last look.
@@ -58,8 +64,11 @@ pub(crate) struct Pacer {
 struct Wake {
     /// A job is due at this time, which may be sooner than all known jobs.
     due: Option<UnixMs>,
-    /// Jobs that were already due when they were stored, and that all instances have heard of.
-    announced: Vec<String>,
+    /// Jobs that were already due when they were stored, and that all instances have heard of, each
+    /// with the instance whose turn it was.
+    announced: Vec<(String, Option<InstanceHash>)>,
+    /// Instances that have left jobs to others.
+    left_by: Vec<InstanceHash>,
 }
 
 impl OfLedger for PaceTrack {
@@ -85,6 +94,7 @@ impl Pacer {
             wakes: Mutex::default(),
             woken: Notify::new(),
             alarm,
+            is_mute: AtomicBool::new(false),
         })
     }
 
@@ -100,10 +110,20 @@ impl Pacer {
     /// announced to all instances. Ignored unless this instance paces the ledger.
     pub(crate) fn look_after<'a>(&self, served: &ServedLedger, ids: impl Iterator<Item = &'a str>) {
         if self.instances.paces(served) {
+            let holder = self.instances.turn_holder(served);
             self.tell(served, |wake| {
                 let room = NAMES.saturating_sub(wake.announced.len());
-                wake.announced.extend(ids.take(room).map(Into::into));
+                let ids = ids.take(room);
+                wake.announced.extend(ids.map(|id| (id.to_owned(), holder)));
             });
+        }
+    }
+
+    /// Takes in that an instance has left jobs to others, because it has no room for them. Ignored
+    /// unless this instance paces the ledger.
+    pub(crate) fn left(&self, served: &ServedLedger, by: &str) {
+        if self.instances.paces(served) {
+            self.tell(served, |wake| wake.left_by.push(InstanceHash::of(by)));
         }
     }
 
@@ -166,9 +186,17 @@ impl Pacer {
                 track.mine
             };
             track.set_mine(mine, now);
+            let holder = track.turns.holder();
+            if !holder.is_none_or(|holder| self.instances.is_ready(&track.served, holder)) {
+                track.turns.end();
+            }
             let Some(wake) = wakes.remove(&track.served.index).filter(|_| mine) else {
                 continue;
             };
+            for left_by in wake.left_by {
+                track.turns.avoid(left_by, now);
+            }
+            track.turns.give(wake.announced.len());
             track.look_after(now, wake.announced, None);
             if let Some(due) = wake.due {
                 track.hear_of(due, now);
@@ -180,14 +208,14 @@ impl Pacer {
     /// next ones, and hands over jobs that no event announced.
     async fn step(&self, mut track: PaceTrack, now: UnixUs) -> PaceTrack {
         let check = track.take_checks(now);
-        let batch = track.take_due(now);
+        let mut batch = track.take_due(now);
         let read = track.take_read(now, !batch.jobs.is_empty());
-        let key = |(id, _): &(String, UnixMs)| track.served.key(id);
-        let round = PaceRequest {
-            touch: batch.jobs.iter().filter_map(key).collect(),
+        let mut round = PaceRequest {
             read,
             check: check.as_ref().map_or(&[], |check| &check.ids),
+            ..PaceRequest::default()
         };
+        self.take_turns(&mut track, &mut batch, &mut round, now);
         let events = &self.monitors.of(&track.served).events;
         let heard = events.heard();
         let until = Instant::now() + PATIENCE;
@@ -197,6 +225,10 @@ impl Pacer {
             track.see_fault(batch, now.plus(AFTER_FAULT), now);
             return track;
         };
+        if paced.is_mute {
+            self.is_mute.store(true, Ordering::Relaxed);
+            track.turns = Turns::default();
+        }
         if let Some((_, limit)) = read {
             track.see_coming(paced.coming, limit, now);
         } else if !batch.jobs.is_empty() {
@@ -215,9 +247,51 @@ impl Pacer {
             if !still.is_empty() && was_heard == Some(events.heard()) {
                 events.doubt();
             }
-            self.hand_over(&track.served, still).await;
+            for (holder, ids) in still {
+                if let Some(holder) = holder {
+                    track.turns.avoid(holder, now);
+                }
+                self.hand_over(&track.served, holder, ids).await;
+            }
         }
         track
+    }
+
+    /// Fills a round with the touches of a batch, and with the turns that begin between them.
+    fn take_turns(
+        &self,
+        track: &mut PaceTrack,
+        batch: &mut TouchBatch,
+        round: &mut PaceRequest<'_>,
+        now: UnixUs,
+    ) {
+        for (id, _) in &batch.jobs {
+            let next = self.next_turn(track, now);
+            round
+                .messages
+                .extend(next.map(|message| (round.touch.len(), message)));
+            track.turns.give(1);
+            batch.holders.push(track.turns.holder());
+            round.touch.extend(track.served.key(id));
+        }
+        if batch.jobs.is_empty() && track.turns.is_used_up() {
+            let next = self.next_turn(track, now);
+            round.messages.extend(next.map(|message| (0, message)));
+        }
+    }
+
+    /// Begins the next turn, if it is time. Returns the message for the instances, if anything
+    /// changes.
+    fn next_turn(&self, track: &mut PaceTrack, now: UnixUs) -> Option<String> {
+        if !track.turns.is_over(now) || self.is_mute.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (served, turns) = (&track.served, &mut track.turns);
+        let is_avoided = |instance| turns.is_avoided(instance, now);
+        let next = (self.instances).next_turn(served, turns.holder(), is_avoided);
+        let is_new = turns.begin(next.as_ref(), now);
+        let id = next.as_ref().map_or(NOBODY, |next| &next.id);
+        is_new.then(|| format!("turn {} {id}", served.ledger.subject()))
     }
 
     /// Has all instances take the oldest due jobs of a ledger, as many as they have room for.
@@ -237,22 +311,33 @@ impl Pacer {
         }
     }
 
-    /// Gives each of these jobs to the second in its rank. They are still due some time after they
-    /// were touched or announced, so the first has had its time. Either the trigger was missing or
-    /// had no TTL, or its event was lost, or the first in rank is gone or has no room.
-    async fn hand_over(&self, served: &ServedLedger, ids: Vec<String>) {
-        let mut late = format!("late {}", served.ledger.subject());
-        let told = late.len();
-        for id in ids {
-            if self.instances.rank(served, &id).stands_in() {
-                self.inbox.hear(served, id, Source::Pacer);
-            } else {
-                late.push(' ');
-                late.push_str(&id);
-            }
+    /// Leaves these jobs to others than the instance that had to claim them: the holder of the turn,
+    /// or without one the first in the rank of each job. They are still due some time after they
+    /// were touched or announced, so it has had its time. Either the trigger was missing or had no
+    /// TTL, or its event was lost, or that instance is gone or has no room.
+    async fn hand_over(
+        &self,
+        served: &ServedLedger,
+        holder: Option<InstanceHash>,
+        ids: Vec<String>,
+    ) {
+        let left_by = holder.map(|holder| self.instances.id_of(served, holder));
+        let claims = |id: &str| match &left_by {
+            Some(left_by) => self.instances.claims_after(served, id, left_by),
+            None => self.instances.rank(served, id).stands_in(),
+        };
+        let (mine, others): (Vec<String>, Vec<String>) = ids.into_iter().partition(|id| claims(id));
+        for id in mine {
+            self.inbox.hear(served, id, Source::Pacer);
         }
-        if late.len() > told {
-            self.tell_all(served, &late).await;
+        if !others.is_empty() {
+            let ids = others.join(" ");
+            let subject = served.ledger.subject();
+            let message = match left_by {
+                Some(left_by) => format!("left {subject} {left_by} {ids}"),
+                None => format!("late {subject} {ids}"),
+            };
+            self.tell_all(served, &message).await;
         }
     }
 }

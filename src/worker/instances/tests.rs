@@ -25,7 +25,7 @@ impl Fleet {
             .iter()
             .map(|pattern| {
                 let router: Router = Router::new().route(pattern, done);
-                let description = describe(&router.finish().unwrap());
+                let description = describe(&router.finish().unwrap(), 256);
                 (PeerTable::new(&description, 1).unwrap(), description)
             })
             .collect();
@@ -230,4 +230,79 @@ async fn the_route_of_an_instance_that_has_just_gone_still_counts() {
     assert!(other.route(&key));
     fleet.see(|number| ["", "1h"][number].into());
     assert!(other.route(&key));
+}
+
+#[tokio::test]
+async fn the_instance_whose_turn_it_is_claims_all_jobs() {
+    let fleet = Fleet::new(&["app1:trans:notice:*"; 4]);
+    let pacer = &fleet.all[fleet.pacers()[0]];
+    let claimers = |id: &str| -> Vec<usize> {
+        let claims = |number: &usize| fleet.all[*number].claims(&fleet.served, id);
+        (0..4).filter(claims).collect()
+    };
+    let mut holder = None;
+    let mut had_it = Vec::new();
+    for _ in 0..4 {
+        let next = pacer.next_turn(&fleet.served, holder, |_| false).unwrap();
+        pacer.turn_begins(&fleet.served, &next.id);
+        let first = claimers("0");
+        assert_eq!(first.len(), 1);
+        assert_eq!(fleet.all[first[0]].id, next.id);
+        for job in 1..100 {
+            assert_eq!(claimers(&job.to_string()), first);
+        }
+        holder = Some(next.hash);
+        had_it.extend(first);
+    }
+    had_it.sort_unstable();
+    assert_eq!(had_it, [0, 1, 2, 3], "each has a turn");
+    // Without a turn, the rank of each job decides.
+    pacer.turn_begins(&fleet.served, NOBODY);
+    let claimers: std::collections::BTreeSet<Vec<usize>> =
+        (0..100).map(|job| claimers(&job.to_string())).collect();
+    assert_eq!(claimers.len(), 4);
+}
+
+#[tokio::test]
+async fn jobs_that_an_instance_leaves_go_to_the_others() {
+    let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
+    for job in 0..100 {
+        let id = job.to_string();
+        let claims = |one: &PeerTable| one.claims_after(&fleet.served, &id, &fleet.all[1].id);
+        let claims: Vec<bool> = fleet.all.iter().map(claims).collect();
+        assert!(!claims[1] && claims[0] != claims[2], "{claims:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_turn_goes_to_an_instance_with_room_that_is_not_avoided() {
+    let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
+    fleet.see(|number| ["0h", "1h", "1d"][number].into());
+    let next = |avoided: Option<InstanceHash>| {
+        let is_avoided = |it| Some(it) == avoided;
+        fleet.all[0].next_turn(&fleet.served, None, is_avoided)
+    };
+    let only = next(None).unwrap();
+    assert_eq!(only.id, fleet.all[1].id);
+    assert!(fleet.all[0].is_ready(&fleet.served, only.hash));
+    assert_eq!(next(Some(only.hash)), None);
+}
+
+#[tokio::test]
+async fn an_instance_that_knows_no_turns_keeps_the_others_from_taking_them() {
+    let mut fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
+    let turn = |fleet: &Fleet| fleet.all[0].next_turn(&fleet.served, None, |_| false);
+    let holder = turn(&fleet).unwrap();
+    fleet.all[0].turn_begins(&fleet.served, &holder.id);
+    assert!(fleet.all[0].turn_holder(&fleet.served).is_some());
+    let router: Router = Router::new().route("app1:trans:notice:*", done);
+    let mut old = describe(&router.finish().unwrap(), 256);
+    old.slots.clear();
+    let id = fleet.all[2].id.clone();
+    fleet.takes.insert(id, Arc::new(old.takes().unwrap()));
+    fleet.see(|_| "1h".into());
+    assert_eq!(turn(&fleet), None);
+    assert_eq!(fleet.all[0].turn_holder(&fleet.served), None);
+    let (first, _) = fleet.shares();
+    assert!(first.iter().all(|share| *share > 200), "{first:?}");
 }

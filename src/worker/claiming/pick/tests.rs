@@ -33,7 +33,7 @@ impl Setting {
         let served_ledgers = ServedLedgers::new(store, routes.clone(), terms);
         Setting {
             served: served_ledgers.shards(KIND)[0].clone(),
-            instances: PeerTable::new(&describe(&routes), 1).unwrap(),
+            instances: PeerTable::new(&describe(&routes, 256), 1).unwrap(),
             slots: Slots::new(&Limits::new(total), &routes),
             routes,
             ledger_inbox: LedgerInbox::default(),

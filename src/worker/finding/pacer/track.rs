@@ -4,8 +4,10 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::turns::Turns;
 use crate::settings::UNANNOUNCED;
 use crate::time::{UnixMs, UnixUs};
+use crate::worker::instances::InstanceHash;
 use crate::worker::served::ServedLedger;
 
 /// How many jobs are read ahead, and touched in one call, while there are few due jobs. The number
@@ -63,6 +65,8 @@ pub(super) struct PaceTrack {
     complete: bool,
     /// How many jobs the next read returns at most; from [`LEAST`] to [`MOST`].
     pub(super) limit: usize,
+    /// Whose turn it is.
+    pub(super) turns: Turns,
 }
 
 /// Jobs to check, and when.
@@ -71,30 +75,42 @@ pub(super) struct TouchCheck {
     pub(super) at: UnixUs,
     /// The ids of the jobs.
     pub(super) ids: Vec<String>,
+    /// For each job, the instance whose turn it was when the job was announced.
+    pub(super) holders: Vec<Option<InstanceHash>>,
     /// How many events had been heard before their triggers were touched; `None` for jobs that were
     /// announced when they were stored.
     pub(super) heard: Option<u64>,
 }
+
+/// Jobs that were not claimed in time, by the instance that had to claim them; without one, the
+/// first in the rank of each job had to.
+pub(super) type LeftJobs = Vec<(Option<InstanceHash>, Vec<String>)>;
 
 /// The jobs of one touch.
 #[derive(Default)]
 pub(super) struct TouchBatch {
     /// Ids and due times.
     pub(super) jobs: Vec<(String, UnixMs)>,
+    /// For each job, the instance whose turn it is.
+    pub(super) holders: Vec<Option<InstanceHash>>,
     /// How many of them, at the front, were touched before.
     pub(super) first: usize,
 }
 
 impl TouchCheck {
-    /// The jobs that are still due, though their time was some time ago; `dues` has the due time of
-    /// each job that is pending.
-    pub(super) fn still_due(self, dues: &[Option<UnixMs>], now: UnixUs) -> Vec<String> {
+    /// The jobs that are still due, though their time was some time ago, by the instance whose turn
+    /// it was; `dues` has the due time of each job that is pending.
+    pub(super) fn still_due(self, dues: &[Option<UnixMs>], now: UnixUs) -> LeftJobs {
         let is_due = |due: &Option<UnixMs>| due.is_some_and(|due| due <= now.floor_ms());
-        let checked = self.ids.into_iter().zip(dues);
-        checked
-            .filter(|(_, due)| is_due(due))
-            .map(|(id, _)| id)
-            .collect()
+        let checked = self.ids.into_iter().zip(self.holders).zip(dues);
+        let mut left = LeftJobs::new();
+        for ((id, holder), _) in checked.filter(|(_, due)| is_due(due)) {
+            match left.iter_mut().find(|(other, _)| *other == holder) {
+                Some((_, ids)) => ids.push(id),
+                None => left.push((holder, vec![id])),
+            }
+        }
+        left
     }
 }
 
@@ -116,11 +132,16 @@ impl PaceTrack {
             touched_at: UnixUs(0),
             complete: false,
             limit: LEAST,
+            turns: Turns::default(),
         }
     }
 
     /// When there is something to do; the end of time if nothing is known.
     pub(super) fn next_action(&self) -> UnixUs {
+        if self.turns.is_used_up() && !self.checks.is_empty() {
+            // Jobs are announced without a touch, and the next ones are for another instance.
+            return UnixUs(0);
+        }
         let check = self.checks.front().map(|check| check.at.plus(CHECK_GATHER));
         let next = [self.next_touch(), check, self.touch_again, self.read_at]
             .into_iter()
@@ -153,7 +174,11 @@ impl PaceTrack {
             jobs.extend(self.coming.pop_front());
         }
         self.note_touched(&jobs[first..]);
-        TouchBatch { jobs, first }
+        TouchBatch {
+            jobs,
+            first,
+            ..TouchBatch::default()
+        }
     }
 
     /// The due time and the limit of a read of the next jobs, if it is time to read. `touching`
@@ -184,16 +209,27 @@ impl PaceTrack {
             && let Some(next) = self.checks.pop_front()
         {
             all.ids.extend(next.ids);
+            all.holders.extend(next.holders);
             all.heard = all.heard.or(next.heard);
         }
         Some(all)
     }
 
-    /// Plans a check whether these jobs are still due.
-    pub(super) fn look_after(&mut self, now: UnixUs, ids: Vec<String>, heard: Option<u64>) {
+    /// Plans a check whether these jobs are still due; each has the instance whose turn it was.
+    pub(super) fn look_after(
+        &mut self,
+        now: UnixUs,
+        jobs: impl IntoIterator<Item = (String, Option<InstanceHash>)>,
+        heard: Option<u64>,
+    ) {
+        let (ids, holders): (Vec<_>, Vec<_>) = jobs.into_iter().unzip();
         if !ids.is_empty() {
-            let at = now.plus(UNANNOUNCED);
-            self.checks.push_back(TouchCheck { at, ids, heard });
+            self.checks.push_back(TouchCheck {
+                at: now.plus(UNANNOUNCED),
+                ids,
+                holders,
+                heard,
+            });
         }
     }
 
@@ -203,6 +239,8 @@ impl PaceTrack {
         if mine && (!self.mine || self.touched > now.floor_ms()) {
             self.start_from(now);
             self.checks.clear();
+            // Another instance may have begun turns meanwhile.
+            self.turns = Turns::default();
         } else if self.mine && !mine {
             self.rest();
         }
@@ -213,9 +251,11 @@ impl PaceTrack {
     /// touched is unknown, so they are checked once more. Jobs that it was to check are left to the
     /// reconciler.
     pub(super) fn see_fault(&mut self, batch: TouchBatch, again: UnixUs, now: UnixUs) {
-        let ids = batch.jobs.into_iter().map(|(id, _)| id).collect();
-        self.look_after(now, ids, None);
+        let jobs = batch.jobs.into_iter().map(|(id, _)| id);
+        self.look_after(now, jobs.zip(batch.holders), None);
         self.read_at = Some(again);
+        // Whether the instances were told of a turn is unknown, too.
+        self.turns = Turns::default();
     }
 
     /// Leaves the jobs that are due before now to others, and reads the next jobs.
@@ -269,8 +309,13 @@ impl PaceTrack {
 
     /// Takes in how many triggers of the batch are still alive.
     pub(super) fn see_touched(&mut self, batch: TouchBatch, alive: u64, heard: u64, now: UnixUs) {
-        let TouchBatch { mut jobs, first } = batch;
-        let touched = jobs[first..].iter().map(|(id, _)| id.clone()).collect();
+        let TouchBatch {
+            mut jobs,
+            holders,
+            first,
+        } = batch;
+        let touched = jobs.iter().map(|(id, _)| id.clone()).zip(holders);
+        let touched: Vec<_> = touched.skip(first).collect();
         self.look_after(now, touched, Some(heard));
         // Redis does not say which of them are alive, so all are touched again, until it is too
         // late for an event.
@@ -376,8 +421,9 @@ mod tests {
     #[tokio::test]
     async fn after_a_fault_the_next_read_is_planned_and_the_jobs_are_checked() {
         let mut track = reading(&[("first", 1), ("second", 2)]);
-        let batch = track.take_due(at(9000));
+        let mut batch = track.take_due(at(9000));
         assert_eq!(batch.jobs.len(), 2);
+        batch.holders = vec![None; 2];
         track.see_fault(batch, at(20_000), at(9000));
         assert_eq!(track.next_action(), at(20_000));
         assert!(track.take_read(at(20_000), false).is_some());
@@ -390,9 +436,11 @@ mod tests {
         let ids = ["overdue", "due", "postponed", "claimed"]
             .map(str::to_owned)
             .into();
+        let (one, other) = (InstanceHash::of("one"), InstanceHash::of("other"));
         let check = TouchCheck {
             at: at(0),
             ids,
+            holders: vec![Some(one), Some(other), None, Some(one)],
             heard: None,
         };
         let dues = [
@@ -401,7 +449,9 @@ mod tests {
             Some(UnixMs(1001)),
             None,
         ];
-        assert_eq!(check.still_due(&dues, at(0)), ["overdue", "due"]);
+        let left = |holder, id: &str| (Some(holder), vec![id.to_owned()]);
+        let still_due = check.still_due(&dues, at(0));
+        assert_eq!(still_due, [left(one, "overdue"), left(other, "due")]);
     }
 
     #[test]
@@ -417,7 +467,7 @@ mod tests {
         let mut track = PaceTrack::new(ServedLedger::sample("a:b:c"));
         for (ms, heard) in [(0, None), (2, Some(7)), (4, Some(9)), (30, Some(11))] {
             let at = UnixUs(1_000_000 + ms * 1000);
-            track.look_after(at, vec![ms.to_string()], heard);
+            track.look_after(at, [(ms.to_string(), None)], heard);
         }
         let due = UnixUs(1_000_000).plus(UNANNOUNCED).plus(CHECK_GATHER);
         assert!(track.take_checks(UnixUs(due.0 - 1)).is_none());
