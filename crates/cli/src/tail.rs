@@ -58,6 +58,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         what: options.what.iter().map(What::to_string).collect(),
         last: Some(options.last.into()),
         zone: zone.iana_name().map(Into::into),
+        shared: false,
     };
     let jobs = options.server.connect().await?;
     let mut following = jobs.follow(wanted).await?;

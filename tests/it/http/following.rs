@@ -15,6 +15,8 @@ use crate::site::{HOUR, Site};
 /// The time limit for a change to take effect: a second, and as much as a busy machine may need.
 const SOON: Duration = Duration::from_secs(6);
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// The lines of a tail.
 struct Lines {
     parts: std::pin::Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
@@ -87,14 +89,23 @@ async fn schedule(site: &Site, key: &str) {
 
 #[tokio::test]
 async fn a_tail_shows_the_requested_events_from_the_last_ones_on() {
-    let site = Site::new("http-tail").await;
+    shows_the_requested_events("http-tail", "").await;
+}
+
+#[tokio::test]
+async fn a_shared_tail_shows_the_same() {
+    shows_the_requested_events("http-tail-shared", "&shared=true").await;
+}
+
+async fn shows_the_requested_events(app: &str, further: &str) {
+    let site = Site::new(app).await;
     let daemon = Daemon::start(&site);
     let other = format!("{}:it:other:1", site.app);
     for key in [&site.key(1), &site.key(2), &other] {
         schedule(&site, key).await;
     }
     let app = &site.app;
-    let mut all = Lines::open(&daemon, &format!("prefix={app}:&last=2")).await;
+    let mut all = Lines::open(&daemon, &format!("prefix={app}:&last=2{further}")).await;
     let first = all.any().await.unwrap();
     assert!(first["alive"]["at"].is_string(), "{first}");
     let scheduled = |key: &str| ("scheduled".to_owned(), key.to_owned());
@@ -103,13 +114,13 @@ async fn a_tail_shows_the_requested_events_from_the_last_ones_on() {
 
     // Several prefixes, several words, and single jobs.
     let query = format!(
-        "prefix={}&prefix={other}&what=cancelled,failed&what=scheduled&last=3",
+        "prefix={}&prefix={other}&what=cancelled,failed&what=scheduled&last=3{further}",
         site.key(2)
     );
     let mut some = Lines::open(&daemon, &query).await;
     assert_eq!(some.happened().await, scheduled(&site.key(2)));
     assert_eq!(some.happened().await, scheduled(&other));
-    let query = format!("key={}&last=1", site.key(1));
+    let query = format!("key={}&last=1{further}", site.key(1));
     let mut one = Lines::open(&daemon, &query).await;
     assert_eq!(one.happened().await, scheduled(&site.key(1)));
     for key in [&site.key(2), &site.key(1)] {
@@ -134,8 +145,9 @@ async fn what_is_done_after_the_first_line_is_told() {
     let daemon = Daemon::start(&site);
     let key = site.key(1);
     schedule(&site, &key).await;
-    for _ in 0..5 {
-        let mut tail = Lines::open(&daemon, "prefix=http-tail-first:").await;
+    for further in ["", "&shared=true"].repeat(5) {
+        let query = format!("prefix=http-tail-first:{further}");
+        let mut tail = Lines::open(&daemon, &query).await;
         assert!(tail.any().await.unwrap().get("alive").is_some());
         let call = site.client.reschedule(&*key).after(2 * HOUR);
         call.await.unwrap();
@@ -168,6 +180,12 @@ async fn what_a_tail_or_an_overview_cannot_be_asked_names_the_parameter() {
             "invalid_request",
             "zone",
             "Europe/Berlin",
+        ),
+        (
+            "tail?shared=yes",
+            "invalid_request",
+            "shared",
+            "`true` or `false`",
         ),
         (
             "tail?first=1",
@@ -278,6 +296,103 @@ async fn a_daemon_limits_its_tails_and_frees_the_places_of_closed_ones() {
     })
     .await;
     site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn shared_tails_have_one_reader_and_each_reports_its_own_jobs() {
+    const TAILS: usize = 50;
+    let server = keyfall::embedded::Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "http-tails-shared").await;
+    let daemon = Daemon::start(&site);
+    let connections = async || -> usize {
+        let list: String = site.command(&["CLIENT", "LIST"]).await;
+        list.lines().count()
+    };
+    let open = async |id: usize| {
+        let query = format!("prefix={}&shared=true", site.key(format!("of-{id}-")));
+        let mut tail = Lines::open(&daemon, &query).await;
+        assert!(tail.any().await.unwrap().get("alive").is_some());
+        tail
+    };
+    let mut tails = vec![open(0).await];
+    let before = connections().await;
+    for id in 1..TAILS {
+        tails.push(open(id).await);
+    }
+    // The past is read over a connection that is closed afterwards.
+    eventually("one connection is enough for all", async || {
+        (connections().await <= before + 1).then_some(())
+    })
+    .await;
+    for (id, tail) in tails.iter_mut().enumerate() {
+        let key = site.key(format!("of-{id}-1"));
+        schedule(&site, &key).await;
+        assert_eq!(tail.happened().await, ("scheduled".to_owned(), key.clone()));
+        site.client.cancel(&*key).await.unwrap();
+        assert_eq!(tail.happened().await, ("cancelled".to_owned(), key));
+    }
+    drop(tails);
+    let reads = async || -> u64 {
+        let info: String = site.command(&["INFO", "commandstats"]).await;
+        let line = info.lines().find(|line| line.starts_with("cmdstat_xread:"));
+        let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
+        calls.map_or(0, |calls| calls.parse().unwrap())
+    };
+    eventually("nobody listens, so nobody reads", async || {
+        let before = reads().await;
+        tokio::time::sleep(2 * SECOND).await;
+        (reads().await == before).then_some(())
+    })
+    .await;
+    // A later one starts the reader again.
+    let mut tail = open(0).await;
+    let key = site.key("of-0-2");
+    schedule(&site, &key).await;
+    assert_eq!(tail.happened().await, ("scheduled".to_owned(), key.clone()));
+    site.client.cancel(&*key).await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_shared_tail_that_is_read_too_slowly_is_told_that_changes_are_missing() {
+    let site = Site::new("http-tail-skips").await;
+    let daemon = Daemon::start(&site);
+    schedule(&site, &site.key("first")).await;
+    let query = "prefix=http-tail-skips:&shared=true&last=1";
+    let mut slow = Lines::open(&daemon, query).await;
+    assert_eq!(slow.happened().await.1, site.key("first"));
+    let query = "prefix=http-tail-skips:&shared=true";
+    let mut other = Lines::open(&daemon, query).await;
+    crowd(&site).await;
+    let last = site.key("last");
+    schedule(&site, &last).await;
+    let read_on = async |tail: &mut Lines| {
+        let mut has_skipped = false;
+        loop {
+            let line = tail.any().await.expect("it goes on");
+            has_skipped |= line.get("skipped").is_some();
+            if line["happened"]["key"] == *last {
+                return has_skipped;
+            }
+        }
+    };
+    // The daemon has read all changes when another client has heard of the last one.
+    read_on(&mut other).await;
+    assert!(read_on(&mut slow).await);
+    for key in [site.key("first"), last] {
+        site.client.cancel(key).await.unwrap();
+    }
+    site.assert_balanced().await;
+}
+
+/// Writes 150,000 changes into the history.
+async fn crowd(site: &Site) {
+    let ids: Vec<String> = (100..350).map(|id| id.to_string()).collect();
+    let crowd = format!("- - {}", ids.join(" "));
+    let write = "for _ = 1, 600 do redis.call('XADD', KEYS[1], '*', 'what', 'cancelled', \
+                 'by', 'web-1:42', 'jobs', ARGV[1], 'note', '') end";
+    let history = format!("keyfall:{{{}/0}}:history", site.kind());
+    let _: () = site.command(&["EVAL", write, "1", &history, &crowd]).await;
 }
 
 #[tokio::test]
@@ -400,12 +515,7 @@ async fn a_tail_that_is_read_slowly_takes_little_memory_however_much_happens() {
         tails.push(tail);
     }
     let before = daemon.process.memory("VmHWM:");
-    let ids: Vec<String> = (100..350).map(|id| id.to_string()).collect();
-    let crowd = format!("- - {}", ids.join(" "));
-    let write = "for _ = 1, 600 do redis.call('XADD', KEYS[1], '*', 'what', 'cancelled', \
-                 'by', 'web-1:42', 'jobs', ARGV[1], 'note', '') end";
-    let history = format!("keyfall:{{{}/0}}:history", site.kind());
-    let _: () = site.command(&["EVAL", write, "1", &history, &crowd]).await;
+    crowd(&site).await;
     for tail in &mut tails {
         assert_eq!(tail.happened().await.1, site.key(100));
     }

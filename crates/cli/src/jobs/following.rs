@@ -126,6 +126,7 @@ impl Following {
                 Told::Behind => vec![News::Behind, News::Happened(it)],
             },
             TailOut::Missed(MissedOut { kind }) => vec![News::Missed(kind)],
+            TailOut::Skipped(_) => vec![News::Behind],
             TailOut::Unseen(one) => vec![News::Unseen(one)],
             TailOut::Away(AwayOut { error }) => vec![News::Away(error)],
             TailOut::Ended(problem) => return self.close(Stop::of_problem(problem).into()),

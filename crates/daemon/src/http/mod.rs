@@ -21,7 +21,7 @@
 //! | [`upcoming`] | how many jobs fall due in each minute, hour or day |
 //! | [`series`] | the starts and ends of runs over the last hour or day |
 //! | [`history`] | the story of a job, and the length of histories |
-//! | [`tail`] | changes of jobs as they happen; [`tails`] limits their number |
+//! | [`tail`] | changes of jobs as they happen; [`tails`] limits their number, and [`feed`] reads for many of them |
 //! | [`actions`] | the log of what operators did |
 //! | [`audit`] | checks that every job is accounted for |
 //! | [`instances`] | the live instances and their routes |
@@ -49,6 +49,7 @@ mod count;
 mod dead;
 mod doctor;
 mod durable;
+mod feed;
 mod files;
 mod front;
 mod handing_over;
@@ -113,6 +114,7 @@ pub(crate) use settings::Settings;
 pub use ui::{Ui, UiTerms};
 
 use super::new_kinds::NewKinds;
+use feed::Feed;
 use problem::Problem;
 use rate::Rate;
 use tails::Tails;
@@ -146,7 +148,7 @@ pub mod shapes {
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
     pub use super::rights::RightsOut;
     pub use super::series::{KindSeriesOut, SeriesIn, SeriesOut, SpanIn, StepsOut};
-    pub use super::tail::{AliveOut, AwayOut, MissedOut, TailIn, TailOut};
+    pub use super::tail::{AliveOut, AwayOut, MissedOut, SkippedOut, TailIn, TailOut};
     pub use super::upcoming::{UpcomingIn, UpcomingOut};
     pub use super::warnings::WarningOut;
     pub use super::wire::{Job, Moment, Payloads, Span, State, Time, UnseenOut};
@@ -169,6 +171,9 @@ pub(crate) struct Api {
     tokens: Option<Box<dyn Tokens>>,
     rate: Option<Rate>,
     tails: Tails,
+    shared_tails: Tails,
+    /// Reads for the shared tails.
+    feed: Feed,
     /// Limits the number of new kinds; `None` for no limit.
     new_kinds: Option<Arc<NewKinds>>,
     /// The metrics of this process, if it records any.
@@ -200,7 +205,9 @@ impl Api {
             rate: settings.requests_per_second.map(Rate::new),
             settings,
             tokens,
-            tails: Tails::default(),
+            tails: Tails::alone(),
+            shared_tails: Tails::shared(),
+            feed: Feed::default(),
             new_kinds: None,
             recorder: None,
             document: OnceLock::new(),

@@ -10,8 +10,9 @@ use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use jiff::tz::TimeZone;
-use keyfall::{JobKey, Tidings, What};
+use keyfall::{Happening, JobKey, Tidings, What};
 use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -20,6 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, LOOK, Scope};
 use super::body::Pairs;
+use super::feed::{Heard, Listener};
 use super::history::HappeningOut;
 use super::problem::Problem;
 use super::tails::TailPermit;
@@ -29,14 +31,21 @@ use super::wire::{Time, UnseenOut};
 const BEAT: Duration = Duration::from_secs(15);
 
 /// The wait before the next read from a Redis that did not answer.
-const AGAIN: Duration = Duration::from_secs(1);
+pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 /// The most changes of one write. Three times as many can be in memory: one part is being written,
 /// one waits to be written, and one waits for its place in the channel.
-const TOGETHER: usize = 64;
+pub(super) const TOGETHER: usize = 64;
 
 /// The most past changes that a tail begins with.
 const MOST_LAST: usize = 1000;
+
+/// The past changes that a shared tail reads beyond the wanted ones, to know those which it also
+/// hears of: they happen between the moment it begins to listen, and the end of its read.
+const OVERLAP: usize = 200;
+
+/// The time after which a shared tail hears of no change that it has read.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// The wanted changes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
@@ -64,6 +73,11 @@ pub struct TailIn {
     /// Defaults to UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// `true`: all shared tails of the daemon have one reader, so that further ones cost Redis
+    /// nothing. A client that reads too slowly loses changes, and is told so by `skipped`. Defaults
+    /// to `false`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shared: bool,
 }
 
 /// A line of a tail.
@@ -74,6 +88,8 @@ pub enum TailOut {
     Happened(Box<HappeningOut>),
     /// Changes of a kind were trimmed from its history before they could be read.
     Missed(MissedOut),
+    /// The client of a shared tail read too slowly: changes before this line are missing.
+    Skipped(SkippedOut),
     /// One of several servers is away. Its changes follow when it is back.
     Unseen(UnseenOut),
     /// Redis does not answer. The changes of this time follow when it answers again.
@@ -92,6 +108,12 @@ pub struct MissedOut {
 }
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct SkippedOut {
+    /// By the clock of the daemon.
+    pub at: Time,
+}
+
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct AwayOut {
     /// The error of Redis.
     pub error: String,
@@ -104,8 +126,8 @@ pub struct AliveOut {
 }
 
 /// The changes of jobs as they happen: one object a line, until the client closes the connection.
-/// Each object has one field, whose name is its sort: `happened`, `missed`, `unseen`, `away`,
-/// `alive` or `ended`.
+/// Each object has one field, whose name is its sort: `happened`, `missed`, `skipped`, `unseen`,
+/// `away`, `alive` or `ended`.
 ///
 /// The first line is `alive`, unless Redis is `away`; another `alive` follows after each 15 seconds
 /// without a line. The tail reports all changes after the first `alive`. The changes of one kind
@@ -117,16 +139,30 @@ pub struct AliveOut {
 pub(super) async fn tail(caller: Caller, pairs: Pairs) -> Result<Response, Problem> {
     let wanted = TailRequest::of(TailIn::of(pairs)?)?;
     let api = caller.may_with_each(Scope::Read, &wanted.reach)?;
-    let place = api.tails.take(caller.who())?;
-    let what = wanted.what.iter().copied();
-    let mut tail = api.client.tail().last(wanted.last).only(what);
+    let place = match wanted.is_shared {
+        true => api.shared_tails.take(caller.who())?,
+        false => api.tails.take(caller.who())?,
+    };
+    let mut tail = match wanted.is_shared {
+        true => api.client.tail().last(wanted.last + OVERLAP),
+        false => {
+            let what = wanted.what.iter().copied();
+            api.client.tail().last(wanted.last).only(what)
+        }
+    };
     for prefix in &wanted.reach {
         tail = tail.prefix(prefix).map_err(Problem::of_prefix)?;
     }
     let stopping = api.stopping.clone();
     let (tell, told) = mpsc::channel(1);
     let reach = wanted.reach.clone();
-    let reader = AbortOnDropHandle::new(tokio::spawn(read(tail, wanted, tell)));
+    let reader = AbortOnDropHandle::new(match wanted.is_shared {
+        true => {
+            let listener = api.feed.listen(&api.client);
+            tokio::spawn(read_shared(listener, tail, wanted, tell))
+        }
+        false => tokio::spawn(read(tail, wanted, tell)),
+    });
     let has_token = caller.token().is_some();
     let may = move || caller.may_with_each(Scope::Read, &reach).map(drop);
     let open = OpenTail {
@@ -158,6 +194,11 @@ impl TailOut {
         let at = Time(SystemTime::now());
         TailOut::Alive(AliveOut { at })
     }
+
+    fn away(error: &str) -> Self {
+        let error = error.to_owned();
+        TailOut::Away(AwayOut { error })
+    }
 }
 
 fn written(lines: &[TailOut]) -> Result<Bytes, Infallible> {
@@ -177,6 +218,7 @@ struct TailRequest {
     what: Vec<What>,
     last: usize,
     zone: TimeZone,
+    is_shared: bool,
 }
 
 impl TailIn {
@@ -198,8 +240,14 @@ impl TailIn {
                         Problem::invalid("last", rule)
                     })?);
                 }
+                "shared" => {
+                    wanted.shared = value.parse().map_err(|_| {
+                        let rule = format!("{value:?} is not `true` or `false`: write one of them");
+                        Problem::invalid("shared", rule)
+                    })?;
+                }
                 _ => {
-                    let known = "`prefix`, `key`, `what`, `last` and `zone`";
+                    let known = "`prefix`, `key`, `what`, `last`, `zone` and `shared`";
                     return Err(Problem::unknown_parameter(&name, known));
                 }
             }
@@ -229,7 +277,35 @@ impl TailRequest {
             what: what.map_err(|error| Problem::from(error).field("what"))?,
             last: wanted.last.unwrap_or(0),
             zone,
+            is_shared: wanted.shared,
         })
+    }
+
+    /// The line for this news of all jobs, if the client wants it.
+    fn line_of_all(&self, news: &Tidings) -> Option<TailOut> {
+        let is_wanted = match news {
+            Tidings::Happened(it) => self.follows(it.what) && self.reaches(it),
+            Tidings::Missed(kind) => self.reaches_into(&format!("{kind}:")),
+            _ => true,
+        };
+        is_wanted.then(|| self.line(news.clone()))?
+    }
+
+    fn follows(&self, what: What) -> bool {
+        self.what.is_empty() || self.what.contains(&what)
+    }
+
+    fn reaches(&self, it: &Happening) -> bool {
+        let key = it.key().map(|key| key.to_string());
+        let text = key.unwrap_or_else(|| format!("{}:", it.kind));
+        let mut prefixes = self.reach.iter();
+        self.reach.is_empty() || prefixes.any(|prefix| text.starts_with(prefix))
+    }
+
+    /// Whether some of the jobs that begin so are wanted.
+    fn reaches_into(&self, kind: &str) -> bool {
+        let covers = |prefix: &String| kind.starts_with(&**prefix) || prefix.starts_with(kind);
+        self.reach.is_empty() || self.reach.iter().any(covers)
     }
 
     /// The line for this news, if the client wants it.
@@ -292,6 +368,112 @@ async fn read(mut tail: keyfall::Tail, wanted: TailRequest, tell: mpsc::Sender<V
         } else if tell.send(lines).await.is_err() || is_over {
             return;
         }
+    }
+}
+
+/// Reads the past changes from the histories, and hears of the further ones.
+async fn read_shared(
+    mut listener: Listener,
+    mut past: keyfall::Tail,
+    wanted: TailRequest,
+    tell: mpsc::Sender<Vec<TailOut>>,
+) {
+    let Some(read) = begin_shared(&mut listener, &mut past, &tell).await else {
+        return;
+    };
+    // Its connection is not needed any longer.
+    drop(past);
+    let mut lines = vec![TailOut::alive()];
+    let last = &read[read.len().saturating_sub(wanted.last)..];
+    let last = last.iter().filter(|news| match news {
+        Tidings::Happened(it) => wanted.follows(it.what),
+        _ => true,
+    });
+    lines.extend(last.filter_map(|news| wanted.line(news.clone())));
+    let settled = Instant::now() + SETTLED;
+    let mut known = read;
+    let mut is_away = false;
+    loop {
+        if !lines.is_empty() && tell.send(std::mem::take(&mut lines)).await.is_err() {
+            return;
+        }
+        let mut heard = listener.news.recv().await;
+        if Instant::now() > settled {
+            known = Vec::new();
+        }
+        loop {
+            match heard {
+                Ok(heard) => match &*heard {
+                    Heard::News(news) => {
+                        is_away = false;
+                        match known.iter().position(|one| one == news) {
+                            Some(at) => drop(known.swap_remove(at)),
+                            None => lines.extend(wanted.line_of_all(news)),
+                        }
+                    }
+                    Heard::Away(error) if !std::mem::replace(&mut is_away, true) => {
+                        lines.push(TailOut::away(error));
+                    }
+                    Heard::Away(_) => {}
+                },
+                Err(RecvError::Lagged(_)) => {
+                    let at = Time(SystemTime::now());
+                    lines.push(TailOut::Skipped(SkippedOut { at }));
+                }
+                // The client asks again, and then gets the error.
+                Err(RecvError::Closed) => {
+                    lines.push(TailOut::Ended(Problem::stopping()));
+                    let _ = tell.send(lines).await;
+                    return;
+                }
+            }
+            if lines.len() >= TOGETHER {
+                break;
+            }
+            heard = match listener.news.try_recv() {
+                Ok(heard) => Ok(heard),
+                Err(TryRecvError::Lagged(by)) => Err(RecvError::Lagged(by)),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            };
+        }
+    }
+}
+
+/// Waits until the feed reports changes, and then reads the past ones. `None` if the tail has
+/// ended.
+async fn begin_shared(
+    listener: &mut Listener,
+    past: &mut keyfall::Tail,
+    tell: &mpsc::Sender<Vec<TailOut>>,
+) -> Option<Vec<Tidings>> {
+    let mut is_away = false;
+    loop {
+        let error = tokio::select! {
+            // If the feed ends before it begins, the read of the past finds the reason.
+            _ = listener.begun.wait_for(|has_begun| *has_begun) => break,
+            heard = listener.news.recv() => match heard.as_deref() {
+                Ok(Heard::Away(error)) => error.clone(),
+                Ok(Heard::News(_)) | Err(_) => break,
+            },
+        };
+        if !std::mem::replace(&mut is_away, true) {
+            tell.send(vec![TailOut::away(&error)]).await.ok()?;
+        }
+    }
+    loop {
+        let error = match past.begin().await {
+            Ok(()) => return Some(std::iter::from_fn(|| past.ready()).collect()),
+            Err(error) => error,
+        };
+        if !error.is_retryable() {
+            tell.send(vec![TailOut::Ended(error.into())]).await.ok()?;
+            return None;
+        }
+        if !std::mem::replace(&mut is_away, true) {
+            let line = TailOut::away(&error.to_string());
+            tell.send(vec![line]).await.ok()?;
+        }
+        sleep(AGAIN).await;
     }
 }
 
