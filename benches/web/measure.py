@@ -2,7 +2,7 @@
 """Measures the web page over many jobs: how long each page takes, what it costs Redis, and what open
 live pages cost: `make web-cost`.
 
-    measure.py [--pending 5000000] [--dead 100000] [--live 16]
+    measure.py [--pending 5000000] [--dead 100000] [--live 50]
 
 It starts a private Redis and a daemon, and prints a table for docs/web.md. Commands of Redis that
 take longer than five milliseconds are listed with it.
@@ -158,7 +158,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--pending", type=int, default=5_000_000)
     parser.add_argument("--dead", type=int, default=100_000)
-    parser.add_argument("--live", type=int, default=16)
+    parser.add_argument("--live", type=int, default=50)
     parser.add_argument("--times", type=int, default=100)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="keyfall-web-"))
@@ -206,7 +206,7 @@ def main():
             one.request("GET", "/ui/stream")
             answer = one.getresponse()
             if answer.status != 200:
-                sys.exit(f"a live page got {answer.status}: an address may have 16 at a time")
+                sys.exit(f"a live page got {answer.status}: an address may have 128 at a time")
             streams.append((one, answer))
         before = [cpu(daemon), cpu(redis)]
         for second in range(10):

@@ -33,6 +33,29 @@ def test_a_live_page_shows_changes_as_they_happen(browser, site):
     assert "crm:other" not in browser.find("#rows").text
 
 
+@pytest.mark.quick
+def test_a_live_page_that_nobody_sees_closes_its_stream_and_catches_up(browser, site):
+    browser.get(site.url + "live?prefix=crm%3Ahidden%3A")
+    site.schedule("crm:hidden:one:1", {})
+    until(lambda: reads(browser, "#rows", "crm:hidden:one:1"), "the page shows the schedule")
+    streams = """return performance.getEntriesByType("resource").filter(one => one.name.includes("/stream")).length"""
+    show(browser, False)
+    until(lambda: browser.execute_script(streams) == 1, "the stream ends")
+    site.schedule("crm:hidden:one:2", {})
+    site.schedule("crm:hidden:one:3", {})
+    assert "crm:hidden:one:2" not in browser.find("#rows").text
+    show(browser, True)
+    until(lambda: reads(browser, "#rows", "crm:hidden:one:3"), "the page catches up")
+    assert [browser.find("#rows").text.count(f"crm:hidden:one:{number}") for number in (1, 2, 3)] == [1, 1, 1]
+
+
+def show(browser, is_shown):
+    """Tells the page that it is shown, or hidden behind another tab."""
+    browser.execute_script(
+        """Object.defineProperty(document, "hidden", { configurable: true, value: !arguments[0] });
+        document.dispatchEvent(new Event("visibilitychange"));""", is_shown)
+
+
 def test_a_live_page_goes_on_after_the_daemon_was_away(browser, site):
     browser.get(site.url + "live?prefix=crm%3Aagain%3A")
     site.schedule("crm:again:one:1", {})

@@ -51,6 +51,47 @@
     if (document.hidden && event.detail.elt.id === "live") event.preventDefault();
   });
 
+  // A live page that nobody sees closes its stream; seen again, it asks for what it has missed.
+  // The extension gets an object that behaves as one stream all the time.
+  if (window.htmx) htmx.createEventSource = (url) => {
+    const stream = new EventTarget();
+    const names = new Set();
+    let source = null, last = null, isOver = false;
+    const forward = (event) => {
+      last = event.lastEventId || last;
+      stream.dispatchEvent(new MessageEvent(event.type, { data: event.data, lastEventId: event.lastEventId }));
+    };
+    const open = () => {
+      const from = new URL(url, document.baseURI);
+      if (last) from.searchParams.set("since", last);
+      source = new EventSource(from);
+      for (const name of names) source.addEventListener(name, forward);
+      source.onopen = (event) => stream.onopen?.(event);
+      source.onerror = (event) => {
+        stream.readyState = source.readyState;
+        if (source.readyState === EventSource.CLOSED) stream.close();
+        stream.onerror?.(event);
+      };
+    };
+    const look = () => {
+      if (isOver) return;
+      if (document.hidden) { source?.close(); source = null; }
+      else if (!source) open();
+    };
+    stream.addEventListener = (name, heard) => {
+      EventTarget.prototype.addEventListener.call(stream, name, heard);
+      if (!names.has(name)) { names.add(name); source?.addEventListener(name, forward); }
+    };
+    stream.close = () => {
+      isOver = true;
+      source?.close();
+      document.removeEventListener("visibilitychange", look);
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+    return stream;
+  };
+
   // A row that came twice, after a new connection, and rows beyond what a person reads.
   document.addEventListener("htmx:sseMessage", () => {
     const rows = $("#rows");

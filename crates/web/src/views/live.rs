@@ -145,6 +145,7 @@ async fn open(cx: &Cx, prefix: &str, only: Only, last: usize) -> Result<BodyData
         what: only.what().iter().map(|&what| what.to_owned()).collect(),
         last: Some(last),
         zone: Some(cx.page.zone_name().to_owned()),
+        shared: true,
         ..TailIn::default()
     };
     let body = cx.caller.open(Call::get(&["tail"]).asking(&wanted)).await?;
@@ -186,6 +187,7 @@ fn event(page: &Page, line: TailOut, since: u64) -> Option<Bytes> {
         TailOut::Missed(missed) => {
             named("note", &escaped(&page.t1("live.missed", missed.kind)), None)
         }
+        TailOut::Skipped(_) => named("note", &escaped(page.t("live.skipped")), None),
         TailOut::Unseen(unseen) => named(
             "note",
             &escaped(&page.t2("trouble.away", unseen.server, unseen.error)),
