@@ -18,6 +18,7 @@
 //! | [`times`] | times and durations, in words |
 //! | [`assets`] | scripts, style and icon |
 //! | [`checkup`] | the findings of the doctor, at most once a minute |
+//! | [`totals`] | the number of jobs in each state, counted less often the longer that takes |
 //! | [`chart`] | bars as SVG |
 //! | [`search`] | reads the search field |
 //! | [`payload`] | sets payloads out: JSON, text, bytes |
@@ -51,6 +52,7 @@ mod reach;
 mod read;
 mod search;
 mod times;
+mod totals;
 mod troubles;
 mod views;
 mod words;
@@ -68,6 +70,7 @@ use keyfall_daemon::UiTerms;
 use api::Api;
 use checkup::Checkup;
 use entry::Entry;
+use totals::Totals;
 
 /// The largest body of a form, if no daemon sets one.
 const BODY_LIMIT: usize = 4 * 1024 * 1024;
@@ -80,6 +83,7 @@ pub struct Web {
     api: Api,
     entry: Entry,
     checkup: Checkup,
+    totals: Totals,
     /// Whether browsers reach the page by HTTPS without a proxy.
     is_tls: bool,
     body_limit: usize,
@@ -100,6 +104,7 @@ impl Web {
                 Entry::Open
             },
             checkup: Checkup::default(),
+            totals: Totals::default(),
             is_tls: terms.is_tls,
             body_limit: terms.body_limit,
             body_timeout: terms.body_timeout,
@@ -113,6 +118,7 @@ impl Web {
             api: Api::new(calls).read_only(),
             entry: Entry::Secret(secret),
             checkup: Checkup::default(),
+            totals: Totals::default(),
             is_tls: false,
             body_limit: BODY_LIMIT,
             body_timeout: BODY_TIMEOUT,

@@ -1,10 +1,12 @@
 //! The overview: first what is wrong, then the kinds.
 
+use std::sync::Arc;
+
 use crate::read::Query;
 use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
-use keyfall_daemon::shapes::{CountIn, CountOut, OverviewIn, OverviewOut, PausedOut, SpanIn};
+use keyfall_daemon::shapes::{CountOut, OverviewIn, OverviewOut, PausedOut, SpanIn};
 use serde::Deserialize;
 
 use crate::Shared;
@@ -26,7 +28,7 @@ struct Overview {
     page: Page,
     prefix: String,
     troubles: Vec<Trouble>,
-    totals: CountOut,
+    totals: Arc<CountOut>,
     seen: OverviewOut,
     /// The jobs to come; `None` where the browser keeps the chart that it has.
     ahead: Option<Ahead>,
@@ -72,13 +74,11 @@ pub(crate) async fn show(
         limit: Some(KINDS),
         kind: Vec::new(),
     };
-    let counted = CountIn {
-        prefix: some(&prefix),
-    };
     let caller = &cx.caller;
     let (seen, totals, paused, ahead, series) = tokio::try_join!(
         caller.ask::<OverviewOut>(Call::get(&["overview"]).asking(&wanted)),
-        caller.ask::<CountOut>(Call::get(&["jobs", "count"]).asking(&counted)),
+        // Who may not see them may not see the overview either.
+        web.totals.latest(caller, &prefix),
         caller.ask::<PausedOut>(Call::get(&["paused"])),
         async {
             // The chart loads itself again, less often than the rest.
