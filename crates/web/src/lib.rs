@@ -24,6 +24,7 @@
 //! | [`payload`] | sets payloads out: JSON, text, bytes |
 //! | [`actions`] | the actions on one job |
 //! | [`troubles`] | what is wrong, in one line each |
+//! | [`visible`] | shows characters that a reader cannot see |
 //! | [`read`] | reads addresses and forms |
 //! | [`reach`] | the jobs that a change of many reaches |
 //! | [`commands`] | the commands that do the same in a shell |
@@ -55,6 +56,7 @@ mod times;
 mod totals;
 mod troubles;
 mod views;
+mod visible;
 mod words;
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use keyfall_daemon::shapes::{RightsOut, Span, Time};
 
 use crate::assets::Assets;
 use crate::times::{self, Moment};
+use crate::visible::visible;
 use crate::words::Words;
 
 /// The frame of a page.
@@ -74,6 +75,11 @@ impl Page {
 
     pub(crate) fn t2(&self, name: &str, first: impl Display, second: impl Display) -> String {
         self.words.fill(name, &[&first, &second])
+    }
+
+    /// A key as the page shows it: no hidden character makes it look like another.
+    pub(crate) fn visible(&self, key: &str) -> String {
+        visible(key)
     }
 
     /// A sentence about a number: `name.one` or `name.many`.

@@ -38,6 +38,27 @@ async fn no_page_has_markup_of_a_value() {
 }
 
 #[tokio::test]
+async fn a_hidden_character_of_a_key_is_shown() {
+    let site = Calls::new("a:b:c:\u{202e}1").site(false);
+    for path in ["", "dead", "actions", "jobs", "live", "workers", "pauses"] {
+        let body = site.get(path).await.body;
+        for element in body.split("class=\"key\"").skip(1) {
+            let text = element.split(['>', '<']).nth(1).unwrap();
+            assert!(!text.contains('\u{202e}'), "{path}: {text}");
+        }
+        let is_shown = body.contains(">a:b:c:\\u{202e}1<");
+        assert!(is_shown, "{path}\n{body}");
+    }
+    let body = site.get("job?key=a:b:c:%E2%80%AE1").await.body;
+    assert!(
+        body.contains("<h1 class=\"key\">a:b:c:\\u{202e}1</h1>"),
+        "{body}"
+    );
+    // A form sends the key as it is.
+    assert!(body.contains("value=\"a:b:c:\u{202e}1\""), "{body}");
+}
+
+#[tokio::test]
 async fn no_page_has_markup_of_a_request() {
     let site = Calls::new("x").site(false);
     let encoded: String = form_urlencoded::byte_serialize(HOSTILE.as_bytes()).collect();
