@@ -90,6 +90,8 @@ pub struct Web {
     is_tls: bool,
     body_limit: usize,
     body_timeout: Duration,
+    /// The address of a trace in another program, with `{trace_id}` in the place of its id.
+    trace_url: Option<String>,
 }
 
 type Shared = axum::extract::State<Arc<Web>>;
@@ -110,6 +112,7 @@ impl Web {
             is_tls: terms.is_tls,
             body_limit: terms.body_limit,
             body_timeout: terms.body_timeout,
+            trace_url: terms.trace_url,
         }
     }
 
@@ -124,6 +127,7 @@ impl Web {
             is_tls: false,
             body_limit: BODY_LIMIT,
             body_timeout: BODY_TIMEOUT,
+            trace_url: None,
         }
     }
 

@@ -77,6 +77,24 @@ pub(super) fn namespace(text: &String) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// The address of a trace; browsers refuse other schemes, or run them.
+pub(super) fn trace_url(url: &Option<String>) -> Result<(), Wrong> {
+    let Some(url) = url else { return Ok(()) };
+    let is_web = ["https://", "http://"].iter().any(|scheme| {
+        url.strip_prefix(scheme)
+            .is_some_and(|rest| !rest.is_empty())
+    });
+    let is_whole = !url.chars().any(|c| c.is_whitespace() || c.is_control());
+    if !is_web || !is_whole || !url.contains("{trace_id}") {
+        return Err(Wrong::new(
+            "it is no address with a place for the id of a trace",
+            "write an address that begins with https:// or http://, has no spaces, and contains \
+             {trace_id}",
+        ));
+    }
+    Ok(())
+}
+
 fn within<T: PartialOrd>(value: &T, range: RangeInclusive<T>, written: &str) -> Result<(), Wrong> {
     if !range.contains(value) {
         return Err(Wrong::new(
@@ -93,6 +111,22 @@ mod tests {
     use keyfall::{Client, Handler, Router};
 
     use super::*;
+
+    #[test]
+    fn the_address_of_a_trace_has_a_place_for_its_id() {
+        for (url, is_fine) in [
+            ("https://tempo.example.org/trace/{trace_id}", true),
+            ("http://localhost:16686/trace/{trace_id}?x=1", true),
+            ("https://tempo.example.org/trace/", false),
+            ("https://{trace_id} x", false),
+            ("javascript:alert(1)//{trace_id}", false),
+            ("https://", false),
+            ("", false),
+        ] {
+            assert_eq!(trace_url(&Some(url.to_owned())).is_ok(), is_fine, "{url}");
+        }
+        assert!(trace_url(&None).is_ok());
+    }
 
     #[test]
     fn the_ranges_agree_with_the_library() {

@@ -11,7 +11,8 @@ use super::classic::TopicPrefix;
 use super::hosts::Hosts;
 use super::redis_url::RedisUrl;
 use super::rules::{
-    at_least_one, if_any, lease, longer_than_zero, namespace, shards, size, up_to_a_day, wait,
+    at_least_one, if_any, lease, longer_than_zero, namespace, shards, size, trace_url, up_to_a_day,
+    wait,
 };
 use super::setting::{Section, Setting, first, settings};
 use super::sources::Sources;
@@ -96,6 +97,10 @@ settings! {
         new_kinds_per_token: NonZeroU32 = "100";
         /// Whether to serve the web page, at /ui.
         ui: bool = "true";
+        /// The page of a trace in another program, with {trace_id} in the place of its id: the web
+        /// page links to it from jobs that have the header `traceparent`.
+        trace_url: Option<String>, like "https://tempo.example.org/trace/{trace_id}"
+            where trace_url;
         /// Whether to log each request.
         access_log: bool = "true";
         /// How long a stop waits for requests in progress.

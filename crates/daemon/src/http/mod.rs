@@ -237,6 +237,7 @@ pub fn in_process(client: Client) -> Router {
         body_timeout: Duration::from_secs(24 * 3600),
         max_connections: usize::MAX,
         requests_per_second: None,
+        trace_url: None,
         access_log: false,
         grace: Duration::ZERO,
     };

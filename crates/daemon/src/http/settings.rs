@@ -23,6 +23,8 @@ pub struct Settings {
     /// The most requests a second of one token, or of one address without a token, and the most
     /// jobs of these requests.
     pub requests_per_second: Option<NonZeroU32>,
+    /// The address of a trace in another program, with `{trace_id}` in the place of its id.
+    pub trace_url: Option<String>,
     /// Whether each request is logged.
     pub access_log: bool,
     /// How long a stop waits for requests in progress.

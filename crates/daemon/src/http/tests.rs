@@ -68,6 +68,7 @@ impl Daemon {
             body_timeout: Duration::from_secs(10),
             max_connections: 10,
             requests_per_second: None,
+            trace_url: None,
             access_log: true,
             grace: Duration::from_secs(10),
         };

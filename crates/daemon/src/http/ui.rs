@@ -24,6 +24,8 @@ pub struct UiTerms {
     pub body_limit: usize,
     /// The time in which a client must send the body of a request.
     pub body_timeout: Duration,
+    /// The address of a trace in another program, with `{trace_id}` in the place of its id.
+    pub trace_url: Option<String>,
 }
 
 impl UiTerms {
@@ -33,6 +35,7 @@ impl UiTerms {
             is_tls: settings.tls.is_some(),
             body_limit: settings.body_limit,
             body_timeout: settings.body_timeout,
+            trace_url: settings.trace_url.clone(),
         }
     }
 }

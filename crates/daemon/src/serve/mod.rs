@@ -34,6 +34,7 @@ fn settings(http: &Http, tls: Option<RustlsConfig>) -> Settings {
         body_timeout: http.body_timeout,
         max_connections: http.max_connections,
         requests_per_second: http.requests_per_second,
+        trace_url: http.trace_url.clone(),
         access_log: http.access_log,
         grace: http.grace,
     }

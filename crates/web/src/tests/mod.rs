@@ -33,6 +33,8 @@ use crate::words::Words;
 /// The token that the calls know.
 const TOKEN: &str = "kf_3f9a1c20_secret";
 
+const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
 /// The page of a reader who may do everything, in English and in UTC.
 pub(crate) fn page() -> Page {
     let rights = RightsOut {
@@ -131,7 +133,7 @@ impl Calls {
         let unseen = json!([{"server": text, "error": text, "shards": []}]);
         let job = json!({
             "key": text, "state": "pending", "due": time, "attempts": 2, "last_error": text,
-            "first_scheduled_at": time, "headers": {text: text}, "payload": {text: [text, 1.50]},
+            "first_scheduled_at": time, "headers": {text: text, "traceparent": TRACEPARENT}, "payload": {text: [text, 1.50]},
             "retry": {"ladder": ["15s"]}, "timeout": "3s", "letter": 7, "successor_due": time
         });
         let happening = json!({
@@ -269,6 +271,7 @@ impl Calls {
             is_tls: false,
             body_limit: 10_000,
             body_timeout: Duration::from_secs(10),
+            trace_url: Some("https://traces.example/{trace_id}".to_owned()),
         };
         let calls = self.made.clone();
         let web = Web::of_daemon(self.router(), terms);

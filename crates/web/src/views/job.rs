@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use keyfall_daemon::shapes::{Job, LettersOut, Payloads, ShowIn, State, StoryIn, StoryOut};
 use serde::Deserialize;
 
+use crate::Shared;
 use crate::actions::{Act, Done};
 use crate::api::Call;
 use crate::commands::{self, Command};
@@ -27,6 +28,8 @@ struct Shown {
     story: Option<StoryOut>,
     /// Earlier dead letters of the same name.
     letters: Vec<Job>,
+    /// The address of its trace in another program.
+    trace: Option<String>,
     commands: Vec<Command>,
     done: Option<Done>,
     /// The action that waits for a confirmation.
@@ -45,7 +48,11 @@ const EXACT: ShowIn = ShowIn {
     payloads: Payloads::Exact,
 };
 
-pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
+pub(crate) async fn show(
+    axum::extract::State(web): Shared,
+    cx: Cx,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Fault> {
     let cx = cx.at("jobs");
     let key = asked.key.as_str();
     let zone = Some(cx.page.zone_name().to_owned());
@@ -67,7 +74,16 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
     let mut letters = letters?.letters;
     letters.retain(|letter| job.as_ref().is_none_or(|job| job.letter != letter.letter));
     let payload = job.as_ref().map(payload_of).transpose()?;
+    let trace = job.as_ref().and_then(|job| {
+        let parent = job.headers.get("traceparent")?;
+        Some(
+            web.trace_url
+                .as_ref()?
+                .replace("{trace_id}", trace_id(parent)?),
+        )
+    });
     let view = Shown {
+        trace,
         page: cx.page.clone(),
         commands: commands::of_job(key),
         key: asked.key,
@@ -93,6 +109,19 @@ pub(crate) async fn payload(cx: Cx, Query(asked): Query<Asked>) -> Result<Respon
         ),
     ];
     Ok((headers, payload_of(&job)?).into_response())
+}
+
+/// The id of the trace in a header `traceparent`, if the header is valid.
+fn trace_id(parent: &str) -> Option<&str> {
+    let mut parts = parent.split('-');
+    let version = parts.next()?;
+    let id = parts.next()?;
+    let is_hex = |text: &str| {
+        text.bytes()
+            .all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let is_valid = version.len() == 2 && is_hex(version) && id.len() == 32 && is_hex(id);
+    (is_valid && id.bytes().any(|it| it != b'0')).then_some(id)
 }
 
 fn payload_of(job: &Job) -> Result<Vec<u8>, Fault> {
@@ -148,5 +177,24 @@ impl Shown {
 
     fn may_operate(&self) -> bool {
         self.page.may("operate", &self.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::trace_id;
+
+    #[test]
+    fn only_a_valid_header_has_the_id_of_a_trace() {
+        let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+        assert_eq!(trace_id(&format!("00-{id}-00f067aa0ba902b7-01")), Some(id));
+        for parent in [
+            "",
+            "00-4bf92f35-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e47/6-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(trace_id(parent), None, "{parent}");
+        }
     }
 }
