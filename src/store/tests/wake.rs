@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt;
+
 use super::support::{Bench, Ears, HOUR, State, after, at, due_of, later, soon, word};
 use crate::embedded::Embedded;
-use crate::store::{Lane, Verb};
+use crate::names::Names;
+use crate::store::{Lane, PaceRequest, Verb};
 
 use State::*;
 
@@ -208,6 +211,65 @@ async fn a_user_without_the_right_to_publish_can_do_everything_else() {
     bench.every_state().await;
     assert_eq!(word(bench.cancel("Leased").await), "running");
     assert_eq!(ears.heard(&admin).await, NOTHING);
+    bench.balanced().await;
+    admin.balanced().await;
+}
+
+/// The round of a pacer that touches these jobs, with these messages between them.
+fn round(bench: &Bench, ids: &[&str], messages: &[(usize, &str)]) -> PaceRequest<'static> {
+    let message = |(place, message): &(usize, &str)| (*place, (*message).to_owned());
+    PaceRequest {
+        touch: ids.iter().map(|id| bench.key(id)).collect(),
+        messages: messages.iter().map(message).collect(),
+        ..PaceRequest::default()
+    }
+}
+
+#[tokio::test]
+async fn workers_hear_a_turn_before_the_events_of_its_jobs() {
+    let debug = Embedded::options().args(["--enable-debug-command", "yes"]);
+    let server = match debug.start().await {
+        Ok(server) => server,
+        // Redis before 7.0 has no such option, and allows `DEBUG` to everybody.
+        Err(_) => Embedded::start().await.unwrap(),
+    };
+    let bench = Bench::on(&server).await;
+    // Only a touch expires a key.
+    let _: String = bench.ask(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]).await;
+    let ids = ["a", "b", "c", "d"];
+    let due = bench.now().await + 20;
+    let items = ids.map(|id| bench.placement(id, at(due)));
+    bench.place(&items).await;
+    bench.past(due + 1).await;
+    let client = redis::Client::open(server.url().as_str()).unwrap();
+    let mut pubsub = client.get_async_pubsub().await.unwrap();
+    let channels = [Names::expired(0), bench.ledger.wake.clone()];
+    pubsub.subscribe(&channels).await.unwrap();
+    let turns = [(0, "turn of one"), (3, "turn of two"), (4, "turn of three")];
+    let round = round(&bench, &ids, &turns);
+    let paced = bench.ledger.pace(&round, soon()).await.unwrap();
+    assert_eq!((paced.alive, paced.is_mute), (0, false));
+    let heard = pubsub.on_message().take(7);
+    let heard: Vec<String> = heard.map(|it| it.get_payload().unwrap()).collect().await;
+    let [a, b, c, d] = ids.map(|id| bench.key(id).to_string());
+    let [one, two, three] = turns.map(|(_, turn)| turn.to_owned());
+    assert_eq!(heard, [one, a, b, c, two, d, three]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_user_without_the_right_to_publish_touches_without_turns() {
+    let server = Embedded::start().await.unwrap();
+    let admin = Bench::on(&server).await;
+    let rights = ["on", ">secret", "~*", "+@all", "resetchannels"];
+    let rights = [&["ACL", "SETUSER", "mute"][..], &rights].concat();
+    let _: String = admin.ask(&rights).await;
+    let url = format!("{}?user=mute&pass=secret", server.url());
+    let bench = Bench::of(&url, admin.ledger.kind().clone()).await;
+    bench.schedule("later", after(HOUR)).await;
+    let round = round(&bench, &["later"], &[(0, "turn of one")]);
+    let paced = bench.ledger.pace(&round, soon()).await.unwrap();
+    assert_eq!((paced.alive, paced.is_mute), (1, true));
     bench.balanced().await;
     admin.balanced().await;
 }

@@ -210,6 +210,22 @@ mod tests {
         assert!(ledger_inbox.is_blank());
     }
 
+    #[test]
+    fn jobs_that_others_take_are_those_whose_events_were_heard() {
+        let mut ledger_inbox = LedgerInbox::default();
+        for (id, source) in [
+            ("one", Source::Event),
+            ("overdue", Source::Reconciler),
+            ("two", Source::Event),
+            ("left", Source::Pacer),
+        ] {
+            ledger_inbox.heard.push_back((id.to_owned(), source));
+        }
+        assert_eq!(ledger_inbox.take_announced(), ["one", "two"]);
+        let kept = ledger_inbox.heard.iter().map(|(id, _)| id.as_str());
+        assert_eq!(kept.collect::<Vec<_>>(), ["overdue", "left"]);
+    }
+
     #[tokio::test]
     async fn the_claimer_hears_of_each_change_once() {
         let (inbox, served) = (ClaimInbox::default(), ServedLedger::sample(KIND));
