@@ -212,11 +212,16 @@ impl Claimer {
     }
 
     /// Leaves announced jobs to other instances if it is the turn of this one and it has no slot
-    /// for them. With a backlog it keeps them: then no instance has room for long.
+    /// for them. With a backlog it keeps them: then no instance has room for long. It also keeps
+    /// plain keys, which may have expired before the time that the ledger knows: only an instance
+    /// that claims them because of the event finds that out.
     fn leave_excess(&self, served: &Arc<ServedLedger>) {
         let Coverage::Whole(route) = served.coverage else {
             return;
         };
+        if served.adopts {
+            return;
+        }
         let ids = self.inbox.with(served, |ledger_inbox| {
             let keeps = ledger_inbox.is_blank()
                 || ledger_inbox.behind
