@@ -29,7 +29,7 @@ use crate::source::Source;
 use crate::store::PaceRequest;
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::claiming::inbox::ClaimInbox;
-use crate::worker::instances::{InstanceHash, NOBODY, PeerTable};
+use crate::worker::instances::{InstanceHash, PeerTable};
 use crate::worker::served::{ServedLedger, ServedLedgers};
 use crate::worker::server_monitor::ServerMonitors;
 use track::{PaceTrack, TouchBatch};
@@ -265,33 +265,21 @@ impl Pacer {
         round: &mut PaceRequest<'_>,
         now: UnixUs,
     ) {
-        for (id, _) in &batch.jobs {
-            let next = self.next_turn(track, now);
-            round
-                .messages
-                .extend(next.map(|message| (round.touch.len(), message)));
-            track.turns.give(1);
-            batch.holders.push(track.turns.holder());
-            round.touch.extend(track.served.key(id));
-        }
-        if batch.jobs.is_empty() && track.turns.is_used_up() {
-            let next = self.next_turn(track, now);
-            round.messages.extend(next.map(|message| (0, message)));
-        }
-    }
-
-    /// Begins the next turn, if it is time. Returns the message for the instances, if anything
-    /// changes.
-    fn next_turn(&self, track: &mut PaceTrack, now: UnixUs) -> Option<String> {
-        if !track.turns.is_over(now) || self.is_mute.load(Ordering::Relaxed) {
-            return None;
-        }
         let (served, turns) = (&track.served, &mut track.turns);
-        let is_avoided = |instance| turns.is_avoided(instance, now);
-        let next = (self.instances).next_turn(served, turns.holder(), is_avoided);
-        let is_new = turns.begin(next.as_ref(), now);
-        let id = next.as_ref().map_or(NOBODY, |next| &next.id);
-        is_new.then(|| format!("turn {} {id}", served.ledger.subject()))
+        let may_tell = !self.is_mute.load(Ordering::Relaxed);
+        let mut next = |turns: &mut Turns, touched: usize| {
+            let message = turns.next(served, &self.instances, may_tell, now);
+            round.messages.extend(message.map(|text| (touched, text)));
+        };
+        for (id, _) in &batch.jobs {
+            next(turns, round.touch.len());
+            turns.give(1);
+            batch.holders.push(turns.holder());
+            round.touch.extend(served.key(id));
+        }
+        if batch.jobs.is_empty() && turns.is_used_up() {
+            next(turns, 0);
+        }
     }
 
     /// Has all instances take the oldest due jobs of a ledger, as many as they have room for.

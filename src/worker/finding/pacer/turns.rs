@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use crate::settings::BEAT;
 use crate::time::UnixUs;
-use crate::worker::instances::{InstanceHash, TurnTaker};
+use crate::worker::instances::{InstanceHash, NOBODY, PeerTable, TurnTaker};
+use crate::worker::served::ServedLedger;
 
 /// The longest turn, if its jobs are not few.
 const LONGEST: Duration = Duration::from_millis(100);
 
 /// A turn has this many jobs at least, however long that takes: the message that begins a turn
 /// costs about as much as the event of a job.
-const FEWEST: usize = 16;
+const FEWEST_JOBS: usize = 16;
 
 /// How long an instance that has left jobs to others gets no turn. Then its heartbeat has told
 /// whether it has room.
@@ -44,8 +45,8 @@ impl Turns {
     }
 
     /// Whether the next turn begins before another job is announced.
-    pub(super) fn is_over(&self, now: UnixUs) -> bool {
-        let is_long = now >= self.ends && (self.given >= FEWEST || self.holder.is_none());
+    fn is_over(&self, now: UnixUs) -> bool {
+        let is_long = now >= self.ends && (self.given >= FEWEST_JOBS || self.holder.is_none());
         is_long || self.is_used_up()
     }
 
@@ -54,8 +55,31 @@ impl Turns {
         self.holder.is_some() && self.given >= self.most
     }
 
-    /// Begins the next turn. Returns whether the instances have to be told.
-    pub(super) fn begin(&mut self, next: Option<&TurnTaker>, now: UnixUs) -> bool {
+    /// Begins the next turn, if it is time. Returns the message for the instances, if it changes
+    /// anything for them. `may_tell` is false if this instance cannot tell them: then nobody gets a
+    /// turn.
+    pub(super) fn next(
+        &mut self,
+        served: &ServedLedger,
+        instances: &PeerTable,
+        may_tell: bool,
+        now: UnixUs,
+    ) -> Option<String> {
+        if !self.is_over(now) {
+            return None;
+        }
+        // The pacer before this one may have begun a turn, which lasts until the next.
+        self.holder = self.holder.or_else(|| instances.turn_holder(served));
+        let is_avoided = |instance| self.is_avoided(instance, now);
+        let next = may_tell.then(|| instances.next_turn(served, self.holder, is_avoided));
+        let next = next.flatten();
+        let is_new = self.begin(next.as_ref(), now);
+        let id = next.as_ref().map_or(NOBODY, |next| &next.id);
+        (is_new && may_tell).then(|| format!("turn {} {id}", served.ledger.subject()))
+    }
+
+    /// Begins a turn. Returns whether it is the turn of another instance than before.
+    fn begin(&mut self, next: Option<&TurnTaker>, now: UnixUs) -> bool {
         let holder = next.map(|next| next.hash);
         let is_new = holder != self.holder;
         self.holder = holder;
@@ -69,7 +93,7 @@ impl Turns {
     /// Ends the turn, because its holder is gone or has no room.
     pub(super) fn end(&mut self) {
         self.ends = UnixUs(0);
-        self.given = FEWEST.max(self.most);
+        self.given = FEWEST_JOBS.max(self.most);
     }
 
     /// Takes in that this instance left jobs to others.
@@ -83,7 +107,7 @@ impl Turns {
     }
 
     /// Whether this instance gets no turn now.
-    pub(super) fn is_avoided(&self, instance: InstanceHash, now: UnixUs) -> bool {
+    fn is_avoided(&self, instance: InstanceHash, now: UnixUs) -> bool {
         let mut avoided = self.avoided.iter();
         avoided.any(|(other, until)| *other == instance && *until > now)
     }
@@ -91,7 +115,12 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::router::Router;
+    use crate::store::Alive;
+    use crate::worker::description::describe;
 
     fn taker(id: &str) -> TurnTaker {
         TurnTaker::sample(id, 64)
@@ -111,7 +140,7 @@ mod tests {
         assert!(turns.is_over(START) && turns.is_used_up());
         assert!(turns.begin(Some(&other), START));
         let later = START.plus(LONGEST);
-        turns.give(FEWEST - 1);
+        turns.give(FEWEST_JOBS - 1);
         assert!(!turns.is_over(later), "it had few jobs");
         turns.give(1);
         assert!(!turns.is_over(START) && turns.is_over(later));
@@ -138,5 +167,74 @@ mod tests {
         assert!(turns.begin(None, START), "all have to know");
         turns.give(1000);
         assert!(!turns.is_over(START) && turns.is_over(START.plus(LONGEST)));
+    }
+
+    /// An instance that knows two others with room, and these two.
+    fn fleet(served: &ServedLedger) -> (PeerTable, [String; 2]) {
+        let pattern = format!("{}:*", served.ledger.kind());
+        let router: Router = Router::new().route(&pattern, async || {});
+        let description = describe(&router.finish().unwrap(), 64);
+        let table = PeerTable::new(&description, 1).unwrap();
+        let ids = ["one", "other"].map(str::to_owned);
+        let alive = ids.clone().map(|id| Alive {
+            id,
+            age: Duration::ZERO,
+            room: "1h".into(),
+        });
+        let takes = Arc::new(description.takes().unwrap());
+        let takes = ids.clone().map(|id| (id, takes.clone()));
+        table.meet(0, &alive, &takes.into());
+        (table, ids)
+    }
+
+    #[tokio::test]
+    async fn each_turn_is_told_once_and_goes_to_another_instance() {
+        let served = ServedLedger::sample("a:b:c");
+        let (table, ids) = fleet(&served);
+        let mut turns = Turns::default();
+        let mut told = Vec::new();
+        for place in 0..96 {
+            told.extend(
+                turns
+                    .next(&served, &table, true, START)
+                    .map(|it| (place, it)),
+            );
+            turns.give(1);
+        }
+        let places: Vec<usize> = told.iter().map(|(place, _)| *place).collect();
+        assert_eq!(places, [0, 32, 64]);
+        let [first, second, third] = [0, 1, 2].map(|number: usize| told[number].1.clone());
+        let of = |id: &String| format!("turn {} {id}", served.ledger.subject());
+        assert!(first == third && first != second);
+        assert!(
+            ids.iter()
+                .all(|id| told.iter().any(|(_, it)| *it == of(id)))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_new_pacer_ends_the_turn_of_the_one_before() {
+        let served = ServedLedger::sample("a:b:c");
+        let (table, [one, other]) = fleet(&served);
+        table.turn_begins(&served, &one);
+        let mut turns = Turns::default();
+        for id in [&one, &other] {
+            turns.avoid(InstanceHash::of(id), START);
+        }
+        let none = format!("turn {} {NOBODY}", served.ledger.subject());
+        assert_eq!(turns.next(&served, &table, true, START), Some(none));
+    }
+
+    #[tokio::test]
+    async fn a_pacer_that_cannot_tell_the_others_lets_the_rank_decide() {
+        let served = ServedLedger::sample("a:b:c");
+        let (table, _) = fleet(&served);
+        let mut turns = Turns::default();
+        assert!(turns.next(&served, &table, true, START).is_some());
+        turns.give(1000);
+        assert!(turns.is_used_up());
+        // Else the pacer would try again at once, for ever.
+        assert_eq!(turns.next(&served, &table, false, START), None);
+        assert!(!turns.is_used_up() && turns.holder().is_none());
     }
 }
