@@ -535,14 +535,7 @@ async fn a_header_named_adopted_does_not_make_a_job_adopted() {
 /// Redis keeps a key whose time is over until a client looks at it.
 #[tokio::test]
 async fn a_key_that_expires_during_a_look_is_not_deleted() {
-    let debug = Embedded::options().args(["--enable-debug-command", "yes"]);
-    let server = match debug.start().await {
-        Ok(server) => server,
-        // Redis before 7.0 has no such option, and allows `DEBUG` to everybody.
-        Err(_) => Embedded::start().await.unwrap(),
-    };
-    let bench = Bench::on(&server).await;
-    let _: String = bench.ask(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]).await;
+    let (_server, bench) = Bench::of_lazy_expiry().await;
     let all = [("there", Lost), ("asked", Asked), ("deleted", Lost)];
     let ids = all.map(|(id, _)| id);
     let mut due = 0;

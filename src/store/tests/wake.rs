@@ -227,15 +227,7 @@ fn round(bench: &Bench, ids: &[&str], messages: &[(usize, &str)]) -> PaceRequest
 
 #[tokio::test]
 async fn workers_hear_a_turn_before_the_events_of_its_jobs() {
-    let debug = Embedded::options().args(["--enable-debug-command", "yes"]);
-    let server = match debug.start().await {
-        Ok(server) => server,
-        // Redis before 7.0 has no such option, and allows `DEBUG` to everybody.
-        Err(_) => Embedded::start().await.unwrap(),
-    };
-    let bench = Bench::on(&server).await;
-    // Only a touch expires a key.
-    let _: String = bench.ask(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]).await;
+    let (server, bench) = Bench::of_lazy_expiry().await;
     let ids = ["a", "b", "c", "d"];
     let due = bench.now().await + 20;
     let items = ids.map(|id| bench.placement(id, at(due)));

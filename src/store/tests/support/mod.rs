@@ -74,6 +74,20 @@ impl Bench {
         Bench::of(&server.url(), kind).await
     }
 
+    /// A ledger on a server that only this test uses, and on which a key expires only when
+    /// something looks at it.
+    pub(super) async fn of_lazy_expiry() -> (Embedded, Self) {
+        let debug = Embedded::options().args(["--enable-debug-command", "yes"]);
+        let server = match debug.start().await {
+            Ok(server) => server,
+            // Redis before 7.0 has no such option, and allows `DEBUG` to everybody.
+            Err(_) => Embedded::start().await.unwrap(),
+        };
+        let bench = Bench::on(&server).await;
+        let _: String = bench.ask(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]).await;
+        (server, bench)
+    }
+
     /// A ledger of this kind, reached as the user in the URL.
     pub(super) async fn of(url: &str, kind: Kind) -> Self {
         // On a busy machine with two cores the server may answer late, and is not gone.
