@@ -116,9 +116,10 @@ impl Names {
     }
 
     /// Channel for messages to workers: `due ledger ms`, `now ledger id…`, `turn ledger instance`,
-    /// `late ledger id…`, `left ledger instance id…`, `flood ledger`, `kind kind`, `layout kind layout`, `cancel kind id`, `pause kind`, `resume
-    /// kind`, `gone kind`, `instances`, `unheard instance`, `breaker host`. The name holds the
-    /// number of the database, because all databases of a server share their channels.
+    /// `late ledger id…`, `left ledger instance id…`, `flood ledger`, `kind kind`, `layout kind
+    /// layout`, `cancel kind id`, `pause kind`, `resume kind`, `gone kind`, `instances`, `unheard
+    /// instance`, `breaker host`. The name holds the number of the database, because all databases
+    /// of a server share their channels.
     pub(crate) fn wake(&self, database: i64) -> String {
         format!("{}:wake:{database}", self.namespace)
     }

@@ -30,7 +30,7 @@ use crate::router::Routes;
 use crate::routing::Coverage;
 use crate::settings::LATELY;
 use crate::store::{Alive, Ledger, unique_id};
-use turn::FEWEST;
+use turn::FEWEST_SLOTS;
 pub(crate) use turn::{InstanceHash, NOBODY, TurnTaker};
 
 /// An instance as the others see it.
@@ -88,7 +88,7 @@ struct View {
 struct KindRanking {
     /// How many instances come before this one in pacing and sweeping the ledger. 0 paces it;
     /// `usize::MAX` if this instance takes none of its jobs.
-    turn: usize,
+    order: usize,
     /// The instances that take its jobs; `None` if that depends on the job's id.
     contenders: Option<Vec<Contender>>,
     /// The instances that take [turns](turn) in claiming its jobs, in their order; empty if they
@@ -266,16 +266,16 @@ impl PeerTable {
     /// Whether this instance paces the ledger.
     pub(crate) fn paces(&self, served: &ServedLedger) -> bool {
         let view = self.view(served.ledger.server());
-        view.standing(served, &self.id).turn == 0
+        view.standing(served, &self.id).order == 0
     }
 
     /// How many instances sweep this ledger before this one does. 0 if the job's id decides which
     /// instance takes a job: then another instance may not take the jobs that this one takes.
-    pub(crate) fn turn(&self, served: &ServedLedger) -> usize {
+    pub(crate) fn sweep_order(&self, served: &ServedLedger) -> usize {
         let view = self.view(served.ledger.server());
         let standing = view.standing(served, &self.id);
         let is_by_kind = standing.contenders.is_some();
-        if is_by_kind { standing.turn } else { 0 }
+        if is_by_kind { standing.order } else { 0 }
     }
 
     /// The index of the route of this instance that takes a job. The fallback takes it only if no
@@ -455,7 +455,7 @@ impl View {
         });
         let mut standing: Vec<_> = standing.collect();
         standing.sort_unstable_by(|(one, ..), (other, ..)| other.cmp(one));
-        let turn = standing.iter().position(|(_, peer, _)| peer.id == me);
+        let order = standing.iter().position(|(_, peer, _)| peer.id == me);
         let by_id = coverages
             .iter()
             .any(|(_, coverage)| *coverage == Coverage::Mixed);
@@ -464,10 +464,10 @@ impl View {
             .map(|(_, peer, coverage)| peer.taker(*coverage));
         let takers: Vec<TurnTaker> = takers.collect();
         let take_turns = takers.len() > 1
-            && takers.iter().all(|taker| taker.slots >= FEWEST)
+            && takers.iter().all(|taker| taker.slots >= FEWEST_SLOTS)
             && !ledger.has_triggers_elsewhere();
         KindRanking {
-            turn: turn.unwrap_or(usize::MAX),
+            order: order.unwrap_or(usize::MAX),
             contenders: (!by_id).then_some(contenders),
             takers: if take_turns { takers } else { Vec::new() },
         }

@@ -33,7 +33,7 @@ pub(in crate::store) struct Connection {
 }
 
 /// After this long without an answer, the connection may have been closed by the other side. No
-/// server starts again in less: Redis without data takes some 5 ms.
+/// server starts again in less: of 15 starts without data, Redis 6.2 took 2.5 ms at the least.
 const IDLE: Duration = Duration::from_millis(1);
 
 impl Connection {

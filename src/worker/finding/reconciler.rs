@@ -351,7 +351,7 @@ impl Reconciler {
 
     /// How long after an expected event in a ledger this instance sweeps it.
     fn patience(&self, served: &ServedLedger) -> Duration {
-        let turn = u32::try_from(self.instances.turn(served)).unwrap_or(u32::MAX);
+        let turn = u32::try_from(self.instances.sweep_order(served)).unwrap_or(u32::MAX);
         FIRST + TURN.saturating_mul(turn).min(SWEEP_IDLE)
     }
 

@@ -192,7 +192,7 @@ async fn instances_take_turns_in_looking_for_unannounced_jobs() {
     let fleet = Fleet::new(&["app1:trans:notice:*"; 4]);
     let turns = |fleet: &Fleet| -> Vec<usize> {
         let all = fleet.all.iter();
-        all.map(|one| one.turn(&fleet.served)).collect()
+        all.map(|one| one.sweep_order(&fleet.served)).collect()
     };
     let first = fleet.pacers()[0];
     let mut sorted = turns(&fleet);

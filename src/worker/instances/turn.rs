@@ -20,7 +20,7 @@ pub(crate) struct InstanceHash(pub(super) u64);
 
 /// The fewest slots with which instances take turns. With fewer, a claim has room for a few jobs
 /// only, however many fall due together.
-pub(super) const FEWEST: usize = 16;
+pub(super) const FEWEST_SLOTS: usize = 16;
 
 /// The id of no instance, in messages.
 pub(crate) const NOBODY: &str = "-";
