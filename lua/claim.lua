@@ -111,8 +111,12 @@ for i = 1, #taken do
     text = whole(due)
     lease = new_lease(token, claims, fence, text, '-')
   end
-  reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = id, lease, records[i]
-  held[2 * i - 1], held[2 * i] = id, lease
+  local its_lease = lease
+  if recurs(records[i]) then
+    its_lease = new_lease(token, claims, fence, text, 'recurs')
+  end
+  reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = id, its_lease, records[i]
+  held[2 * i - 1], held[2 * i] = id, its_lease
   deadlines[2 * i - 1], deadlines[2 * i] = deadline, id
 end
 tell_all(story, 'claimed', '', taken, told_from, #taken, text, source)

@@ -105,7 +105,8 @@ for i = #taken, #records + 1, -1 do
 end
 local leases, held, deadlines = {}, {}, {}
 for i, id in ipairs(taken) do
-  leases[i] = new_lease(token, carried[i].claims, int(fence), int(carried[i].due), '-')
+  leases[i] = new_lease(token, carried[i].claims, int(fence), int(carried[i].due),
+    recurs(records[i]) and 'recurs' or '-')
   held[#held + 1] = id
   held[#held + 1] = leases[i]
   tell(story, 'lapsed', '', id, int(carried[i].due), int(carried[i].claims))

@@ -1,5 +1,5 @@
 -- settle: ends leases. The job is done, goes back to due, or is buried; a job that was scheduled
--- while it ran takes its place.
+-- while it ran takes its place, or the next occurrence of a recurring job.
 --
 -- KEYS  1 due       keyfall:{app:module:biz/0}:due
 --       2 shadow    keyfall:{app:module:biz/0}:shadow
@@ -17,23 +17,26 @@
 --       7 most dead letters, 8 most ms that a dead letter is kept,
 --       then for each group of items with the same end: token, verb (done | later | bury), when
 --       ('+ms' or '@ms', for later), header (for later and bury; empty keeps the old one), step
---       (for later: failed | again | snoozed | returned), note (for the history), number of items,
---       and their ids
+--       (for later: failed | again | snoozed | returned), note (for the history), next ('@ms', when
+--       the next occurrence of a recurring job is due; `-` if none follows; empty if the caller
+--       does not know of any), the header of the next occurrence, number of items, and their ids
 -- Reply {'ok', now µs, answers, trimmed} or {'late', now µs}; trimmed is the number of old dead
 --       letters that the limits removed. If KEYS has no triggers, a list follows: for each
---       successor that is pending now the index of its item, from 0, and its due time, Unix ms. The
---       answers, separated by blanks:
+--       successor or occurrence that is pending now the index of its item, from 0, and its due
+--       time, Unix ms. The answers, separated by blanks:
 --       done            gone for good
 --       later:due       pending again, due at Unix ms
 --       buried:number   a dead letter with this number
---       replaced        not retried: its successor took its place; a failed attempt is still
---                       counted and enters the history
+--       replaced        not retried: its successor, or the next occurrence, took its place; a
+--                       failed attempt is still counted and enters the history
+--       recurs          the job recurs, and the call does not say which occurrence follows: nothing
+--                       was done
 --       cancelled       not retried, nor a dead letter: it was cancelled while it ran
 --       gone            there is no lease: settled before, or the ledger was lost
 --       foreign         another token holds it: nothing was done
 -- Holds: works while Redis is full. A lapsed lease still counts if no other claim has the job.
 
-local FIXED, HEAD, WIDTH = 11, 8, 7
+local FIXED, HEAD, WIDTH = 11, 8, 9
 local due_key, shadow_key, leased_key, lease_key, next_key =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local dead_key, grave_key, stats_key, calls_key, lanes_key, history_key =
@@ -58,10 +61,13 @@ while at < words do
     header = ARGV[at + 4] ~= '' and ARGV[at + 4] or nil,
     step = ARGV[at + 5],
     note = ARGV[at + 6],
+    next = ARGV[at + 7],
+    next_header = ARGV[at + 8],
   }
   local first = at + WIDTH + 1
   at = at + WIDTH + tonumber(ARGV[at + WIDTH])
-  local is_written = alike.verb ~= 'done'
+  alike.is_followed = #alike.next > 1
+  local is_written = alike.verb ~= 'done' or alike.is_followed
   for i = first, at do
     size = size + 1
     ids[size], terms[size] = ARGV[i], alike
@@ -85,7 +91,7 @@ local answers, ended, erased = {}, {}, {}
 local counts, done = {}, 0
 local promoted, promoted_at, shadows, scores, buried = {}, {}, {}, {}, {}
 local armed, armed_for = {}, {}
-local news = {}
+local news, occurrences = {}, {}
 local settled = {}
 local story = new_story(history)
 local ends, erasures = 0, 0
@@ -129,11 +135,15 @@ for i = 1, size do
     answers[i] = 'gone'
   elseif not is_mine(lease, alike.token) then
     answers[i] = 'foreign'
+  elseif alike.next == '' and alike.verb ~= 'later' and not successors[i]
+    and is_recurring(lease) then
+    answers[i] = 'recurs'
   else
     settled[id] = true
     ends = ends + 1
     ended[ends] = id
     local stays = false
+    local is_followed = alike.is_followed and not successors[i] and not is_cancelled(lease)
     if alike.verb == 'done' then
       answers[i] = 'done'
       done, done_here = done + 1, alike
@@ -146,7 +156,7 @@ for i = 1, size do
       buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, alike.header)}
       count_one(counts, 'buried')
       counts.trimmed = 0
-    elseif successors[i] then
+    elseif successors[i] or is_followed then
       answers[i] = 'replaced'
       -- The job is not tried again, but its attempt has failed.
       if alike.step == 'failed' then
@@ -171,6 +181,13 @@ for i = 1, size do
       promoted[#promoted + 1] = id
       promoted_at[#promoted] = i
       pending(i, id, due, record)
+    elseif is_followed then
+      local due = due_ms(alike.next, now)
+      local _, _, payload = split_record(records[id])
+      count_one(counts, 'accepted')
+      occurrences[#occurrences + 1] = i
+      pending(i, id, due,
+        record_opening(begun(alike.next_header, now), ms_of(stamp)) .. payload)
     elseif not stays then
       erasures = erasures + 1
       erased[erasures] = id
@@ -222,6 +239,10 @@ for i, id in ipairs(promoted) do
   local place = promoted_at[i]
   tell(story, 'follows', '', id, armed[place], '-')
   follow[#follow + 1], follow[#follow + 2] = int(place - 1), armed[place]
+end
+for _, i in ipairs(occurrences) do
+  tell(story, 'recurs', '', ids[i], armed[i], '-')
+  follow[#follow + 1], follow[#follow + 2] = int(i - 1), armed[i]
 end
 local trimmed = 0
 if #buried > 0 then

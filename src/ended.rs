@@ -4,8 +4,9 @@
 use crate::ending::Ending;
 use crate::outcome::Outcome;
 use crate::record::Header;
+use crate::recurrence::{Recurring, RunEnd};
 use crate::retry::RetryPolicy;
-use crate::store::{Verb, When};
+use crate::store::{Next, Verb, When};
 use crate::time::UnixMs;
 use crate::traces;
 
@@ -51,6 +52,20 @@ impl Ended<'_> {
         }
     }
 
+    /// Returns an occurrence of a recurring job with the due time that the process before could not
+    /// compute; this attempt does not count. `None` if the rule has ended.
+    pub(crate) fn give_back_resolved(&self, recurring: Option<Recurring>) -> Verb {
+        let Some(recurring) = recurring else {
+            return Verb::Done;
+        };
+        let header = self.not_counted();
+        Verb::Later {
+            when: When::At(recurring.due()),
+            header: header.with_recur(Some(recurring)).to_line().into_owned(),
+            step: "returned",
+        }
+    }
+
     /// Makes the job a dead letter for this reason.
     pub(crate) fn bury(&self, reason: String) -> Verb {
         Verb::Bury {
@@ -69,10 +84,15 @@ impl Ended<'_> {
     /// The header without this attempt, but with the attempts that lapsed before it, as a line.
     /// `put_off` is the reason of a snooze.
     fn uncounted(&self, put_off: Option<String>) -> String {
-        let mut header = self.next();
-        header.attempts = self.attempt.saturating_sub(1);
+        let mut header = self.not_counted();
         header.put_off = put_off;
         header.to_line().into_owned()
+    }
+
+    fn not_counted(&self) -> Header {
+        let mut header = self.next();
+        header.attempts = self.attempt.saturating_sub(1);
+        header
     }
 
     /// The header as it was claimed, with the span of this attempt and without the reason of an
@@ -84,6 +104,35 @@ impl Ended<'_> {
             header.before = Some(span);
         }
         header
+    }
+}
+
+/// The occurrence that follows, if the job of this header recurs and its run ends like this.
+pub(crate) fn next(header: &Header, verb: &Verb, end: RunEnd) -> Next {
+    let Some(recurring) = header.recur() else {
+        return Next::Unknown;
+    };
+    let is_over = match verb {
+        Verb::Done | Verb::Bury { .. } => true,
+        Verb::Later {
+            step: "returned", ..
+        } => false,
+        // A rule may say that no retry goes beyond its next time.
+        Verb::Later { when, .. } => {
+            let retry = match when {
+                When::At(due) => *due,
+                When::After(delay) | When::By(delay) => end.now.plus(*delay),
+            };
+            let limit = recurring.replaced_at(end.now);
+            limit.is_some_and(|limit| retry >= limit)
+        }
+    };
+    if !is_over {
+        return Next::Unknown;
+    }
+    match recurring.next(end) {
+        Some(next) => Next::At(next.due(), header.followed_by(next)),
+        None => Next::Nothing,
     }
 }
 

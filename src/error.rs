@@ -43,6 +43,8 @@ pub enum ErrorKind {
     InvalidTime,
     /// A retry policy contradicts itself or does not parse.
     InvalidPolicy,
+    /// A rule of a recurring job contradicts itself, does not parse, or names no time.
+    InvalidRule,
     /// A setting is out of range or does not parse.
     InvalidSetting,
     /// The payload cannot be serialised, or is larger than the limit.

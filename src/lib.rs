@@ -80,18 +80,20 @@
 //! | 0 | `source` | how a due job was found |
 //! | 0 | `time` | converts the time stamps of Redis and of the records |
 //! | 1 | `durable` | how far a write must get: to replicas, to disks |
+//! | 1 | `durations` | reads and writes durations as people write them |
 //! | 1 | `embedded` | starts a private Redis for demos and tests |
 //! | 1 | `key` | parses the names of jobs and kinds |
-//! | 1 | `retry` | computes when a job that failed runs again |
 //! | 2 | `counters` | counts and measures for the metrics |
-//! | 2 | `ending` | decides the settlement of a run: done, later, or a dead letter |
 //! | 2 | `headers` | holds the headers of a job |
 //! | 2 | `lease` | proves the right to run a job |
 //! | 2 | `line_limit` | limits the log lines of one kind |
 //! | 2 | `prefix` | selects kinds by the first segments of their names |
+//! | 2 | `recurrence` | computes when a recurring job runs again |
+//! | 2 | `retry` | computes when a job that failed runs again |
 //! | 2 | `routing` | finds the route that a job key belongs to |
 //! | 2 | `series` | sums the starts and ends of runs by minute |
 //! | 2 | `shards` | computes the shard of a job, and the server of a shard |
+//! | 3 | `ending` | decides the settlement of a run: done, later, or a dead letter |
 //! | 3 | `instance` | reads the description that a worker publishes |
 //! | 3 | `names` | names all keys and channels in Redis |
 //! | 3 | `record` | reads and writes the stored record of a job |
@@ -117,6 +119,7 @@ mod counters;
 #[cfg(feature = "worker")]
 pub mod doctor;
 mod durable;
+mod durations;
 #[cfg(feature = "worker")]
 mod ended;
 #[cfg(feature = "worker")]
@@ -143,6 +146,7 @@ mod names;
 mod outcome;
 mod prefix;
 mod record;
+mod recurrence;
 mod retry;
 #[cfg(feature = "worker")]
 mod router;
@@ -207,6 +211,7 @@ pub use lease::Lease;
 #[cfg(feature = "worker")]
 pub use outcome::{Failure, IntoOutcome, MAX_FAILURE_BYTES, Outcome};
 pub use record::Step;
+pub use recurrence::{Busy, Gap, Occurrence, Overlapping, Rule};
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::{IntoRouter, Router};
@@ -237,6 +242,11 @@ struct Operations;
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/adoption.md")]
 struct Adoption;
+
+/// Compiles the examples of the page on recurring jobs.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/recurring.md")]
+struct RecurringJobs;
 
 /// Compiles the examples of the page on durable calls.
 #[cfg(all(doctest, feature = "worker"))]

@@ -18,13 +18,19 @@ use serde_json::{Map, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::JobKey;
+use crate::recurrence::Recurring;
 use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 use crate::time::UnixMs;
 
-/// The version of the format that this crate writes. It refuses to read a record of a newer
-/// version.
-pub(crate) const VERSION: u32 = 1;
+/// The newest version of the format that this crate reads. It refuses a record of a newer version.
+pub(crate) const VERSION: u32 = 2;
+
+/// The version of a record that every version of this crate can serve.
+const FIRST: u32 = 1;
+
+/// The version of a record whose job recurs: a worker that knows nothing of that would end it.
+const RECURRING: u32 = 2;
 
 /// The header with which nearly every job is scheduled, a constant so that it need not be rendered.
 pub(crate) const PLAIN: &str = r#"{"v":1}"#;
@@ -36,6 +42,9 @@ const TIMED: &str = r#"{"v":1,"us":"#;
 /// The first line of a record: all that it says of its job beside steps and payload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Header {
+    /// The occurrence, if the job recurs. The first field: scripts look for it there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    recur: Option<Box<Recurring>>,
     /// The version of the format.
     v: u32,
     /// The microseconds between the millisecond in the second line and the acceptance of the job, 0
@@ -182,7 +191,8 @@ impl Header {
     /// The header of a job that was never tried.
     pub(crate) fn new(headers: Headers, terms: Terms) -> Self {
         Header {
-            v: VERSION,
+            recur: None,
+            v: FIRST,
             us: 0,
             attempts: 0,
             error: None,
@@ -211,9 +221,30 @@ impl Header {
         }
     }
 
+    /// The same header with this occurrence, or without one.
+    pub(crate) fn with_recur(mut self, recur: Option<Recurring>) -> Self {
+        self.v = if recur.is_some() { RECURRING } else { FIRST };
+        self.recur = recur.map(Box::new);
+        self
+    }
+
+    /// The occurrence, if the job recurs.
+    pub(crate) fn recur(&self) -> Option<&Recurring> {
+        self.recur.as_deref()
+    }
+
+    /// The header of the next occurrence, as a line: like a job that is accepted now.
+    #[cfg(feature = "worker")]
+    pub(crate) fn followed_by(&self, next: Recurring) -> String {
+        let mut header = self.untried().with_recur(Some(next));
+        header.us = 0;
+        header.to_line().into_owned()
+    }
+
     /// Whether every field but `v` and `us` is empty.
     fn is_plain(&self) -> bool {
-        self.attempts == 0
+        self.recur.is_none()
+            && self.attempts == 0
             && self.error.is_none()
             && self.put_off.is_none()
             && self.adopted.is_none()
@@ -470,7 +501,7 @@ mod tests {
     fn faults_are_distinguished() {
         let fault = |bytes: &'static [u8]| Record::parse(bytes).unwrap_err();
         assert_eq!(fault(b""), RecordFault::Missing);
-        assert_eq!(fault(b"{\"v\":2,\"x\":1}\n1\n"), RecordFault::Newer(2));
+        assert_eq!(fault(b"{\"v\":3,\"x\":1}\n1\n"), RecordFault::Newer(3));
         assert!(matches!(fault(b"payload"), RecordFault::Damaged(_)));
         assert!(matches!(fault(b"{}\n1\n"), RecordFault::Damaged(_)));
         assert!(matches!(

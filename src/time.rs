@@ -25,8 +25,18 @@ impl UnixMs {
             .map(UnixMs)
     }
 
-    /// This much later, in whole milliseconds, rounded down.
+    /// The time by the clock of this machine, for want of another.
+    pub(crate) fn now() -> Self {
+        UnixMs::from_system(SystemTime::now()).unwrap_or_default()
+    }
+
+    /// The time since `earlier`; zero if that is later.
     #[cfg(feature = "worker")]
+    pub(crate) fn since(self, earlier: UnixMs) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This much later, in whole milliseconds, rounded down.
     pub(crate) fn plus(self, elapsed: Duration) -> Self {
         let ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         UnixMs(self.0.saturating_add(ms))

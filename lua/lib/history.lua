@@ -6,6 +6,7 @@
 -- by `what`:
 --
 --   scheduled replaced succeeds follows    due -        pending; for `succeeds`, once the run ends
+--   recurs                                 due -        the next occurrence of a recurring job
 --   postponed fired requeued restored      due -
 --   moved                                  due -        here from another ledger of the kind
 --   updated cancelled stopping superseded  -   -        stopping: cancelled while it runs

@@ -1,6 +1,6 @@
 -- A lease is `token claims fence due flag`: `claims` counts the attempts begun since the record was
--- last written; `fence` and `due` are given as text; `flag` is `-`, or `cancelled` for a run that
--- must not be retried.
+-- last written; `fence` and `due` are given as text; `flag` is `-`, `recurs` for an occurrence of a
+-- recurring job, or `cancelled` for a run that must not be retried.
 local function new_lease(token, claims, fence, due, flag)
   return token .. ' ' .. claims .. ' ' .. fence .. ' ' .. due .. ' ' .. flag
 end
@@ -27,6 +27,16 @@ end
 
 local function is_cancelled(lease)
   return string.sub(lease, -10) == ' cancelled'
+end
+
+-- Whether a job recurs. The field of its rule comes first in the header, so that this costs little.
+local function recurs(record)
+  return string.byte(record, 3) == 114 and string.sub(record, 1, 9) == '{"recur":'
+end
+
+-- Whether the end of this lease is to be followed by another occurrence.
+local function is_recurring(lease)
+  return string.sub(lease, -7) == ' recurs'
 end
 
 -- The approximate limit of the records in the reply of a claim: about as much as a connection

@@ -1,6 +1,7 @@
 -- A record has three parts: `header JSON \n accepted-ms step@ms step@ms … \n payload`. Scripts pass
 -- the header on, or replace it by one that a caller composed. They add only `us` to it, and read
--- only `adopted`, and `order` in `lib/overtaken.lua`.
+-- only `adopted`, `order` in `lib/overtaken.lua`, and whether there is a `recur`, in
+-- `lib/lease.lua`.
 
 -- The number of steps that a record keeps, the last ones.
 local STEPS = 8

@@ -13,15 +13,17 @@ use super::{
     out_of_place,
 };
 use crate::durable::{Durable, Reached};
-use crate::ended::Ended;
+use crate::ended::{self, Ended};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::lease::Lease;
 use crate::outcome::Outcome;
 use crate::record::{Header, Record};
+use crate::recurrence::RunEnd;
 use crate::retry::RetryPolicy;
 use crate::settings::{BATCH, LEASES};
-use crate::store::{Claimed, Extent, Found, Settlement, Verb, Word};
+use crate::store::{Claimed, Extent, Found, Next, Settlement, Verb, Word};
+use crate::time::{UnixMs, UnixUs};
 
 /// A call to [`Client::settle`]; sent when it is awaited. Answers [`Settled`].
 #[must_use = "nothing is settled until it is awaited"]
@@ -268,14 +270,16 @@ impl<'a> SettleLease<'a> {
     /// Builds the settlement from the stored record: only the holder of the lease changes attempts
     /// and terms. `Err` with the answer if the lease is gone or belongs to another holder.
     ///
-    /// If the job becomes a dead letter, the hooks have run when this returns.
+    /// If the job becomes a dead letter, the hooks have run when this returns. `recurs` says that
+    /// the job is known to recur; otherwise the record of a job that is done is not read.
     async fn verb(
         &self,
         shard_client: &ShardClient,
+        recurs: bool,
         until: &mut Instant,
-    ) -> Result<Result<(Verb, usize), Settled>> {
-        if self.outcome == Outcome::Done {
-            return Ok(Ok((Verb::Done, 0)));
+    ) -> Result<Result<(Verb, Next, usize), Settled>> {
+        if self.outcome == Outcome::Done && !recurs {
+            return Ok(Ok((Verb::Done, Next::Unknown, 0)));
         }
         let key = self.lease.key();
         let found = shard_client.ledger.get(key.id(), *until).await?;
@@ -315,7 +319,14 @@ impl<'a> SettleLease<'a> {
                 return Ok(Err(nothing_to_do));
             }
         }
-        Ok(Ok((verb, bytes)))
+        let clock = shard_client.ledger.clock();
+        let end = RunEnd {
+            now: clock.now().map_or_else(UnixMs::now, UnixUs::floor_ms),
+            due: claimed.due,
+            random: rand::random(),
+        };
+        let next = ended::next(&record.header, &verb, end);
+        Ok(Ok((verb, next, bytes)))
     }
 }
 
@@ -354,10 +365,27 @@ impl SettleLease<'_> {
         durable: Option<Durable>,
         until: &mut Instant,
     ) -> Result<(Settled, Option<Reached>)> {
+        match self.try_in(shard_client, false, durable, until).await? {
+            Some(settled) => Ok(settled),
+            None => {
+                let again = self.try_in(shard_client, true, durable, until).await?;
+                again.ok_or_else(|| out_of_place(Word::Recurs))
+            }
+        }
+    }
+
+    /// Settles the lease in one shard. `None` if the job recurs, and the call did not know.
+    async fn try_in(
+        &self,
+        shard_client: &ShardClient,
+        recurs: bool,
+        durable: Option<Durable>,
+        until: &mut Instant,
+    ) -> Result<Option<(Settled, Option<Reached>)>> {
         let (client, lease) = (self.client, self.lease);
-        let (verb, payload_bytes) = match self.verb(shard_client, until).await? {
+        let (verb, next, payload_bytes) = match self.verb(shard_client, recurs, until).await? {
             Ok(verb) => verb,
-            Err(nothing_to_do) => return Ok((nothing_to_do, None)),
+            Err(nothing_to_do) => return Ok(Some((nothing_to_do, None))),
         };
         let reason = match &verb {
             Verb::Bury { header } => Header::reason(header),
@@ -367,6 +395,7 @@ impl SettleLease<'_> {
             key: lease.key().clone(),
             token: lease.token().to_owned(),
             verb,
+            next,
             payload_bytes,
         };
         let (answered, reached) = match durable {
@@ -378,6 +407,9 @@ impl SettleLease<'_> {
                 (answered, Some(reached))
             }
         };
+        if answered.answer == Word::Recurs {
+            return Ok(None);
+        }
         client
             .lease_subscribers()
             .tell(&LeaseEvent::Ended(lease.clone()));
@@ -390,11 +422,11 @@ impl SettleLease<'_> {
                 tracing::warn!(key = %lease.key(), letter, reason, "a job ended as a dead letter");
                 Settled::Buried(letter)
             }
-            Word::Gone => return Ok((Settled::Gone, None)),
-            Word::Foreign => return Ok((Settled::Taken, None)),
+            Word::Gone => return Ok(Some((Settled::Gone, None))),
+            Word::Foreign => return Ok(Some((Settled::Taken, None))),
             other => return Err(out_of_place(other)),
         };
-        Ok((settled, reached.transpose()?))
+        Ok(Some((settled, reached.transpose()?)))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::batcher::BatchOperation;
 use crate::error::Result;
 use crate::key::Kind;
-use crate::store::{Answered, DeadLimits, Lane, Ledger, Settlement, Verb};
+use crate::store::{Answered, DeadLimits, Lane, Ledger, Next, Settlement, Verb};
 
 /// Callback with a kind and the number of its dead letters that the limits removed.
 pub(crate) type OnTrimmed = Arc<dyn Fn(&Kind, u64) + Send + Sync>;
@@ -59,10 +59,15 @@ impl BatchOperation for Settlement {
     }
 
     fn bytes(&self) -> usize {
-        match &self.verb {
+        let next = match &self.next {
+            Next::Unknown | Next::Nothing => 0,
+            Next::At(_, header) => header.len() + self.payload_bytes,
+        };
+        let verb = match &self.verb {
             Verb::Done => 0,
             Verb::Later { header, .. } | Verb::Bury { header } => header.len() + self.payload_bytes,
-        }
+        };
+        next + verb
     }
 }
 
@@ -75,6 +80,7 @@ mod tests {
             key: "a:b:c:1".parse().unwrap(),
             token: "token-1".to_owned(),
             verb,
+            next: Next::Unknown,
             payload_bytes: 1000,
         }
     }

@@ -12,6 +12,7 @@ use crate::key::JobKey;
 #[cfg(feature = "worker")]
 use crate::lease::Lease;
 use crate::record::{Record, Step};
+use crate::recurrence::{Occurrence, Recurring};
 use crate::retry::RetryPolicy;
 use crate::store::{Found, Letter};
 use crate::time::{UnixMs, Utc};
@@ -185,6 +186,12 @@ impl JobView {
     /// The time at which Redis accepted the job first, by Redis' clock.
     pub fn first_scheduled_at(&self) -> SystemTime {
         self.record.first_scheduled_at()
+    }
+
+    /// The occurrence, if the job [recurs](crate::NewJob::recurring). Of a dead letter, the
+    /// occurrence that died.
+    pub fn occurrence(&self) -> Option<Occurrence> {
+        self.record.header.recur().map(Recurring::view)
     }
 
     /// The error of the last failed attempt, or the reason of the dead letter; `None` if no attempt

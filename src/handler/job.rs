@@ -13,6 +13,7 @@ use super::{CancelSignal, SampleJob};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::lease::Lease;
+use crate::recurrence::Occurrence;
 use crate::retry::RetryPolicy;
 use crate::routing::Pattern;
 use crate::source::Source;
@@ -58,6 +59,8 @@ pub(crate) struct JobParts {
     /// The timeout of this run: of the job, its route, or the worker.
     pub(crate) limit: Duration,
     pub(crate) first_scheduled_at: SystemTime,
+    /// The occurrence of a recurring job.
+    pub(crate) occurrence: Option<Occurrence>,
     pub(crate) fence: u64,
     pub(crate) source: Source,
     pub(crate) headers: Headers,
@@ -127,6 +130,12 @@ impl Job {
     /// do not change it.
     pub fn first_scheduled_at(&self) -> SystemTime {
         self.0.first_scheduled_at
+    }
+
+    /// The occurrence, if the job [recurs](crate::client::Schedule::recurring): its number, and the
+    /// time that the rule names.
+    pub fn occurrence(&self) -> Option<&Occurrence> {
+        self.0.occurrence.as_ref()
     }
 
     /// The fencing value of this run. For one key it only grows, so a store that remembers the

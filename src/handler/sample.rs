@@ -56,6 +56,7 @@ impl SampleJob {
             policy: RetryPolicy::default(),
             limit: WorkerSettings::default().timeout,
             first_scheduled_at: now,
+            occurrence: None,
             fence: 1,
             source: Source::Event,
             headers: Headers::new(),

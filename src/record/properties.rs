@@ -49,7 +49,8 @@ fn header() -> impl Strategy<Value = Header> {
     let numbers = (any::<u32>(), 0..1000_u32, any::<Option<u64>>());
     (numbers, texts, headers, terms, other).prop_map(
         |((attempts, us, order), (error, before), headers, terms, other)| Header {
-            v: VERSION,
+            recur: None,
+            v: FIRST,
             us,
             attempts,
             error: error.clone(),

@@ -4,13 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use jiff::fmt::friendly::{Spacing, SpanPrinter};
-use jiff::{Span, SpanRelativeTo};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
 use super::{RetryPolicy, Shape};
+use crate::durations::{self, written};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The text of [`RetryPolicy::none`].
@@ -188,42 +187,9 @@ fn ladder<'a>(rungs: impl Iterator<Item = &'a str>) -> Result<RetryPolicy> {
     RetryPolicy::ladder(rungs)
 }
 
-/// Reads a duration with its unit, or `0`. `part` names the duration in an error.
+/// Reads a duration. `part` names it in an error.
 fn duration(part: &str, text: &str) -> Result<Duration> {
-    let text = text.trim();
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    // A span, because a plain duration knows no days.
-    let signed = text
-        .parse::<Span>()
-        .and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()))
-        .map_err(|error| {
-            invalid(format!(
-                "{part}, {:?}, is not a duration: write a number and its unit, \
-                 such as 15s, 3m, 1h30m or 2d",
-                shown(text)
-            ))
-            .because(error)
-        })?;
-    Duration::try_from(signed).map_err(|_| {
-        invalid(format!(
-            "{part}, {:?}, is negative, and a delay is zero or more: drop the sign",
-            shown(text)
-        ))
-    })
-}
-
-/// The first 40 characters of a text, for an error.
-fn shown(text: &str) -> String {
-    text.chars().take(40).collect()
-}
-
-/// A duration as one word, `1h30m`, so that a ladder can be pasted into a text.
-fn written(delay: &Duration) -> String {
-    SpanPrinter::new()
-        .spacing(Spacing::None)
-        .unsigned_duration_to_string(delay)
+    durations::duration(ErrorKind::InvalidPolicy, part, text)
 }
 
 /// The error for a text or table that is no policy.

@@ -67,7 +67,9 @@ pub(crate) use ledger::reply::read_any_reply;
 pub(crate) use ledger::reply::{Answered, ReplyWord as Word, Unlisted};
 pub(crate) use ledger::who as this_process;
 #[cfg(feature = "worker")]
-pub(crate) use ledger::work::{ClaimReply, Claimed, DeadLimits, Extent, Settlement, Sweep, Verb};
+pub(crate) use ledger::work::{
+    ClaimReply, Claimed, DeadLimits, Extent, Next, Settlement, Sweep, Verb,
+};
 #[cfg(feature = "worker")]
 pub(crate) use servers::actions::ActionEntry;
 use servers::catch_up::CatchUp;
@@ -97,7 +99,7 @@ use crate::names::Names;
 use crate::series::Sums;
 use crate::settings::LinkSettings;
 use crate::shards::ShardRef;
-use crate::time::UnixUs;
+use crate::time::{UnixMs, UnixUs};
 
 /// One server or several, seen as a set of ledgers. Shared by [`Arc`]; each server keeps its own
 /// connections.
@@ -167,6 +169,13 @@ impl Store {
             #[cfg(feature = "worker")]
             sums: Arc::default(),
         }
+    }
+
+    /// The time by the clock of Redis, as estimated from a reply of one of the servers; by the clock
+    /// of this machine before the first reply.
+    pub(crate) fn now(&self) -> UnixMs {
+        let known = self.servers.iter().find_map(|server| server.clock.now());
+        known.map_or_else(UnixMs::now, UnixUs::floor_ms)
     }
 
     /// A store on the same servers, with connections of its own, for calls that are repeated

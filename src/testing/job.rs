@@ -9,6 +9,7 @@ use crate::headers::Headers;
 use crate::key::JobKey;
 use crate::outcome::Failure;
 use crate::record::Terms;
+use crate::recurrence::{Occurrence, Recurring, Rule, RunEnd};
 use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 use crate::time::UnixMs;
@@ -45,6 +46,8 @@ pub struct JobView {
     pub(super) first_scheduled_at: SystemTime,
     /// Whether a route or the fallback takes it.
     pub(super) routed: bool,
+    /// The occurrence, if the job recurs.
+    pub(super) recurring: Option<Recurring>,
     state: JobState,
     attempts: u32,
     error: Option<Failure>,
@@ -68,6 +71,7 @@ impl JobView {
             due: in_ms(now),
             first_scheduled_at: now,
             routed,
+            recurring: None,
             state: JobState::Pending,
             attempts: 0,
             error: None,
@@ -97,6 +101,32 @@ impl JobView {
     /// The reason why the last attempt failed, or why the job is a dead letter.
     pub fn last_error(&self) -> Option<&str> {
         self.error.as_ref().map(Failure::as_str)
+    }
+
+    /// The occurrence, if the job recurs.
+    pub fn occurrence(&self) -> Option<Occurrence> {
+        self.recurring.as_ref().map(Recurring::view)
+    }
+
+    /// Begins the next occurrence of a recurring job whose run has ended at `now`. `jitter` is from
+    /// 0 up to 1.
+    pub(super) fn recur(&mut self, now: SystemTime, jitter: f64) {
+        let Some(recurring) = &self.recurring else {
+            return;
+        };
+        let unix = |time| UnixMs::from_system(time).unwrap_or_default();
+        let end = RunEnd {
+            now: unix(now),
+            due: unix(self.due),
+            random: jitter,
+        };
+        if let (JobState::Done | JobState::Dead, Some(next)) = (self.state, recurring.next(end)) {
+            self.due = next.due().to_system();
+            self.first_scheduled_at = now;
+            self.recurring = Some(next);
+            self.attempts = 0;
+            self.state = JobState::Pending;
+        }
     }
 
     /// Whether the job is still to run.
@@ -157,6 +187,22 @@ impl Schedule<'_> {
     pub fn at(self, due: SystemTime) -> Self {
         let now = self.job.first_scheduled_at;
         self.after(due.duration_since(now).unwrap_or_default())
+    }
+
+    /// Makes the job recur by this rule; it is due at the first time that the rule names. The last
+    /// error stays until a run ends well.
+    ///
+    /// # Panics
+    /// If the rule names no time after the time of the rehearsal.
+    #[track_caller]
+    pub fn recurring(self, rule: &Rule) -> Self {
+        let now = UnixMs::from_system(self.job.first_scheduled_at).unwrap_or_default();
+        let Some(first) = Recurring::first(rule, now, 0.0) else {
+            panic!("the rule names no time any more: {rule}");
+        };
+        self.job.due = first.due().to_system();
+        self.job.recurring = Some(first);
+        self
     }
 
     /// Adds a header, or replaces the header of this name. Unlike a client, it does not check the

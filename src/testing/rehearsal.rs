@@ -277,6 +277,7 @@ impl Rehearsal {
             policy: policy.clone(),
             limit,
             first_scheduled_at: view.first_scheduled_at,
+            occurrence: view.occurrence(),
             fence,
             source: Source::Event,
             headers: view.headers.clone(),
@@ -289,6 +290,7 @@ impl Rehearsal {
         self.last_fence = fence;
         if let Some(view) = self.jobs.get_mut(&key) {
             view.end(attempt, at, ending);
+            view.recur(self.clock.now(), self.jitter);
         }
         Run {
             at,

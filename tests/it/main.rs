@@ -130,6 +130,7 @@ mod outcomes;
 mod pausing;
 mod pulling;
 mod race;
+mod recurring;
 mod refused;
 mod rerouting;
 mod resharding;

@@ -49,8 +49,8 @@ impl Stop {
     /// The error of a call that was refused.
     pub(crate) fn of_problem(problem: Problem) -> Self {
         let code = match &*problem.code {
-            "invalid_key" | "invalid_time" | "invalid_policy" | "invalid_payload"
-            | "invalid_headers" | "invalid_request" => WRONG,
+            "invalid_key" | "invalid_time" | "invalid_policy" | "invalid_rule"
+            | "invalid_payload" | "invalid_headers" | "invalid_request" => WRONG,
             code if code.ends_with("_absent") => ABSENT,
             "unavailable" | "outcome_unknown" | "stopping" | "body_timeout" | "rate_limited"
             | "too_many_tails" => UNAVAILABLE,
@@ -132,6 +132,7 @@ fn code_of(kind: ErrorKind) -> u8 {
         ErrorKind::InvalidKey
         | ErrorKind::InvalidTime
         | ErrorKind::InvalidPolicy
+        | ErrorKind::InvalidRule
         | ErrorKind::InvalidPayload
         | ErrorKind::InvalidHeaders
         | ErrorKind::InvalidRoute

@@ -104,6 +104,8 @@ what! {
     Succeeds = "succeeds",
     /// The run before the job has ended: the job is pending now.
     Follows = "follows",
+    /// A run of a recurring job has ended: its next occurrence is pending now.
+    Recurs = "recurs",
     /// The job got another due time.
     Postponed = "postponed",
     /// The job was made due at once.

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::record::{Header, Step, Terms};
+use crate::recurrence::Recurring;
 use crate::retry::RetryPolicy;
 use crate::store::{BackupItem, KeptAs, When, Word};
 
@@ -43,6 +44,8 @@ pub struct KeptJob {
     retry: Option<RetryPolicy>,
     timeout: Option<Duration>,
     max_attempts: Option<u32>,
+    /// The occurrence of a recurring job; copied from a [`JobView`] only.
+    recurring: Option<Recurring>,
 }
 
 /// The answer of [`Client::restore`].
@@ -88,6 +91,7 @@ impl KeptJob {
             retry: None,
             timeout: None,
             max_attempts: None,
+            recurring: None,
         }
     }
 
@@ -164,7 +168,8 @@ impl KeptJob {
             unreachable!("a time is a time")
         };
         let story = story(&key, self.accepted, &self.steps)?;
-        let mut header = Header::told(self.headers, terms, self.attempts, self.error);
+        let header = Header::told(self.headers, terms, self.attempts, self.error);
+        let mut header = header.with_recur(self.recurring);
         if let Some(since) = self
             .accepted
             .and_then(|it| it.duration_since(UNIX_EPOCH).ok())
@@ -235,6 +240,7 @@ impl From<&JobView> for KeptJob {
         job.retry = view.retry().cloned();
         job.timeout = view.timeout();
         job.max_attempts = view.max_attempts();
+        job.recurring = view.record.header.recur().cloned();
         job
     }
 }

@@ -101,7 +101,7 @@ impl Client {
     /// Sorts jobs into batches, ledger by ledger. Invalid jobs get their error; jobs of a kind that
     /// is being resharded are sent one by one.
     fn sort(&self, jobs: impl IntoIterator<Item = NewJob>) -> Sorted {
-        let limit = self.settings().payload_limit;
+        let (limit, now) = (self.settings().payload_limit, self.store().now());
         let jobs = jobs.into_iter();
         let mut answers: ScheduleReplies = Vec::with_capacity(jobs.size_hint().0);
         let mut by_kind: BTreeMap<String, Vec<Single>> = BTreeMap::new();
@@ -109,7 +109,7 @@ impl Client {
             let durable = job.durable;
             // Until the batch is answered.
             let mut answer = Ok(None);
-            match job.into_placement(limit) {
+            match job.into_placement(limit, now) {
                 Ok(item) => {
                     let kind = item.key.kind().to_owned();
                     let single = Single {
@@ -357,7 +357,9 @@ mod tests {
         let mut batches = Vec::new();
         for (place, (id, bytes)) in jobs.enumerate() {
             let job = NewJob::from_bytes(format!("a:b:c:{id}"), vec![0; bytes]);
-            let item = job.into_placement(usize::MAX).unwrap();
+            let item = job
+                .into_placement(usize::MAX, crate::time::UnixMs::now())
+                .unwrap();
             let durable = None;
             let single = Single {
                 place,

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::record::{Header, Terms};
+use crate::recurrence::{Recurring, Rule};
 use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 use crate::store::{Mode, Placement, When};
@@ -39,6 +40,7 @@ pub struct NewJob {
     pub(crate) key: Result<JobKey>,
     pub(crate) payload: Result<Bytes>,
     pub(crate) when: Result<When>,
+    pub(crate) rule: Option<Rule>,
     pub(crate) headers: Headers,
     pub(crate) retry: Option<RetryPolicy>,
     pub(crate) timeout: Option<Duration>,
@@ -65,6 +67,18 @@ macro_rules! job_options {
         /// [`ErrorKind::InvalidTime`](crate::ErrorKind::InvalidTime).
         pub fn at(mut self, due: std::time::SystemTime) -> Self {
             self $($at)* .when = $crate::client::producing::new_job::at(due);
+            self
+        }
+
+        /// Makes the job recur by this rule: it is due at the first time that the rule names, and
+        /// the end of each run stores the next occurrence in the same step. This takes the place
+        /// of [`after`](Self::after) and [`at`](Self::at).
+        ///
+        /// The job stays until it is cancelled or its rule ends. Payload, headers and terms apply to
+        /// each occurrence. Scheduled without a rule, the key becomes a single job again. See
+        /// `docs/recurring.md`.
+        pub fn recurring(mut self, rule: $crate::Rule) -> Self {
+            self $($at)* .rule = Some(rule);
             self
         }
 
@@ -128,6 +142,7 @@ impl NewJob {
             key: key.into_job_key(),
             payload,
             when: Ok(NOW),
+            rule: None,
             headers: Headers::new(),
             retry: None,
             timeout: None,
@@ -154,21 +169,32 @@ impl NewJob {
         self
     }
 
-    /// The item that is sent to the ledger.
+    /// The item that is sent to the ledger. `now` is the time by the clock of Redis, as far as it
+    /// is known, for the first time of a rule.
     ///
     /// # Errors
     /// For the first value that is not valid.
-    pub(crate) fn into_placement(mut self, payload_limit: usize) -> Result<Placement> {
+    pub(crate) fn into_placement(mut self, payload_limit: usize, now: UnixMs) -> Result<Placement> {
         let key = self.key?;
         let payload = self.payload?;
         check_payload(&key, &payload, payload_limit)?;
-        let when = self.when?;
+        let mut when = self.when?;
         self.durable.map_or(Ok(()), |durable| durable.check())?;
         traces::carry(&mut self.headers);
         self.headers.check(&key)?;
         let terms = Terms::new(&key, self.retry, self.timeout, self.attempts)?;
         let mut header = Header::new(self.headers, terms);
         header.order = self.order;
+        if let Some(rule) = &self.rule {
+            let first = Recurring::first(rule, now, rand::random()).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::InvalidRule,
+                    format!("{key}: its rule names no time any more: {rule}"),
+                )
+            })?;
+            when = When::At(first.due());
+            header = header.with_recur(Some(first));
+        }
         Ok(Placement {
             mode: self.mode,
             when,

@@ -99,7 +99,11 @@ impl<'a> Schedule<'a> {
         let until = self.client.deadline_for(durable);
         let limit = self.client.settings().payload_limit;
         self.client
-            .place_job(self.job.into_placement(limit)?, durable, until)
+            .place_job(
+                self.job.into_placement(limit, self.client.store().now())?,
+                durable,
+                until,
+            )
             .await
     }
 }
@@ -152,7 +156,8 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
         Box::pin(async move {
             let Schedule { client, job } = self.0;
             let durable = job.durable;
-            let placement = job.into_placement(client.settings().payload_limit)?;
+            let placement =
+                job.into_placement(client.settings().payload_limit, client.store().now())?;
             let key = placement.key.clone();
             let until = client.deadline_for(durable);
             loop {

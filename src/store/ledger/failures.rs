@@ -13,7 +13,7 @@ use crate::time::Utc;
 fn next(answer: ReplyWord) -> Option<String> {
     match answer {
         ReplyWord::Later(due) => Some(Utc(due).to_string()),
-        ReplyWord::Superseded => Some("none: it was scheduled anew meanwhile".to_owned()),
+        ReplyWord::Superseded => Some("none: another job took its place".to_owned()),
         ReplyWord::Cancelled => Some("none: it was cancelled meanwhile".to_owned()),
         _ => None,
     }

@@ -90,7 +90,7 @@ impl Revival {
             key,
             letter: letter.number,
             when,
-            header: record.header.untried().to_line(),
+            header: record.header.untried().with_recur(None).to_line(),
             record_bytes: letter.record.len(),
         })
     }

@@ -43,8 +43,10 @@ pub(crate) enum ReplyWord {
     /// The job will not run, or not again. For a renewal: the lease is extended, but the run should
     /// stop.
     Cancelled,
-    /// The job is not retried, because its successor took its place.
+    /// The job is not retried, because its successor or its next occurrence took its place.
     Superseded,
+    /// Nothing was done, because the job recurs, and the call does not say which occurrence follows.
+    Recurs,
     /// The job ended well.
     Done,
     /// The job is pending again.
@@ -163,6 +165,7 @@ impl Answered {
             ("running", None) => ReplyWord::Running,
             ("cancelled", None) => ReplyWord::Cancelled,
             ("done", None) => ReplyWord::Done,
+            ("recurs", None) => ReplyWord::Recurs,
             ("later", Some(n)) => ReplyWord::Later(UnixMs(n)),
             ("buried", Some(n)) => ReplyWord::Buried(n),
             ("requeued", Some(n)) => ReplyWord::Requeued(UnixMs(n)),

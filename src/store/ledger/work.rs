@@ -73,6 +73,8 @@ pub(crate) struct Settlement {
     pub(crate) token: String,
     /// The sort of the end.
     pub(crate) verb: Verb,
+    /// The occurrence of a recurring job that follows. It stands in the way of a retry.
+    pub(crate) next: Next,
     /// The approximate size of the record in bytes. The script has to read it unless the job is
     /// done.
     pub(crate) payload_bytes: usize,
@@ -92,6 +94,17 @@ pub(crate) enum Verb {
     },
     /// The job becomes a dead letter with this header.
     Bury { header: String },
+}
+
+/// The occurrence that follows the end of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The job does not recur, as far as the caller knows. The script does not end one that does.
+    Unknown,
+    /// None: the rule has ended, or cannot be read at all.
+    Nothing,
+    /// The job is pending again, due at this time, with this header.
+    At(UnixMs, String),
 }
 
 /// The limits of the dead letters of a ledger. The default is the default of a worker: 10,000 dead
@@ -130,10 +143,11 @@ pub(crate) struct Sweep {
 }
 
 impl Settlement {
-    /// Whether both settlements have the same token and the end `done`: the script then gets token
-    /// and end once for both. Most settlements of one claim are like that.
+    /// Whether both settlements have the same token and the end `done`, and nothing follows: the
+    /// script then gets token and end once for both. Most settlements of one claim are like that.
     fn ends_like(&self, other: &Self) -> bool {
-        self.token == other.token && matches!((&self.verb, &other.verb), (Verb::Done, Verb::Done))
+        let is_plain = |it: &Self| matches!((&it.verb, &it.next), (Verb::Done, Next::Unknown));
+        self.token == other.token && is_plain(self) && is_plain(other)
     }
 }
 
@@ -249,7 +263,9 @@ impl Ledger {
     /// has taken over can still be settled. The answers:
     ///
     /// - `Done`, `Later`, `Buried`: the end that was asked for.
-    /// - `Superseded`: not retried, because the successor is pending instead.
+    /// - `Superseded`: not retried, because the successor or the next occurrence is pending
+    ///   instead.
+    /// - `Recurs`: nothing was done, because the job recurs, and its [`Next`] is `Unknown`.
     /// - `Cancelled`: neither retried nor a dead letter, because the job was cancelled while it
     ///   ran.
     /// - `Gone`, `Foreign`: the lease was lost; nothing was done.
@@ -273,7 +289,9 @@ impl Ledger {
         cmd.arg(&self.wake).arg(&n.subject).arg(MARKER);
         cmd.arg(dead.count).arg(millis(dead.age));
         for alike in items.chunk_by(Settlement::ends_like) {
-            let Settlement { token, verb, .. } = &alike[0];
+            let Settlement {
+                token, verb, next, ..
+            } = &alike[0];
             cmd.arg(token);
             match verb {
                 Verb::Done => cmd.arg("done").arg("").arg("").arg("").arg(""),
@@ -291,6 +309,11 @@ impl Ledger {
                     .arg(header)
                     .arg("")
                     .arg(note(header)),
+            };
+            match next {
+                Next::Unknown => cmd.arg("").arg(""),
+                Next::Nothing => cmd.arg("-").arg(""),
+                Next::At(due, header) => cmd.arg(When::At(*due).to_arg()).arg(header),
             };
             cmd.arg(alike.len());
             for item in alike {

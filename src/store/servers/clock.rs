@@ -45,7 +45,6 @@ impl RedisClock {
     }
 
     /// The server's time now, as estimated; `None` before the first reply.
-    #[cfg(feature = "worker")]
     pub(crate) fn now(&self) -> Option<UnixUs> {
         let best = self.best.lock().expect("no panic while held");
         best.map(|sample| sample.server_at(Instant::now()))

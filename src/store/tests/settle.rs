@@ -7,7 +7,8 @@ use super::support::{
     same_when_repeated, soon, word, words,
 };
 use crate::record::Record;
-use crate::store::{Answered, Found, Verb};
+use crate::store::{Answered, Found, Next, Settlement, Verb};
+use crate::time::UnixMs;
 
 use State::*;
 
@@ -268,5 +269,54 @@ async fn jobs_of_several_claims_are_done_by_their_own_tokens() {
     let jobs = jobs.map(|(id, token)| (id.to_owned(), token));
     let answers = settle_all(&bench, &jobs, Verb::Done).await;
     assert_eq!(words(&answers), ["done", "done"]);
+    bench.balanced().await;
+}
+
+/// The header of an occurrence.
+fn occurrence(number: u64) -> String {
+    let recurring = format!(r#"{{"rule":{{"every":"1h"}},"n":{number},"at":1,"due":1}}"#);
+    format!(r#"{{"recur":{recurring},"v":2}}"#)
+}
+
+#[tokio::test]
+async fn each_recurring_job_of_a_batch_is_followed_by_its_own_occurrence() {
+    let bench = Bench::new().await;
+    let ids = ["a", "b", "last"];
+    let placements = ids.map(|id| {
+        let mut placement = bench.placement(id, after(Duration::ZERO));
+        placement.header = occurrence(1).into();
+        placement
+    });
+    bench.place(&placements).await;
+    let token = bench.claim(&ids, 0).await.jobs[0].token.clone();
+    // A caller that knows nothing of the rule ends nothing.
+    for verb in [Verb::Done, bury()] {
+        assert_eq!(word(bench.settle("a", &token, verb).await), "recurs");
+    }
+    let far = bench.now().await + 1_000_000;
+    let ends: Vec<Settlement> = [(far, 2), (far + 5, 7), (0, 0)]
+        .iter()
+        .zip(ids)
+        .map(|((due, number), id)| Settlement {
+            next: match number {
+                0 => Next::Nothing,
+                number => Next::At(UnixMs(*due), occurrence(*number)),
+            },
+            ..bench.settlement(id, &token, Verb::Done)
+        })
+        .collect();
+    let answers = words(&bench.settle_all(&ends).await);
+    assert_eq!(answers, ["done", "done", "done"]);
+    for (id, due, number) in [("a", far, 2), ("b", far + 5, 7)] {
+        let found = bench.ledger.get(id, soon()).await.unwrap();
+        let Found::Pending { due: stored, .. } = found else {
+            panic!("{found:?}");
+        };
+        assert_eq!(stored, UnixMs(due));
+        let header = bench.record(id).await.header;
+        assert_eq!(header.recur().unwrap().view().number, number);
+    }
+    assert_eq!(bench.state("last").await, Absent);
+    assert_eq!(bench.counted("accepted").await, 5);
     bench.balanced().await;
 }

@@ -229,7 +229,7 @@ async fn the_scripts_work_without_triggers() {
     let job = bench.claim(&["job"], 0).await.jobs.remove(0);
     let limits = ["1000", "3600000"];
     let retry = [
-        &job.token, "later", "+3600000", "", "failed", "", "1", "job",
+        &job.token, "later", "+3600000", "", "failed", "", "", "", "1", "job",
     ];
     assert_eq!(
         call(&SETTLE, &[&head[..], &limits, &retry].concat()).await,

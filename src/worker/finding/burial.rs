@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use crate::client::DyingJob;
+use crate::ended;
 use crate::error::Result;
 use crate::hooks::Hooks;
 use crate::key::{JobKey, Kind};
 use crate::record::Record;
+use crate::recurrence::RunEnd;
 use crate::settings::BATCH;
 use crate::source::Source;
-use crate::store::{Claimed, DeadLimits, Lane, Ledger, Settlement, Verb};
+use crate::store::{Claimed, DeadLimits, Lane, Ledger, Next, Settlement, Verb};
+use crate::time::{UnixMs, UnixUs};
 use crate::worker::instances::PeerTable;
 use crate::worker::notice::Notices;
 
@@ -87,7 +90,11 @@ impl Burial {
     async fn bury(&self, ledger: &Ledger, lane: &mut Lane, claimed: Vec<Claimed>) -> Result<()> {
         let kind = ledger.kind();
         let claimed = claimed.into_iter();
-        let letters = join_all(claimed.map(|job| self.letter(kind, job))).await;
+        let now = ledger
+            .clock()
+            .now()
+            .map_or_else(UnixMs::now, UnixUs::floor_ms);
+        let letters = join_all(claimed.map(|job| self.letter(kind, job, now))).await;
         let letters: Vec<Settlement> = letters.into_iter().flatten().collect();
         let until = Instant::now() + PATIENCE;
         // The jobs come from two calls, and one call settles only a batch.
@@ -101,7 +108,7 @@ impl Burial {
 
     /// The settlement that turns a job into a dead letter, after the hook for dead jobs has been
     /// called. `None` if no job can have its id.
-    async fn letter(&self, kind: &Kind, job: Claimed) -> Option<Settlement> {
+    async fn letter(&self, kind: &Kind, job: Claimed, now: UnixMs) -> Option<Settlement> {
         let key = kind.key(&job.id).ok()?;
         let payload_bytes = job.record.len();
         let record = Record::parse(job.record).ok();
@@ -120,10 +127,21 @@ impl Burial {
             record: record.as_ref(),
         };
         self.hooks.dead(letter).await;
+        let verb = Verb::Bury { header };
+        let end = RunEnd {
+            now,
+            due: job.due,
+            random: rand::random(),
+        };
+        let next = match &record {
+            Some(record) => ended::next(&record.header, &verb, end),
+            None => Next::Nothing,
+        };
         Some(Settlement {
             key,
             token: job.token,
-            verb: Verb::Bury { header },
+            next,
+            verb,
             payload_bytes,
         })
     }

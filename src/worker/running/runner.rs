@@ -22,7 +22,7 @@ use super::slots::Slot;
 use super::span;
 use crate::client::{Durably, DyingJob};
 use crate::durable::Reached;
-use crate::ended::Ended;
+use crate::ended::{self, Ended};
 use crate::error::Result;
 use crate::handler::{CancelSignal, Job, JobParts, PullPermit};
 use crate::hooks::{Hooks, Start};
@@ -31,11 +31,12 @@ use crate::lease::Lease;
 use crate::moment::Moment;
 use crate::outcome::Outcome;
 use crate::record::{Header, Record, RecordFault};
+use crate::recurrence::{Recurring, RunEnd};
 use crate::retry::RetryPolicy;
 use crate::router::{RouteEntry, Routes};
 use crate::settings::{FOREVER, LeaseLength, WorkerSettings};
 use crate::source::Source;
-use crate::store::{Answered, Claimed, Settlement, Verb, When, Word};
+use crate::store::{Answered, Claimed, Next, Settlement, Verb, When, Word};
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::adopting::confirm::{ConfirmRound, KeyVerdict, Leased};
 use crate::worker::finding::reconciler::Reconciler;
@@ -280,8 +281,24 @@ impl JobRun {
             span::ended(&verb);
             self.slot.handler_ended();
             if self.has_told(&verb, record.as_ref().ok()).await {
-                self.settle(verb).await;
+                let next = match &record {
+                    Ok(record) => ended::next(&record.header, &verb, self.end(at)),
+                    Err(RecordFault::Newer(_)) => Next::Unknown,
+                    Err(_) => Next::Nothing,
+                };
+                self.settle(verb, next).await;
             }
+        }
+    }
+
+    /// The end of the run, now.
+    fn end(&self, at: ClaimedAt) -> RunEnd {
+        let clock = self.served.ledger.clock();
+        let estimate = || at.server.plus(at.received.elapsed());
+        RunEnd {
+            now: clock.now().unwrap_or_else(estimate).floor_ms(),
+            due: self.due,
+            random: rand::random(),
         }
     }
 
@@ -333,6 +350,9 @@ impl JobRun {
         if let Some(reason) = &record.header.unusable {
             return Some(ended.bury(reason.clone()));
         }
+        if let Some(open) = record.header.recur().filter(|recur| recur.is_open()) {
+            return Some(ended.give_back_resolved(open.resolved(self.end(at))));
+        }
         // Another worker may have the job by now, or it may be cancelled.
         match self.held.ascertain().await {
             Ok(()) => {}
@@ -358,7 +378,12 @@ impl JobRun {
             )));
         }
         let limit = terms.timeout().or(route.timeout);
-        let limit = limit.unwrap_or(runner.settings.timeout);
+        let mut limit = limit.unwrap_or(runner.settings.timeout);
+        if let Some(recurring) = record.header.recur() {
+            let now = at.server.plus(at.received.elapsed()).floor_ms();
+            let room = recurring.replaced_at(now).map(|next| next.since(now));
+            limit = room.map_or(limit, |room| room.min(limit));
+        }
         let job = self.job(record, attempt, policy, limit, route, at);
         self.lag = Some(job.lag());
         self.tell_late(route, &job);
@@ -431,6 +456,7 @@ impl JobRun {
             policy: policy.clone(),
             limit,
             first_scheduled_at: record.first_scheduled_at(),
+            occurrence: record.header.recur().map(Recurring::view),
             fence: self.fence,
             source: self.source,
             headers: record.header.headers.clone(),
@@ -518,7 +544,7 @@ impl JobRun {
 
     /// Posts the settlement to the batcher of the ledger. The slot and the lease are kept until the
     /// answer; nothing else waits for it.
-    async fn settle(self, verb: Verb) {
+    async fn settle(self, verb: Verb, next: Next) {
         let reason = match &verb {
             Verb::Bury { header } => Header::reason(header),
             _ => None,
@@ -527,6 +553,7 @@ impl JobRun {
             key: self.key.clone(),
             token: self.token.clone(),
             verb,
+            next,
             payload_bytes: self.payload_bytes,
         };
         let (served, span) = (self.served.clone(), Span::current());

@@ -330,6 +330,12 @@ impl From<Error> for Problem {
                 "The retry policy is not valid",
                 Some("retry"),
             ),
+            ErrorKind::InvalidRule => (
+                S::BAD_REQUEST,
+                "invalid_rule",
+                "The rule of a recurring job is not valid",
+                Some("recurring"),
+            ),
             ErrorKind::InvalidPayload => (
                 S::BAD_REQUEST,
                 "invalid_payload",

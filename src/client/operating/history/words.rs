@@ -38,7 +38,7 @@ impl Happening {
         }
         let is_by_someone = !matches!(
             self.what,
-            What::Claimed | What::Lapsed | What::Follows | What::Superseded
+            What::Claimed | What::Lapsed | What::Follows | What::Recurs | What::Superseded
         );
         if is_by_someone && !self.by.is_empty() && !self.has_run() {
             let seen = match self.done_to_key() {
@@ -88,12 +88,13 @@ impl Happening {
             What::Replaced => "scheduled anew, replacing the pending job,",
             What::Succeeds => "scheduled while it runs, to follow the run,",
             What::Follows => "the job that was scheduled during the run takes its place",
+            What::Recurs => "its next occurrence is pending",
             What::Postponed => "given another due time",
             What::Fired => "made due at once",
             What::Updated => "payload updated",
             What::Cancelled => "cancelled",
             What::Stopping => "cancelled while it runs, and told to stop,",
-            What::Superseded => "not run again, since it was scheduled anew meanwhile",
+            What::Superseded => "not run again, since another job takes its place",
             What::Requeued => "dead letter requeued",
             What::Restored => "restored from a backup",
             What::Moved => "moved here from another shard of its kind",

@@ -5,7 +5,7 @@
 
 use super::ledger::Ledger;
 use super::operations::{
-    HOUR, Holder, IDS, Id, Limits, Operation, Placement, Step, Verb, When, Which,
+    HOUR, Holder, IDS, Id, Limits, Next, Operation, Placement, Step, Verb, When, Which,
 };
 
 impl Step {
@@ -88,7 +88,7 @@ fn bury(ids: impl Iterator<Item = Id>) -> Operation {
         count: 1000,
         age: HOUR,
     };
-    let ends = ids.map(|id| (id, Holder::Owner, Verb::Bury("")));
+    let ends = ids.map(|id| (id, Holder::Owner, Verb::Bury(""), Next::Nothing));
     Operation::Settle {
         ends: ends.collect(),
         limits,

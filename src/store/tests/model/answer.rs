@@ -148,8 +148,8 @@ impl Ledger {
             }
             Operation::Settle { ends, limits } => {
                 let before = self.clone();
-                let settle = |(id, holder, verb): &(Id, _, _)| {
-                    self.settle(&before, id, &known.token(id, *holder), *verb)
+                let settle = |(id, holder, verb, next): &(Id, _, _, _)| {
+                    self.settle(&before, id, &known.token(id, *holder), *verb, *next)
                 };
                 let answers: Vec<String> = ends.iter().map(settle).collect();
                 let buried = answers.iter().filter(|it| it.starts_with("buried"));

@@ -4,7 +4,7 @@ use redis::{Cmd, ToRedisArgs};
 
 use super::answer::{Number, REQUEUED, Reply};
 use super::ledger::Ledger;
-use super::operations::{AT_ONCE, Id, LONG_AGO, Operation, Verb, When};
+use super::operations::{AT_ONCE, Id, LONG_AGO, Next, Operation, Verb, When};
 use crate::names::MARKER;
 use crate::store::ledger::script::{
     CANCEL, CLAIM, DISCARD, GET, LETTERS, PAUSE, RECLAIM, RENEW, REQUEUE, RESCHEDULE, RESUME,
@@ -156,8 +156,9 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
             }
         }
         Operation::Settle { ends, .. } => {
-            let token = |(id, holder, _): &(Id, _, _)| known.token(id, *holder);
-            for alike in ends.chunk_by(|a, b| token(a) == token(b) && a.2 == b.2) {
+            let token = |(id, holder, ..): &(Id, _, _, _)| known.token(id, *holder);
+            let is_alike = |a: &_, b: &_| token(a) == token(b) && (a.2, a.3) == (b.2, b.3);
+            for alike in ends.chunk_by(is_alike) {
                 args(cmd, token(&alike[0]));
                 match &alike[0].2 {
                     Verb::Done => args(cmd, ("done", "", "", "", "")),
@@ -165,6 +166,11 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
                         args(cmd, ("later", at(when), header, step, "1 no"));
                     }
                     Verb::Bury(header) => args(cmd, ("bury", "", header, "", "1 no")),
+                }
+                match &alike[0].3 {
+                    Next::Unknown => args(cmd, ("", "")),
+                    Next::Nothing => args(cmd, ("-", "")),
+                    Next::At(when, header) => args(cmd, (at(when), header)),
                 }
                 args(cmd, alike.len());
                 alike.iter().for_each(|(id, ..)| args(cmd, id));

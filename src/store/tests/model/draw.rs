@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::operations::{
-    CLIENTS, HOUR, Holder, IDS, Id, Limits, MOMENT, Operation, Page, Payload, Placement, Step,
-    Verb, When, Which,
+    CLIENTS, HOUR, Holder, IDS, Id, Limits, MOMENT, Next, Operation, Page, Payload, Placement,
+    Step, Verb, When, Which,
 };
 
 /// The most steps of a sequence.
@@ -65,12 +65,26 @@ fn working() -> impl Strategy<Value = Operation> {
         5 => (some(id()), lease()).prop_map(|(ids, lease)| Operation::Reclaim { ids, lease }),
         3 => (some((id(), holder())), lease(), any::<bool>())
             .prop_map(|(leases, lease, longer)| Operation::Renew { leases, lease, longer }),
-        9 => (some((id(), holder(), verb)), limits())
+        9 => (some((id(), holder(), verb, next())), limits())
             .prop_map(|(ends, limits)| Operation::Settle { ends, limits }),
         3 => (select(vec![0, HOUR]), 0..3_usize, [0..3_usize, 0..3_usize])
             .prop_map(|(overdue, limit, skip)| Operation::Sweep { overdue, limit, skip }),
         1 => Just(Operation::Pause),
         4 => Just(Operation::Resume),
+    ]
+}
+
+/// The callers of the script name the time of the next occurrence as one instant.
+fn next() -> impl Strategy<Value = Next> {
+    let when = select(vec![When::Past, When::Ahead(2 * HOUR)]);
+    let header = select(vec![
+        r#"{"recur":{"rule":{"every":"1h"},"n":2,"at":1,"due":1},"v":2}"#,
+        r#"{"recur":{"rule":{"every":"1h"},"n":3,"at":1,"due":1},"v":2,"order":2}"#,
+    ]);
+    prop_oneof![
+        3 => Just(Next::Unknown),
+        1 => Just(Next::Nothing),
+        3 => (when, header).prop_map(|(when, header)| Next::At(when, header)),
     ]
 }
 
@@ -191,6 +205,8 @@ fn header() -> impl Strategy<Value = &'static str> {
         r#"{"v":1,"order":2}"#,
         r#"{"v":1,"order":3,"attempts":1}"#,
         r#"{"v":1,"headers":{"order":"7"}}"#,
+        r#"{"recur":{"rule":{"every":"1h"},"n":1,"at":1,"due":1},"v":2}"#,
+        r#"{"v":1,"headers":{"recur":"7"}}"#,
     ])
 }
 

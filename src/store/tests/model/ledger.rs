@@ -119,6 +119,11 @@ impl Record {
         self.step(step, at);
     }
 
+    /// Whether the job recurs.
+    pub(super) fn recurs(&self) -> bool {
+        self.header.starts_with(r#"{"recur":"#)
+    }
+
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut steps = vec![self.accepted.to_string()];
         steps.extend(self.steps.iter().cloned());
@@ -136,7 +141,11 @@ impl Waiting {
 
 impl Run {
     pub(super) fn lease(&self) -> String {
-        let flag = if self.cancelled { "cancelled" } else { "-" };
+        let flag = match () {
+            () if self.cancelled => "cancelled",
+            () if self.record.recurs() => "recurs",
+            () => "-",
+        };
         let Run {
             token,
             claims,

@@ -63,7 +63,7 @@ pub(super) enum Operation {
         longer: bool,
     },
     Settle {
-        ends: Vec<(Id, Holder, Verb)>,
+        ends: Vec<(Id, Holder, Verb, Next)>,
         limits: Limits,
     },
     Requeue(Vec<(Id, Which, When)>),
@@ -123,6 +123,16 @@ pub(super) enum Verb {
     Done,
     Later(When, &'static str, &'static str),
     Bury(&'static str),
+}
+
+/// The occurrence that follows the end of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Next {
+    /// The caller knows of none.
+    Unknown,
+    Nothing,
+    /// With this header.
+    At(When, &'static str),
 }
 
 /// The most dead letters, and the most ms for which they are kept.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::ledger::{Job, Ledger, Run, Waiting};
-use super::operations::{Id, Verb};
+use super::ledger::{Job, Ledger, Record, Run, Waiting};
+use super::operations::{Id, Next, Verb};
 
 impl Ledger {
     /// Claims the named jobs, and some of the oldest beside them. Returns the answers and the
@@ -147,7 +147,14 @@ impl Ledger {
     }
 
     /// Ends a lease. The job is compared with its state `before` the call.
-    pub(super) fn settle(&mut self, before: &Ledger, id: Id, token: &str, verb: Verb) -> String {
+    pub(super) fn settle(
+        &mut self,
+        before: &Ledger,
+        id: Id,
+        token: &str,
+        verb: Verb,
+        next: Next,
+    ) -> String {
         match before.jobs.get(id) {
             Some(Job::Leased(run)) if run.token != token => {
                 return "foreign".to_owned();
@@ -159,7 +166,26 @@ impl Ledger {
             return "gone".to_owned();
         };
         let mut record = run.record;
-        match (verb, run.cancelled, run.successor) {
+        let is_later = matches!(verb, Verb::Later(..));
+        let is_free = !run.cancelled && run.successor.is_none();
+        if is_free && !is_later && record.recurs() && next == Next::Unknown {
+            return "recurs".to_owned();
+        }
+        let mut successor = run.successor;
+        if is_free && let Next::At(when, header) = next {
+            self.count("accepted");
+            let header = header.strip_suffix('}').expect("it is an object");
+            successor = Some(Waiting {
+                due: self.due(when),
+                record: Record {
+                    header: format!("{header},\"us\":{}}}", self.now % 1000),
+                    accepted: self.ms(),
+                    steps: Vec::new(),
+                    payload: record.payload.clone(),
+                },
+            });
+        }
+        match (verb, run.cancelled, successor) {
             (Verb::Done, _, next) => {
                 self.follow(id, next);
                 self.count("done");

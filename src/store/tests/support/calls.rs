@@ -10,7 +10,7 @@ use crate::flaw::Flaw;
 use crate::store::ledger::work::DeadLimits;
 use crate::store::{
     Alive, Answered, BackupItem, Beat, Change, ClaimReply, Claimed, Discard, Extent, Judged,
-    KeptAs, Lane, Mode, Placement, Revival, Settlement, Suspect, Update, Verb, When, Word,
+    KeptAs, Lane, Mode, Next, Placement, Revival, Settlement, Suspect, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -76,6 +76,7 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Running => "running",
         Word::Cancelled => "cancelled",
         Word::Done => "done",
+        Word::Recurs => "recurs",
         Word::Later(_) => "later",
         Word::Buried(_) => "buried",
         Word::Requeued(_) => "requeued",
@@ -212,6 +213,7 @@ impl Bench {
             key: self.key(id),
             token: token.into(),
             verb,
+            next: Next::Unknown,
             payload_bytes: 0,
         }
     }
