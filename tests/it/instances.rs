@@ -11,7 +11,7 @@ use keyfall_testing::process::TalkingProcess;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::monitor::{Monitor, asked_by_hearers, beats_until_the_last_claim};
+use crate::monitor::{Monitor, asked_by_hearers, beats_until_the_last_claim, left_unchecked};
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{Running, Site, command, ms};
 
@@ -202,6 +202,52 @@ async fn an_instance_without_room_leaves_its_share_to_another() {
     gate.open();
     saturated.stop().await;
     idle.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_without_a_slot_in_the_instance_whose_turn_it_is_are_left_to_others_at_once() {
+    const SLOTS: usize = 16;
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-left").await;
+    let round = async |number: usize| {
+        let (busy, mut busy_runs) = recorder();
+        let gate = Gate::closed();
+        let router = Router::new().route(&site.pattern(), busy.behind(&gate));
+        let full = Running::start(site.worker(router).concurrency(SLOTS));
+        so_many_live(&site, 1).await;
+        let id = site.client.instances().await.unwrap()[0].id.clone();
+        for place in 0..SLOTS {
+            let key = site.key(format_args!("holds-{number}-{place}"));
+            site.client.schedule(&key, &()).await.unwrap();
+        }
+        busy_runs.take(SLOTS).await;
+        let (free, mut runs) = recorder();
+        let other = site.serve(Router::new().route(&site.pattern(), free.done()));
+        so_many_live(&site, 2).await;
+        let mut commands = Monitor::of(&site.url).await;
+        commands.looks(2).await;
+        let turn = format!("turn {}/0 {id}", site.kind());
+        let _: u32 = site.command(&["PUBLISH", "keyfall:wake:0", &turn]).await;
+        for place in 0..20 {
+            let key = site.key(format_args!("left-{number}-{place}"));
+            site.client.schedule(&key, &()).await.unwrap();
+            assert_eq!(runs.next().await.key().as_str(), key);
+        }
+        let all = commands.so_far(&site).await;
+        gate.open();
+        site.all_ended().await;
+        full.stop().await;
+        other.stop().await;
+        left_unchecked(&all)
+    };
+    let mut number = 0;
+    // The pacer leaves jobs to others, too, if the instance is slow; but it checks them first.
+    eventually("a job that its claimer leaves", async || {
+        number += 1;
+        round(number).await.then_some(())
+    })
+    .await;
     site.assert_balanced().await;
 }
 

@@ -57,6 +57,17 @@ impl Monitor {
         }
     }
 
+    /// Waits until each of this number of instances has looked at the others.
+    pub(crate) async fn looks(&mut self, size: usize) {
+        let mut looks: HashMap<String, u32> = HashMap::new();
+        // An instance that looks again has processed its previous look.
+        while looks.values().filter(|looks| **looks >= 2).count() < size {
+            if let Some(id) = self.next().await.beat() {
+                *looks.entry(id.to_owned()).or_default() += 1;
+            }
+        }
+    }
+
     /// Waits until each of this number of instances knows that all others live.
     pub(crate) async fn company(&mut self, size: usize) -> Company {
         let mut company = Company {
@@ -121,6 +132,25 @@ pub(crate) fn asked_by_hearers(all: &[Asked]) -> HashMap<&str, HashSet<(&str, &s
         }
     }
     calls
+}
+
+/// Whether an instance has left a job to others before the pacer checked the job.
+pub(crate) fn left_unchecked(all: &[Asked]) -> bool {
+    let mut checked: HashSet<&str> = HashSet::new();
+    for Asked { words, .. } in all {
+        match &*words[0] {
+            "ZMSCORE" => checked.extend(words[2..].iter().map(String::as_str)),
+            "PUBLISH" => {
+                let mut parts = words[2].split(' ');
+                // Behind the ledger and the instance come the jobs.
+                if parts.next() == Some("left") && parts.skip(2).any(|id| !checked.contains(id)) {
+                    return true;
+                }
+            }
+            _ => {}
+        }
+    }
+    false
 }
 
 /// The number of heartbeats of one instance before the last claim. There are some 37 heartbeats

@@ -20,7 +20,6 @@ use crate::client::{LeaseEvent, LeaseSubscribers};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::prefix::Prefix;
-use crate::routing::Coverage;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::source::Source;
 use crate::store::{Answered, ClaimReply, HeldLane, LanePool, Sweep, Word};
@@ -174,12 +173,6 @@ impl Claimer {
     fn step(&mut self, flights: &FuturesUnordered<Flight>) {
         let ledgers = self.served_ledgers.all();
         self.forget_ended_ledgers(&ledgers);
-        let means = ClaimContext {
-            slots: &self.slots,
-            routes: self.served_ledgers.routes(),
-            instances: &self.instances,
-            lease: self.lease,
-        };
         // If slots are short, each ledger that waits for one gets its share.
         let waits = |served: &&Arc<ServedLedger>| {
             let has_room = served
@@ -195,43 +188,44 @@ impl Claimer {
         self.turn = self.turn.wrapping_add(1);
         for place in 0..ledgers.len() {
             let served = &ledgers[(place + self.turn) % ledgers.len()];
-            let state = self.states.entry(served.index).or_default();
-            while !state.search.is_under_way()
-                && let Some(lane) = state.lanes.try_take()
-            {
-                let search = &mut state.search;
-                let pick =
-                    |ledger_inbox: &mut _| pick::next(ledger_inbox, search, served, means, waiting);
-                let Some(claim_call) = self.inbox.with(served, pick) else {
+            loop {
+                // Before a pick, which takes jobs without a slot for a backlog of this instance.
+                self.leave_excess(served);
+                let Some(flight) = self.next_call(served, waiting) else {
                     break;
                 };
-                flights.push(send(served.clone(), lane, claim_call));
+                flights.push(flight);
             }
-            self.leave_excess(served);
         }
     }
 
-    /// Leaves announced jobs to other instances if it is the turn of this one and it has no slot
-    /// for them. With a backlog it keeps them: then no instance has room for long. It also keeps
-    /// plain keys, which may have expired before the time that the ledger knows: only an instance
-    /// that claims them because of the event finds that out.
-    fn leave_excess(&self, served: &Arc<ServedLedger>) {
-        let Coverage::Whole(route) = served.coverage else {
-            return;
+    /// The next call to a ledger, if there is a reason, a slot and a lane for one.
+    fn next_call(&mut self, served: &Arc<ServedLedger>, waiting: usize) -> Option<Flight> {
+        let means = ClaimContext {
+            slots: &self.slots,
+            routes: self.served_ledgers.routes(),
+            instances: &self.instances,
+            lease: self.lease,
         };
-        if served.adopts {
+        let LedgerState { lanes, search } = self.states.entry(served.index).or_default();
+        if search.is_under_way() {
+            return None;
+        }
+        let lane = lanes.try_take()?;
+        let pick = |ledger_inbox: &mut _| pick::next(ledger_inbox, search, served, means, waiting);
+        let claim_call = self.inbox.with(served, pick)?;
+        Some(send(served.clone(), lane, claim_call))
+    }
+
+    /// Leaves announced jobs to other instances if it is the turn of this one and it has no slot
+    /// for them.
+    fn leave_excess(&self, served: &Arc<ServedLedger>) {
+        let (slots, instances) = (&self.slots, &self.instances);
+        let excess = |ledger_inbox: &mut _| pick::excess(ledger_inbox, served, slots, instances);
+        let ids = self.inbox.with(served, excess);
+        if ids.is_empty() {
             return;
         }
-        let ids = self.inbox.with(served, |ledger_inbox| {
-            let keeps = ledger_inbox.is_blank()
-                || ledger_inbox.behind
-                || self.slots.free(route, served.ledger.kind()) > 0
-                || !self.instances.has_turn(served);
-            (!keeps).then(|| ledger_inbox.take_announced())
-        });
-        let Some(ids) = ids.filter(|ids| !ids.is_empty()) else {
-            return;
-        };
         let (subject, id) = (served.ledger.subject(), self.instances.id());
         let message = format!("left {subject} {id} {}", ids.join(" "));
         let served = served.clone();

@@ -114,6 +114,30 @@ pub(crate) fn next(
     })
 }
 
+/// Takes out the announced jobs that this instance leaves to others: it is its turn to claim them,
+/// and it has no slot. With a backlog it keeps them: then no instance has room for long. It also
+/// keeps plain keys, which may have expired before the time that the ledger knows: only an instance
+/// that claims them because of the event finds that out.
+pub(crate) fn excess(
+    ledger_inbox: &mut LedgerInbox,
+    served: &ServedLedger,
+    slots: &Slots,
+    instances: &PeerTable,
+) -> Vec<String> {
+    let Coverage::Whole(route) = served.coverage else {
+        return Vec::new();
+    };
+    let keeps = ledger_inbox.is_blank()
+        || ledger_inbox.behind
+        || served.adopts
+        || slots.free(route, served.ledger.kind()) > 0
+        || !instances.has_turn(served);
+    if keeps {
+        return Vec::new();
+    }
+    ledger_inbox.take_announced()
+}
+
 /// A takeover of lapsed jobs, as many as their routes have slots for. The rest stays in the inbox.
 fn lapsed(
     ledger_inbox: &mut LedgerInbox,

@@ -1,15 +1,15 @@
 //! Tests of the pick: the jobs that the next call to a ledger claims.
 
 use super::*;
-use crate::Handler;
 use crate::client::SettleTerms;
 use crate::names::Names;
 use crate::router::Router;
 use crate::settings::LinkSettings;
-use crate::store::Store;
+use crate::store::{Alive, Store};
 use crate::worker::description::describe;
 use crate::worker::running::limits::Limits;
 use crate::worker::served::ServedLedgers;
+use crate::{Handler, MissingKey};
 
 const KIND: &str = "app1:trans:notice";
 
@@ -89,6 +89,16 @@ impl Setting {
             &self.served,
             means,
             waiting,
+        )
+    }
+
+    /// The jobs that are left to other instances.
+    fn excess(&mut self) -> Vec<String> {
+        excess(
+            &mut self.ledger_inbox,
+            &self.served,
+            &self.slots,
+            &self.instances,
         )
     }
 
@@ -266,4 +276,56 @@ async fn a_search_for_free_slots_ends_when_they_are_taken() {
     assert_eq!(it.next_page(), None, "the slots are taken");
     drop(busy);
     assert_eq!(it.next_page(), Some(0), "from the start");
+}
+
+/// Makes a second instance known, and begins the turn of this one.
+fn take_turns(it: &Setting) {
+    let other = describe(&it.routes, 256);
+    let takes = Arc::new(other.takes().unwrap());
+    let alive = [it.instances.id(), "other"].map(|id| Alive {
+        id: id.to_owned(),
+        age: Duration::ZERO,
+        room: "1h".into(),
+    });
+    let takes = HashMap::from([("other".to_owned(), takes)]);
+    it.instances.meet(0, &alive, &takes);
+    it.instances.turn_begins(&it.served, it.instances.id());
+}
+
+#[tokio::test]
+async fn an_instance_without_a_slot_leaves_the_jobs_of_its_turn_to_others() {
+    let mut it = Setting::whole(16);
+    take_turns(&it);
+    it.hear(&["a", "b"]);
+    assert!(
+        it.excess().is_empty() && it.heard() == ["a", "b"],
+        "it has slots"
+    );
+    let all = it.slots.reserve(0, it.served.ledger.kind(), 16);
+    it.ledger_inbox.behind = true;
+    assert!(it.excess().is_empty(), "with a backlog nobody has room");
+    it.ledger_inbox.behind = false;
+    it.instances.turn_begins(&it.served, "other");
+    assert!(it.excess().is_empty(), "its turn is over");
+    it.instances.turn_begins(&it.served, it.instances.id());
+    let by_pacer = ("c".to_owned(), Source::Pacer);
+    it.ledger_inbox.heard.push_back(by_pacer);
+    assert_eq!(it.excess(), ["a", "b"]);
+    assert_eq!(
+        it.heard(),
+        ["c"],
+        "another instance has left it to this one"
+    );
+    drop(all);
+}
+
+#[tokio::test]
+async fn an_instance_without_a_slot_keeps_the_events_of_plain_keys() {
+    let adopted = (async || {}).adopt(MissingKey::Run);
+    let mut it = Setting::new(Router::new().route(&format!("{KIND}:*"), adopted), 16);
+    take_turns(&it);
+    let _all = it.slots.reserve(0, it.served.ledger.kind(), 16);
+    it.hear(&["a"]);
+    assert!(it.excess().is_empty());
+    assert_eq!(it.heard(), ["a"]);
 }
