@@ -25,7 +25,7 @@ from runner import Runner
 
 # Claim, lease, settle, shard map and acknowledgement.
 FILES = {
-    "src/worker/claiming/claimer.rs": "claiming:: firing:: workers:: pausing:: pulling::",
+    "src/worker/claiming/claimer.rs": "claiming:: firing:: workers:: pausing:: pulling:: adopting:: limits:: bulk:: instances::",
     "src/worker/claiming/inbox.rs": "claiming:: firing:: pausing:: crowding::",
     "src/worker/claiming/pick.rs": "claiming:: firing:: crowding:: instances:: pausing::",
     "src/worker/running/leases.rs": "running::leases workers:: cancelling:: outages::a_run",
@@ -33,9 +33,9 @@ FILES = {
     "src/client/settling.rs": "settling:: store::tests::settle outcomes:: pulling:: letters::",
     "src/store/ledger/work.rs": "ledger::work store::tests:: workers:: topology::clustered",
     "src/shards.rs": "shards:: store::tests::moving resharding:: founding::",
-    "src/store/kinds/layout.rs": "store::tests:: resharding:: founding:: topology::founded",
-    "src/target/watch.rs": "target::watch streams:: forgotten::",
-    "src/target/receipts.rs": "target:: lists::",
+    "src/store/kinds/layout.rs": "store::tests:: resharding:: founding:: dropping:: topology::founded topology::dropped topology::several topology::returned",
+    "src/target/watch.rs": "target::watch streams:: forgotten:: topology::outlets",
+    "src/target/receipts.rs": "target:: lists:: topology::outlets",
 }
 WORK = ALL_WORK / "chosen"
 RESULTS = Path(__file__).parent / "chosen.json"
@@ -143,8 +143,9 @@ def switched(text, switches):
                            for name, new in switch.others.items())
         return b"(%s { %s })" % (choices, body)
 
-    # A larger one comes before those within it.
-    return render(0, len(text), sorted(switches, key=lambda it: (it.start, -it.end)))
+    # An empty one comes before what begins there, and a larger one before those within it.
+    order = sorted(switches, key=lambda it: (it.start, it.end > it.start, -it.end))
+    return render(0, len(text), order)
 
 
 def name_of(mutant):
