@@ -18,6 +18,7 @@
 //! | [`times`] | times and durations, in words |
 //! | [`assets`] | scripts, style and icon |
 //! | [`checkup`] | the findings of the doctor, at most once a minute |
+//! | [`rows`] | the rows of live pages, rendered once for all of them |
 //! | [`totals`] | the number of jobs in each state, counted less often the longer that takes |
 //! | [`chart`] | bars as SVG |
 //! | [`search`] | reads the search field |
@@ -51,6 +52,7 @@ mod page;
 mod payload;
 mod reach;
 mod read;
+mod rows;
 mod search;
 mod times;
 mod totals;
@@ -72,6 +74,7 @@ use keyfall_daemon::UiTerms;
 use api::Api;
 use checkup::Checkup;
 use entry::Entry;
+use rows::Rows;
 use totals::Totals;
 
 /// The largest body of a form, if no daemon sets one.
@@ -86,6 +89,7 @@ pub struct Web {
     entry: Entry,
     checkup: Checkup,
     totals: Totals,
+    rows: Rows,
     /// Whether browsers reach the page by HTTPS without a proxy.
     is_tls: bool,
     body_limit: usize,
@@ -109,6 +113,7 @@ impl Web {
             },
             checkup: Checkup::default(),
             totals: Totals::default(),
+            rows: Rows::default(),
             is_tls: terms.is_tls,
             body_limit: terms.body_limit,
             body_timeout: terms.body_timeout,
@@ -124,6 +129,7 @@ impl Web {
             entry: Entry::Secret(secret),
             checkup: Checkup::default(),
             totals: Totals::default(),
+            rows: Rows::default(),
             is_tls: false,
             body_limit: BODY_LIMIT,
             body_timeout: BODY_TIMEOUT,

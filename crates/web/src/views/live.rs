@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::read::Query;
 use askama::Template;
 use axum::body::{Body, BodyDataStream, Bytes};
+use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, future, stream};
@@ -14,18 +15,23 @@ use keyfall_daemon::shapes::{HappeningOut, TailIn, TailOut};
 use serde::Deserialize;
 use tokio::time::timeout;
 
+use crate::Shared;
 use crate::api::Call;
 use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::lines::lines;
 use crate::links::link;
 use crate::page::Page;
+use crate::rows::{Rendered, Row};
 
 /// The changes that the page begins with.
 const FIRST: usize = 50;
 
 /// The changes among which a stream looks for those that the page does not have yet.
 const AGAIN: usize = 500;
+
+/// The beginning of a line about a change.
+const HAPPENED: &[u8] = br#"{"happened":"#;
 
 /// How long the page waits for its first changes.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,7 +53,7 @@ struct Live {
 /// A row of the stream.
 #[derive(Template)]
 #[template(path = "live_row.html")]
-struct Row<'a> {
+struct RowView<'a> {
     page: &'a Page,
     it: &'a HappeningOut,
 }
@@ -114,6 +120,7 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
 /// Further changes, as server-sent events: `row` is a row of the table, `note` says that changes
 /// may be missing, and `end` that the stream ends for good.
 pub(crate) async fn stream(
+    State(web): Shared,
     cx: Cx,
     headers: HeaderMap,
     Query(asked): Query<Asked>,
@@ -124,8 +131,9 @@ pub(crate) async fn stream(
     let since: u64 = last.unwrap_or(asked.since);
     let tail = open(&cx, &asked.prefix, asked.only, AGAIN).await?;
     let page = cx.page.clone();
-    let lines = lines(tail).filter_map(|line| future::ready(serde_json::from_slice(&line).ok()));
-    let events = lines.filter_map(move |line| future::ready(event(&page, line, since)));
+    let rows = web.rows.of(&page);
+    let events =
+        lines(tail).filter_map(move |line| future::ready(event_of(&page, &rows, &line, since)));
     let events = stream::once(future::ready(Bytes::from_static(b": open\n\n"))).chain(events);
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
@@ -172,18 +180,37 @@ async fn past(mut tail: BodyDataStream) -> Result<Vec<HappeningOut>, Fault> {
 }
 
 /// The event of a line, unless the page has the change already.
-fn event(page: &Page, line: TailOut, since: u64) -> Option<Bytes> {
+fn event_of(page: &Page, rows: &Rendered, line: &[u8], since: u64) -> Option<Bytes> {
+    if !line.starts_with(HAPPENED) {
+        return event(page, serde_json::from_slice(line).ok()?);
+    }
+    let row = rows.row(line, || row(page, line))?;
+    (row.micros > since).then_some(row.event)
+}
+
+/// The row of a change.
+fn row(page: &Page, line: &[u8]) -> Option<Row> {
+    let TailOut::Happened(it) = serde_json::from_slice(line).ok()? else {
+        return None;
+    };
     let mut page = page.clone();
     page.now = SystemTime::now();
+    let view = RowView {
+        page: &page,
+        it: &it,
+    };
+    let micros = micros(&it);
+    let event = named("row", &view.render().ok()?, Some(micros));
+    Some(Row {
+        micros,
+        event: event.into(),
+    })
+}
+
+/// The event of a line that is about no change.
+fn event(page: &Page, line: TailOut) -> Option<Bytes> {
     let text = match line {
-        TailOut::Happened(it) if micros(&it) <= since => return None,
-        TailOut::Happened(it) => {
-            let row = Row {
-                page: &page,
-                it: &it,
-            };
-            named("row", &row.render().ok()?, Some(micros(&it)))
-        }
+        TailOut::Happened(_) => return None,
         TailOut::Missed(missed) => {
             named("note", &escaped(&page.t1("live.missed", missed.kind)), None)
         }
