@@ -136,17 +136,21 @@ pub(crate) fn asked_by_hearers(all: &[Asked]) -> HashMap<&str, HashSet<(&str, &s
 
 /// Whether an instance has left a job to others before the pacer checked the job.
 pub(crate) fn left_unchecked(all: &[Asked]) -> bool {
-    let mut checked: HashSet<&str> = HashSet::new();
+    let (mut due, mut checked) = (HashSet::<&str>::new(), HashSet::<&str>::new());
     for Asked { words, .. } in all {
         match &*words[0] {
-            "ZMSCORE" => checked.extend(words[2..].iter().map(String::as_str)),
-            "PUBLISH" => {
-                let mut parts = words[2].split(' ');
-                // Behind the ledger and the instance come the jobs.
-                if parts.next() == Some("left") && parts.skip(2).any(|id| !checked.contains(id)) {
+            // The script that stores a job has looked for it, too, before it says that it is due.
+            "ZMSCORE" => {
+                let ids = words[2..].iter().map(String::as_str);
+                checked.extend(ids.filter(|id| due.contains(id)));
+            }
+            "PUBLISH" => match words[2].split(' ').collect::<Vec<_>>()[..] {
+                ["now", _, ref ids @ ..] => due.extend(ids),
+                ["left", _, _, ref ids @ ..] if ids.iter().any(|id| !checked.contains(id)) => {
                     return true;
                 }
-            }
+                _ => {}
+            },
             _ => {}
         }
     }
