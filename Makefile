@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check lint
+.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -70,6 +70,7 @@ nightly: ## Run the checks of a release that take too long for every change
 	$(MAKE) versions
 	$(MAKE) extremes
 	$(MAKE) http-check
+	$(MAKE) cron-check
 	$(MAKE) web-check
 	$(MAKE) chaos SEED=7
 	$(MAKE) chaos
@@ -97,6 +98,9 @@ cost-check: deps servers valgrind ## Count them, and fail if a job costs more th
 
 http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: EXAMPLES=20 SEED=1
 	@sh scripts/schemathesis.sh
+
+cron-check: toolchain ## Compare 200,000 times of cron expressions with those of cronsim (Python): COUNT=1000 SEED=1
+	@sh scripts/cron-check.sh
 
 webhooks-check: deps ## Have the library of Standard Webhooks (Python) check our signatures
 	@sh scripts/standardwebhooks.sh

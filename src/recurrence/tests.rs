@@ -396,3 +396,44 @@ fn jitter_stays_within_its_limit() {
     let first = Recurring::first(&rule, UnixMs(1), 0.999).unwrap();
     assert!(first.due() > UnixMs(HOUR) && first.due() < UnixMs(HOUR + 60_000));
 }
+
+/// Compares with the triples of `scripts/cron-triples.py`; `make cron-check`.
+#[test]
+#[ignore = "needs the triples of another program"]
+fn cron_agrees_with_cronsim() {
+    let file = std::env::var("KEYFALL_CRON_TRIPLES").expect("run `make cron-check`");
+    let triples = std::fs::read_to_string(file).unwrap();
+    let (mut count, mut differ) = (0, Vec::new());
+    for line in triples.lines() {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [cron, zone, after, expected] = fields[..] else {
+            panic!("{line:?}");
+        };
+        let rule = rule(&format!(r#"{{"cron": "{cron}", "zone": "{zone}"}}"#));
+        let after = Timestamp::from_second(after.parse().unwrap()).unwrap();
+        let expected = Timestamp::from_second(expected.parse().unwrap()).unwrap();
+        let found = rule.next(after);
+        if found != Some(expected) {
+            let zone = TimeZone::get(zone).unwrap();
+            let wall = |time: Timestamp| time.to_zoned(zone.clone()).to_string();
+            let found = found.map(wall);
+            let (after, expected) = (wall(after), wall(expected));
+            differ.push(format!(
+                "{cron} after {after}: {found:?}, and not {expected}"
+            ));
+        }
+        count += 1;
+    }
+    let shown = differ
+        .iter()
+        .take(20)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join("\n");
+    assert!(
+        differ.is_empty(),
+        "{} of {count} differ:\n{shown}",
+        differ.len()
+    );
+    println!("{count} triples agree");
+}
