@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::cron::a_moment_before;
 use super::{Busy, Rule, Times};
+use crate::error::Result;
 use crate::time::UnixMs;
 
 /// How long an occurrence whose rule this process cannot read is left to others: its time zone is
@@ -53,6 +54,46 @@ pub struct Occurrence {
     pub paused: Option<SystemTime>,
     /// The rule, as a table in JSON.
     pub rule: Value,
+}
+
+impl Occurrence {
+    /// An occurrence with this number, from 1, for a job that is
+    /// [restored](crate::KeptJob::occurrence). `rule` is a [`Rule`](crate::Rule) as a table in JSON;
+    /// all of its times may have passed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidRule`](crate::ErrorKind::InvalidRule) if the rule cannot be read.
+    pub fn new(rule: Value, number: u64, scheduled_for: SystemTime) -> Result<Self> {
+        Rule::stored(&rule)?;
+        Ok(Occurrence {
+            number,
+            scheduled_for,
+            skipped: 0,
+            paused: None,
+            rule,
+        })
+    }
+
+    /// The number of times of the rule that were left out so far. Defaults to 0.
+    pub fn skipped(mut self, times: u64) -> Self {
+        self.skipped = times;
+        self
+    }
+}
+
+impl From<Occurrence> for Recurring {
+    fn from(it: Occurrence) -> Self {
+        let unix = |time| UnixMs::from_system(time).unwrap_or_default().0;
+        let at = unix(it.scheduled_for);
+        Recurring {
+            rule: it.rule,
+            n: it.number,
+            at,
+            due: at,
+            skipped: it.skipped,
+            paused: it.paused.map(unix),
+        }
+    }
 }
 
 /// The end of a run, by the clock of Redis.

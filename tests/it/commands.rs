@@ -42,6 +42,7 @@ macro_rules! both_ways {
 
 both_ways! {
     schedule_takes_terms_times_and_payloads on "cmd_schedule";
+    a_job_recurs_by_a_rule_and_goes_on_after_a_restore on "cmd_recur";
     get_shows_a_job on "cmd_get";
     cancel_asks_before_it_cancels_many on "cmd_cancel";
     postpone_and_fire_move_one_or_many on "cmd_move";
@@ -114,6 +115,59 @@ async fn schedule_takes_terms_times_and_payloads(site: Site) {
     ran.fails(2, "10 years");
     let ran = site.run(&format!("schedule {key} --retry 15x")).await;
     ran.fails(2, "rung 1");
+    site.assert_balanced().await;
+}
+
+async fn a_job_recurs_by_a_rule_and_goes_on_after_a_restore(site: Site) {
+    let key = site.key(1);
+    let schedule = |more: &'static [&'static str]| {
+        let args = [&["schedule", &key, "--recur"][..], more].concat();
+        let site = &site;
+        async move { site.run_args(&args).await }
+    };
+    let daily = ["0 9 * * *", "--recur-zone", "Asia/Tokyo"];
+    let ran = schedule(&["0 9 * * *", "--recur-zone", "Asia/Tokyo", "--preview"]).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.starts_with("At 09:00, in Asia/Tokyo\n"), "{ran:?}");
+    assert_eq!(ran.out.matches("T00:00:00Z").count(), 5, "{ran:?}");
+    assert!(site.client.get(&key).await.unwrap().is_none(), "a preview");
+    let ran = site
+        .run_args(&[&["schedule", &key, "--recur"][..], &daily].concat())
+        .await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.contains("T00:00:00Z"), "nine in Tokyo: {ran:?}");
+
+    schedule(&["0 0 30 2 *"])
+        .await
+        .fails(2, "does that date exist");
+    schedule(&["every 500ms"])
+        .await
+        .fails(2, "from 1 s to 10 years");
+    schedule(&["@daily", "--recur-zone", "Mars"])
+        .await
+        .fails(2, "does not know");
+    schedule(&["{\"cron\": \"@daily\", \"zome\": 1}"])
+        .await
+        .fails(2, "zome");
+    schedule(&["@daily", "--after", "1h"])
+        .await
+        .fails(2, "cannot be used with");
+
+    let job = site.run(&format!("get {key} --json")).await.value();
+    let rule = json!({"cron": "0 9 * * *", "zone": "Asia/Tokyo"});
+    assert_eq!(job["occurrence"]["rule"], rule);
+    assert_eq!(job["occurrence"]["number"], 1);
+
+    // A backup has the rule.
+    let folder = Folder::new(&site.app);
+    let file = folder.path("jobs");
+    let ran = site.run(&format!("export {}: -o {file}", site.app)).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let before = site.view(&key).await.occurrence();
+    site.client.cancel(&key).await.unwrap();
+    let ran = site.run(&format!("import {file}")).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(site.view(&key).await.occurrence(), before);
     site.assert_balanced().await;
 }
 

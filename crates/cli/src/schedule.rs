@@ -2,18 +2,19 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use keyfall::{JobKey, RetryPolicy};
+use keyfall::{JobKey, RetryPolicy, Rule};
 
 use super::connect::Server;
 use super::durably::Durably;
-use super::out::Form;
+use super::out::{Form, json, line};
 use super::plain::aside;
+use super::stop::Stop;
 use super::when::{When, shown};
 use keyfall_daemon::duration;
-use keyfall_daemon::shapes::{Condition, DurableIn, NewJobIn, Payloads, PlacedOut, Span};
+use keyfall_daemon::shapes::{Condition, DurableIn, NewJobIn, Payloads, PlacedOut, Span, Time};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -30,6 +31,18 @@ pub(crate) struct Options {
 
     #[command(flatten)]
     when: When,
+
+    /// Let it recur: a cron expression (`0 9 * * MON-FRI`), `every 90m`, or a table in JSON
+    #[arg(long, value_name = "RULE", conflicts_with_all = ["after", "at"])]
+    recur: Option<String>,
+
+    /// The zone of a cron expression, such as Europe/Berlin; by default UTC
+    #[arg(long, value_name = "ZONE", requires = "recur")]
+    recur_zone: Option<String>,
+
+    /// Say the rule in words, with its next five times, and schedule nothing
+    #[arg(long, requires = "recur")]
+    preview: bool,
 
     /// A text that travels with the job; can be given several times
     #[arg(long, value_name = "NAME=TEXT", value_parser = header)]
@@ -66,6 +79,13 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    let recurring = match &options.recur {
+        Some(text) => Some(rule(text, options.recur_zone.as_deref())?),
+        None => None,
+    };
+    if let (true, Some(rule)) = (options.preview, &recurring) {
+        return Ok(preview(rule, options.form)?);
+    }
     let (json, base64) = match &options.file {
         Some(path) => Payloads::Exact.show(&read(path)?),
         None => Payloads::Exact.show(options.payload.as_bytes()),
@@ -81,6 +101,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         payload_base64: base64,
         after: options.when.after(),
         at: options.when.at()?,
+        recurring,
         headers: options.header.into_iter().collect(),
         retry: options.retry,
         attempts: options.attempts,
@@ -107,6 +128,46 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         aside(format!("warning: {}", warning.detail));
     }
     Ok(())
+}
+
+/// Says a rule in words, with its next times.
+fn preview(rule: &Rule, form: Form) -> std::io::Result<()> {
+    let times = rule.upcoming(SystemTime::now(), 5).into_iter().map(Time);
+    let preview = Preview {
+        words: rule.to_string(),
+        times: times.collect(),
+    };
+    if form.json {
+        return json(&preview);
+    }
+    line(&preview.words)?;
+    preview
+        .times
+        .iter()
+        .try_for_each(|time| line(format!("  {}", shown(*time))))
+}
+
+/// The next times of a rule.
+#[derive(serde::Serialize)]
+struct Preview {
+    words: String,
+    times: Vec<Time>,
+}
+
+/// Reads a rule: a text, or a table in JSON.
+fn rule(text: &str, zone: Option<&str>) -> Result<Rule, Stop> {
+    let wrong = |fault: String| Stop::wrong(format!("`--recur {text}`: {fault}"));
+    let read = match text.trim_start().starts_with('{') {
+        true => serde_json::from_str(text).map_err(|error| error.to_string()),
+        false => text
+            .parse()
+            .map_err(|error: keyfall::Error| error.to_string()),
+    };
+    let rule: Rule = read.map_err(wrong)?;
+    match zone {
+        Some(zone) => rule.zone(zone).map_err(|error| wrong(error.to_string())),
+        None => Ok(rule),
+    }
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::record::{Header, Step, Terms};
-use crate::recurrence::Recurring;
+use crate::recurrence::{Occurrence, Recurring};
 use crate::retry::RetryPolicy;
 use crate::store::{BackupItem, KeptAs, When, Word};
 
@@ -44,7 +44,7 @@ pub struct KeptJob {
     retry: Option<RetryPolicy>,
     timeout: Option<Duration>,
     max_attempts: Option<u32>,
-    /// The occurrence of a recurring job; copied from a [`JobView`] only.
+    /// The occurrence of a recurring job.
     recurring: Option<Recurring>,
 }
 
@@ -143,6 +143,12 @@ impl KeptJob {
     /// The timeout of a run of the job. Defaults to the timeout of its route.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
+        self
+    }
+
+    /// The occurrence of a recurring job, whose rule goes on after it. Defaults to none.
+    pub fn occurrence(mut self, occurrence: Occurrence) -> Self {
+        self.recurring = Some(occurrence.into());
         self
     }
 

@@ -72,6 +72,7 @@ impl Entry {
             payload_base64: job.payload_base64,
             after: None,
             at: None,
+            recurring: None,
             headers: job.headers,
             retry: job.retry,
             attempts: job.max_attempts,

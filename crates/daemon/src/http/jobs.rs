@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use keyfall::{
     Cancelled, Client, Error, ErrorKind, IfAbsent, IfPresent, JobKey, Placed, Rescheduled,
-    RetryPolicy, Scheduled, Updated,
+    RetryPolicy, Rule, Scheduled, Updated,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -41,6 +41,11 @@ pub struct NewJobIn {
     /// Due at this time, by Redis' clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
+    /// Makes it recur: a cron expression, `every 90m`, or a table with `cron`, `every` or
+    /// `after_end`. The times come from the rule, in place of `after` and `at`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub recurring: Option<Rule>,
     /// Texts that travel with it.
     #[serde(default)]
     #[schema(inline)]
@@ -221,6 +226,13 @@ async fn schedule(
     job: NewJobIn,
 ) -> Result<Scheduled, Problem> {
     check_when(job.after, job.at)?;
+    if job.recurring.is_some() && (job.after.is_some() || job.at.is_some()) {
+        return Err(Problem::invalid(
+            "recurring",
+            "the times of a recurring job come from its rule: leave out `after` and `at`, and write \
+             `from` in the rule if it is to begin later",
+        ));
+    }
     let (after, attempts) = (job.after, job.attempts);
     let refused = |error: Error| match error.kind() {
         ErrorKind::InvalidSetting if attempts == Some(0) => Problem::from(error).field("attempts"),
@@ -235,6 +247,9 @@ async fn schedule(
     }
     if let Some(Time(due)) = job.at {
         call = call.at(due);
+    }
+    if let Some(rule) = job.recurring {
+        call = call.recurring(rule);
     }
     for (name, value) in job.headers {
         call = call.header(name, value);

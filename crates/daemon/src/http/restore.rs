@@ -10,7 +10,7 @@ use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key};
 use super::problem::Problem;
-use super::wire::{HeaderMap, Job, Span, State, Step, Time, given, payload};
+use super::wire::{HeaderMap, Job, OccurrenceOut, Span, State, Step, Time, given, payload};
 
 /// A job or a dead letter as it was, in the fields with which `GET /v1/jobs/{key}` shows it.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -50,6 +50,9 @@ pub struct RestoreIn {
     max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<Span>,
+    /// Its occurrence, if it recurs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    occurrence: Option<OccurrenceOut>,
     /// Replaces a pending job of the same name, instead of keeping it.
     #[serde(default)]
     pub replace: bool,
@@ -155,6 +158,9 @@ impl RestoreIn {
         if let Some(Span(limit)) = self.timeout {
             job = job.timeout(limit);
         }
+        if let Some(occurrence) = self.occurrence {
+            job = job.occurrence(occurrence.restored()?);
+        }
         Ok(if self.replace { job.replace() } else { job })
     }
 }
@@ -174,6 +180,7 @@ impl From<Job> for RestoreIn {
             retry: job.retry,
             max_attempts: job.max_attempts,
             timeout: job.timeout,
+            occurrence: job.occurrence,
             replace: false,
         }
     }

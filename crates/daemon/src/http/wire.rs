@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use jiff::fmt::friendly::{Spacing, SpanPrinter};
-use keyfall::{Headers, JobState, JobView, RetryPolicy, Unseen};
+use keyfall::{Headers, JobState, JobView, Occurrence, RetryPolicy, Unseen};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -272,6 +272,9 @@ pub struct Job {
     /// Its own timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
+    /// Its occurrence, if it recurs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub occurrence: Option<OccurrenceOut>,
     /// The number of the dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub letter: Option<u64>,
@@ -291,6 +294,39 @@ pub struct Job {
     /// It was made from a plain key.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
+}
+
+/// An occurrence of a recurring job.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct OccurrenceOut {
+    /// Its number, from 1.
+    pub number: u64,
+    /// The time that the rule names.
+    pub scheduled_for: Time,
+    /// How many times of the rule were left out so far.
+    #[serde(default)]
+    pub skipped: u64,
+    /// The rule.
+    #[schema(value_type = serde_json::Value)]
+    pub rule: serde_json::Value,
+}
+
+impl OccurrenceOut {
+    fn of(it: Occurrence) -> Self {
+        OccurrenceOut {
+            number: it.number,
+            scheduled_for: Time(it.scheduled_for),
+            skipped: it.skipped,
+            rule: it.rule,
+        }
+    }
+
+    /// The occurrence of a job that is restored.
+    pub(super) fn restored(self) -> Result<Occurrence, Problem> {
+        let restored = Occurrence::new(self.rule, self.number, self.scheduled_for.0);
+        let restored = restored.map_err(|error| Problem::from(error).field("occurrence"))?;
+        Ok(restored.skipped(self.skipped))
+    }
 }
 
 /// An event of a job.
@@ -318,6 +354,7 @@ impl Job {
             retry: None,
             max_attempts: None,
             timeout: None,
+            occurrence: None,
             letter: None,
             successor_due: None,
             successor: None,
@@ -352,6 +389,7 @@ impl Job {
             retry: view.retry().cloned(),
             max_attempts: view.max_attempts(),
             timeout: view.timeout().map(Span),
+            occurrence: view.occurrence().map(OccurrenceOut::of),
             letter: view.letter(),
             successor_due: view.successor_due().map(Time),
             successor: view
