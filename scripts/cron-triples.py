@@ -12,7 +12,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from cronsim import CronSim
+from cronsim import CronSim, CronSimError
 
 ZONES = """UTC Europe/Berlin Europe/London Europe/Dublin America/New_York America/Sao_Paulo
 America/Havana America/Santiago America/St_Johns America/Asuncion Australia/Lord_Howe
@@ -82,7 +82,7 @@ def main(count, seed):
             continue
         try:
             following = next(CronSim(cron, local))
-        except (StopIteration, ValueError):
+        except (CronSimError, StopIteration):
             continue
         print(cron, name, int(at.timestamp()), int(following.timestamp()), sep="\t")
         written += 1
