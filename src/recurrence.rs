@@ -5,14 +5,17 @@
 //! | `cron` | cron expressions in a time zone |
 //! | `interval` | `every 90m`, `every 2 weeks` |
 //! | `written` | rules as text and tables |
-//! | `occurrence` | which occurrence follows the end of another |
+//! | `occurrence` | the occurrence that a record holds |
+//! | `following` | which occurrence follows the end of another |
 
 mod cron;
+#[cfg(feature = "worker")]
+mod following;
 mod interval;
 mod occurrence;
 mod written;
 
-#[cfg(test)]
+#[cfg(all(test, feature = "worker"))]
 mod tests;
 
 use std::time::{Duration, SystemTime};
@@ -22,9 +25,11 @@ use jiff::tz::TimeZone;
 
 use crate::error::{Error, ErrorKind, Result};
 use cron::Expression;
+#[cfg(feature = "worker")]
+pub(crate) use following::RunEnd;
 use interval::Interval;
 pub use occurrence::Occurrence;
-pub(crate) use occurrence::{Recurring, RunEnd};
+pub(crate) use occurrence::Recurring;
 
 /// The times of a recurring job.
 ///

@@ -1,42 +1,31 @@
-//! The occurrence of a recurring job that is stored, and the occurrence that follows its end.
+//! The occurrence of a recurring job that is stored.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::cron::a_moment_before;
-use super::{Busy, Rule, Times};
+use super::Rule;
 use crate::error::Result;
 use crate::time::UnixMs;
-
-/// How long an occurrence whose rule this process cannot read is left to others: its time zone is
-/// not known here, or a newer version wrote it.
-const NOT_FOR_US: Duration = Duration::from_secs(30);
 
 /// The field `recur` in the header of a recurring job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Recurring {
     /// The table of the rule. It is read when a next time is asked for: not each process that looks
     /// at the job has to know its zone.
-    rule: Value,
+    pub(super) rule: Value,
     /// The number of this occurrence, from 1.
-    n: u64,
+    pub(super) n: u64,
     /// The time that the rule names, Unix ms. 0 if nobody has computed it yet.
-    at: u64,
+    pub(super) at: u64,
     /// The due time that was computed from it, Unix ms: with the jitter.
-    due: u64,
+    pub(super) due: u64,
     /// How many times of the rule were left out so far.
     #[serde(default, skip_serializing_if = "is_zero")]
-    skipped: u64,
-    /// Since when the rule is paused, Unix ms.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    paused: Option<u64>,
+    pub(super) skipped: u64,
 }
-
-/// The times of a rule that were left out are counted up to this number at once.
-const COUNTED: usize = 1000;
 
 /// The occurrence of a recurring job.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,8 +39,6 @@ pub struct Occurrence {
     /// How many times of the rule were left out so far, because a run took too long or no worker
     /// was there.
     pub skipped: u64,
-    /// Since when the rule is paused.
-    pub paused: Option<SystemTime>,
     /// The rule, as a table in JSON.
     pub rule: Value,
 }
@@ -69,7 +56,6 @@ impl Occurrence {
             number,
             scheduled_for,
             skipped: 0,
-            paused: None,
             rule,
         })
     }
@@ -91,20 +77,8 @@ impl From<Occurrence> for Recurring {
             at,
             due: at,
             skipped: it.skipped,
-            paused: it.paused.map(unix),
         }
     }
-}
-
-/// The end of a run, by the clock of Redis.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RunEnd {
-    /// When the run ended.
-    pub(crate) now: UnixMs,
-    /// When the job was due, as its lease says.
-    pub(crate) due: UnixMs,
-    /// From 0 up to 1, for the jitter.
-    pub(crate) random: f64,
 }
 
 impl Recurring {
@@ -117,7 +91,6 @@ impl Recurring {
             at: 0,
             due: 0,
             skipped: 0,
-            paused: None,
         };
         first.set(rule, at, random)?;
         Some(first)
@@ -139,93 +112,12 @@ impl Recurring {
             number: self.n,
             scheduled_for: self.at().to_system(),
             skipped: self.skipped,
-            paused: self.paused.map(|since| UnixMs(since).to_system()),
             rule: self.rule.clone(),
         }
     }
 
-    /// Whether the due time of this occurrence is still to be computed.
-    pub(crate) fn is_open(&self) -> bool {
-        self.at == 0
-    }
-
-    /// The time at which a run of this occurrence has to make room for the next one.
-    pub(crate) fn replaced_at(&self, now: UnixMs) -> Option<UnixMs> {
-        let rule = Rule::stored(&self.rule).ok()?;
-        if rule.busy != Busy::Replace {
-            return None;
-        }
-        let next = rule.next(instant(UnixMs(self.at.max(now.0)))?)?;
-        unix(next)
-    }
-
-    /// The occurrence that follows a run of this one that has ended. `None` if the rule has ended.
-    pub(crate) fn next(&self, end: RunEnd) -> Option<Self> {
-        let rule = match Rule::stored(&self.rule) {
-            Ok(rule) => rule,
-            Err(error) => {
-                tracing::warn!(
-                    %error,
-                    "this process cannot compute the next occurrence of a recurring job, and leaves \
-                     that to others"
-                );
-                return Some(self.open(end.now));
-            }
-        };
-        self.next_by(&rule, end)
-    }
-
-    /// This occurrence with its due time, which the process that ended the last run could not
-    /// compute. `None` if the rule has ended.
-    pub(crate) fn resolved(&self, end: RunEnd) -> Option<Self> {
-        let Ok(rule) = Rule::stored(&self.rule) else {
-            return Some(self.open(end.now));
-        };
-        let at = rule.next(instant(end.now)?)?;
-        let mut resolved = self.clone();
-        resolved.set(&rule, at, end.random)?;
-        Some(resolved)
-    }
-
-    /// An occurrence whose due time another process has to compute.
-    fn open(&self, now: UnixMs) -> Self {
-        Recurring {
-            n: self.n + u64::from(!self.is_open()),
-            at: 0,
-            due: now.plus(NOT_FOR_US).0,
-            ..self.clone()
-        }
-    }
-
-    fn next_by(&self, rule: &Rule, end: RunEnd) -> Option<Self> {
-        if rule.runs.is_some_and(|runs| self.n >= runs) {
-            return None;
-        }
-        let mut next = self.clone();
-        next.n += 1;
-        let was_fired = !self.is_open() && end.due < self.due();
-        if was_fired && self.at > end.now.0 {
-            // It ran before its time, which is still to come.
-            return Some(next);
-        }
-        let at = instant(self.at())?;
-        let named = if was_fired { a_moment_before(at)? } else { at };
-        // A clock that was set back must not lead to the same time again.
-        let now = instant(end.now)?.max(named);
-        let passed = rule.count_passed(named, now);
-        let at = if passed > 0 && rule.busy == Busy::QueueOne {
-            next.skipped += passed - 1;
-            rule.last_passed(named, now)
-        } else {
-            next.skipped += passed;
-            rule.next(now)?
-        };
-        next.set(rule, at, end.random)?;
-        Some(next)
-    }
-
     /// Sets the time, and the due time with its jitter.
-    fn set(&mut self, rule: &Rule, at: Timestamp, random: f64) -> Option<()> {
+    pub(super) fn set(&mut self, rule: &Rule, at: Timestamp, random: f64) -> Option<()> {
         let at = unix(at)?;
         self.at = at.0;
         self.due = at.plus(rule.jitter.mul_f64(random)).0;
@@ -233,37 +125,11 @@ impl Recurring {
     }
 }
 
-impl Rule {
-    /// The number of times after `named` and up to `now`, [`COUNTED`] at the most.
-    fn count_passed(&self, named: Timestamp, now: Timestamp) -> u64 {
-        if matches!(self.times, Times::AfterEnd(_)) {
-            return 0;
-        }
-        let times = std::iter::successors(self.next(named), |time| self.next(*time));
-        let passed = times.take_while(|time| *time <= now).take(COUNTED);
-        passed.count() as u64
-    }
-
-    /// The last time after `named` and up to `now`; there is one.
-    fn last_passed(&self, named: Timestamp, now: Timestamp) -> Timestamp {
-        let mut back = SignedDuration::from_secs(1);
-        loop {
-            let begin = now.checked_sub(back).unwrap_or(named).max(named);
-            let times = std::iter::successors(self.next(begin), |time| self.next(*time));
-            match times.take_while(|time| *time <= now).last() {
-                Some(last) => return last,
-                None if begin == named => return named,
-                None => back *= 2,
-            }
-        }
-    }
-}
-
-fn instant(time: UnixMs) -> Option<Timestamp> {
+pub(super) fn instant(time: UnixMs) -> Option<Timestamp> {
     Timestamp::from_millisecond(i64::try_from(time.0).ok()?).ok()
 }
 
-fn unix(time: Timestamp) -> Option<UnixMs> {
+pub(super) fn unix(time: Timestamp) -> Option<UnixMs> {
     u64::try_from(time.as_millisecond()).ok().map(UnixMs)
 }
 
