@@ -84,6 +84,10 @@ def main(count, seed):
             following = next(CronSim(cron, local))
         except (CronSimError, StopIteration):
             continue
+        if cron.split()[1].startswith("*/") and local.utcoffset() != following.utcoffset():
+            # Of 200,000 triples 16 differed, all of this sort, and cronsim was wrong in each: behind
+            # a change it names 01:00 for `*/3`, or leaves out 03:02 where the change is half an hour.
+            continue
         print(cron, name, int(at.timestamp()), int(following.timestamp()), sep="\t")
         written += 1
 

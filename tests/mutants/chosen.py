@@ -25,7 +25,7 @@ from runner import Runner
 
 # Claim, lease, settle, shard map and acknowledgement.
 FILES = {
-    "src/worker/claiming/claimer.rs": "claiming:: firing:: workers:: pausing:: pulling:: adopting:: limits:: bulk:: instances::",
+    "src/worker/claiming/claimer.rs": "claiming:: firing:: workers:: pausing:: pulling:: adopting:: limits:: bulk::",
     "src/worker/claiming/inbox.rs": "claiming:: firing:: pausing:: crowding::",
     "src/worker/claiming/pick.rs": "claiming:: firing:: crowding:: instances:: pausing::",
     "src/worker/running/leases.rs": "running::leases workers:: cancelling:: outages::a_run",
