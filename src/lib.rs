@@ -178,7 +178,7 @@ pub mod testing;
 
 #[cfg(feature = "worker")]
 pub use client::{
-    Action, Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory,
+    Action, Declared, Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory,
     KeyDiffers, LogAction, MendSlots, MendedSlots, Reshard, Resharded, Resharding, Series,
     SeriesSpan, SettleDurably, SettleLease, Settled, Story, StraySlot, StrayState, Tail, Tidings,
     TornLedger, Unrouted, UnroutedKinds, Wait, What,
@@ -189,8 +189,8 @@ pub use client::{
     DeadGroups, DeleteDeadLetter, DueWithin, Flawed, Functions, GroupDead, IfAbsent, IfPresent,
     JobState, JobView, KeptJob, Kinds, LibraryState, ListJobs, NewJob, Ordered, Page, Pause,
     Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume,
-    Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Unseen, Upcoming,
-    Updated, fold_reason,
+    RuleChange, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Unseen,
+    Upcoming, Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;

@@ -53,7 +53,8 @@ impl Names {
     /// library`, the wake channel of this database, for the functions of that library; `server` →
     /// `1 of 2`, where several servers have the jobs; `emptied` → time at which the server came
     /// back without data although others had some, Unix ms, until an operator has taken note of it;
-    /// `paused-by prefix` → `since who`, the time of a pause and the operator who made it.
+    /// `paused-by prefix` → `since who`, the time of a pause and the operator who made it; `declared
+    /// name key` → digest of a recurring job that a configuration declares.
     pub(crate) fn meta(&self) -> String {
         format!("{}:meta", self.namespace)
     }

@@ -7,7 +7,9 @@
 //! | `written` | rules as text and tables |
 //! | `occurrence` | the occurrence that a record holds |
 //! | `following` | which occurrence follows the end of another |
+//! | `changing` | another rule, a pause, a resume |
 
+mod changing;
 mod cron;
 #[cfg(feature = "worker")]
 mod following;

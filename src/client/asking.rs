@@ -13,8 +13,8 @@ use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::store::{
-    Answered, BackupItem, Change, Discard, Found, KeptAs, Letter, Outdated, Placement, Revival,
-    Update, Word, is_of_absence,
+    Amendment, Answered, BackupItem, Change, Discard, Found, KeptAs, Letter, Outdated, Placement,
+    Revival, Update, Word, is_of_absence,
 };
 
 /// A call on one job.
@@ -305,6 +305,7 @@ job_calls! {
     Durably<Placement>: durable_schedules, |it| &it.item.key, stores, creates |it| it.item.creates();
     Change: changes, |it| &it.key;
     Update: updates, |it| &it.key;
+    Amendment: amendments, |it| &it.key;
     JobKey: cancels, |it| it;
     Durably<JobKey>: durable_cancels, |it| &it.item;
     Outdated: outdated, |it| &it.key;

@@ -16,8 +16,8 @@ use crate::key::JobKey;
 use crate::settings::{BATCH, BATCH_BYTES, IDLE_LOOK, LANES, QUEUE};
 use crate::shards::Layout;
 use crate::store::{
-    Answered, BackupItem, Change, Discard, HeldLane, Lane, LanePool, Ledger, Outdated, Placement,
-    Revival, Update,
+    Amendment, Answered, BackupItem, Change, Discard, HeldLane, Lane, LanePool, Ledger, Outdated,
+    Placement, Revival, Update,
 };
 
 /// An operation that a lane can send to a ledger in batches.
@@ -342,6 +342,9 @@ operations! {
     Placement by schedule, |item| item.payload.len() + item.header.len();
     Change by reschedule, |_| 0;
     Update by update, |item| item.payload.len();
+    Amendment by amend, |item| {
+        item.payload.as_ref().map_or(0, |it| it.len()) + item.header.len() + item.seen.opening.len()
+    };
     JobKey by cancel, |_| 0;
     Outdated by cancel_outdated, |_| 0;
     Revival by requeue, |item| item.record_bytes + item.header.len();

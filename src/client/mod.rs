@@ -75,8 +75,11 @@ pub use operating::stats::{DueWithin, Stats};
 pub use operating::story::{KeyDiffers, Story, Wait};
 pub use operating::upcoming::{CountUpcoming, Upcoming};
 pub use producing::change::{Cancel, CancelDurably, Cancelled, Reschedule, Rescheduled, Updated};
+#[cfg(feature = "worker")]
+pub use producing::declaring::Declared;
 pub use producing::new_job::NewJob;
 pub use producing::ordered::Ordered;
+pub use producing::rule::RuleChange;
 pub use producing::schedule::{
     IfAbsent, IfPresent, Placed, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
 };
@@ -91,8 +94,8 @@ use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, LANES};
 use crate::shards::Layout;
 use crate::store::{
-    BackupItem, Change, Discard, LanePool, Ledger, Outdated, Placement, Revival, Store, Update,
-    Word,
+    Amendment, BackupItem, Change, Discard, LanePool, Ledger, Outdated, Placement, Revival, Store,
+    Update, Word,
 };
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Server, Settlement};
@@ -149,6 +152,7 @@ struct ShardClient {
     schedules: Batcher<Placement>,
     changes: Batcher<Change>,
     updates: Batcher<Update>,
+    amendments: Batcher<Amendment>,
     cancels: Batcher<JobKey>,
     outdated: Batcher<Outdated>,
     durable_schedules: Batcher<Durably<Placement>>,
@@ -172,6 +176,7 @@ impl ShardClient {
             schedules: Batcher::new(ledger.clone(), ()),
             changes: Batcher::new(ledger.clone(), ()),
             updates: Batcher::new(ledger.clone(), ()),
+            amendments: Batcher::new(ledger.clone(), ()),
             cancels: Batcher::new(ledger.clone(), ()),
             outdated: Batcher::new(ledger.clone(), ()),
             durable_schedules: Batcher::new(ledger.clone(), ()),

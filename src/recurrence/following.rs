@@ -35,8 +35,8 @@ impl Recurring {
 
     /// The time at which a run of this occurrence has to make room for the next one.
     pub(crate) fn replaced_at(&self, now: UnixMs) -> Option<UnixMs> {
-        let rule = Rule::stored(&self.rule).ok()?;
-        if rule.busy != Busy::Replace {
+        let rule = Rule::from_table(&self.rule).ok()?;
+        if rule.busy != Busy::Replace || self.is_paused() {
             return None;
         }
         let next = rule.next(instant(UnixMs(self.at.max(now.0)))?)?;
@@ -45,7 +45,7 @@ impl Recurring {
 
     /// The occurrence that follows a run of this one that has ended. `None` if the rule has ended.
     pub(crate) fn next(&self, end: RunEnd) -> Option<Self> {
-        let rule = match Rule::stored(&self.rule) {
+        let rule = match Rule::from_table(&self.rule) {
             Ok(rule) => rule,
             Err(error) => {
                 tracing::warn!(
@@ -53,7 +53,10 @@ impl Recurring {
                     "this process cannot compute the next occurrence of a recurring job, and leaves \
                      that to others"
                 );
-                return Some(self.open(end.now));
+                return Some(match self.is_paused() {
+                    true => self.following(),
+                    false => self.open(end.now),
+                });
             }
         };
         self.next_by(&rule, end)
@@ -62,7 +65,7 @@ impl Recurring {
     /// This occurrence with its due time, which the process that ended the last run could not
     /// compute. `None` if the rule has ended.
     pub(crate) fn resolved(&self, end: RunEnd) -> Option<Self> {
-        let Ok(rule) = Rule::stored(&self.rule) else {
+        let Ok(rule) = Rule::from_table(&self.rule) else {
             return Some(self.open(end.now));
         };
         let at = rule.next(instant(end.now)?)?;
@@ -85,8 +88,10 @@ impl Recurring {
         if rule.runs.is_some_and(|runs| self.n >= runs) {
             return None;
         }
-        let mut next = self.clone();
-        next.n += 1;
+        let mut next = self.following();
+        if self.is_paused() {
+            return Some(next);
+        }
         let was_fired = !self.is_open() && end.due < self.due();
         if was_fired && self.at > end.now.0 {
             // It ran before its time, which is still to come.

@@ -25,6 +25,12 @@ pub(crate) struct Recurring {
     /// How many times of the rule were left out so far.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) skipped: u64,
+    /// Since when the rule is paused, Unix ms. 0 if it is not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) paused: u64,
+    /// The name of the declaration that the job comes from, if it comes from one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) by: Option<String>,
 }
 
 /// The occurrence of a recurring job.
@@ -39,6 +45,11 @@ pub struct Occurrence {
     /// How many times of the rule were left out so far, because a run took too long or no worker
     /// was there.
     pub skipped: u64,
+    /// Since when the rule is [paused](crate::Client::pause_rule), if it is.
+    pub paused_since: Option<SystemTime>,
+    /// The name of the [declaration](crate::Client::declare) that the job comes from, if it comes
+    /// from one.
+    pub declared_by: Option<String>,
     /// The rule, as a table in JSON.
     pub rule: Value,
 }
@@ -51,11 +62,13 @@ impl Occurrence {
     /// # Errors
     /// [`ErrorKind::InvalidRule`](crate::ErrorKind::InvalidRule) if the rule cannot be read.
     pub fn new(rule: Value, number: u64, scheduled_for: SystemTime) -> Result<Self> {
-        Rule::stored(&rule)?;
+        Rule::from_table(&rule)?;
         Ok(Occurrence {
             number,
             scheduled_for,
             skipped: 0,
+            paused_since: None,
+            declared_by: None,
             rule,
         })
     }
@@ -63,6 +76,18 @@ impl Occurrence {
     /// The number of times of the rule that were left out so far. Defaults to 0.
     pub fn skipped(mut self, times: u64) -> Self {
         self.skipped = times;
+        self
+    }
+
+    /// The declaration that the job comes from. Defaults to none.
+    pub fn declared_by(mut self, name: impl Into<String>) -> Self {
+        self.declared_by = Some(name.into());
+        self
+    }
+
+    /// Since when the rule is paused. Defaults to no pause.
+    pub fn paused_since(mut self, since: SystemTime) -> Self {
+        self.paused_since = Some(since);
         self
     }
 }
@@ -77,6 +102,8 @@ impl From<Occurrence> for Recurring {
             at,
             due: at,
             skipped: it.skipped,
+            paused: it.paused_since.map_or(0, unix),
+            by: it.declared_by,
         }
     }
 }
@@ -86,14 +113,29 @@ impl Recurring {
     pub(crate) fn first(rule: &Rule, now: UnixMs, random: f64) -> Option<Self> {
         let at = rule.next(instant(now)?)?;
         let mut first = Recurring {
-            rule: serde_json::to_value(rule).expect("a table of texts is JSON"),
+            rule: rule.to_value(),
             n: 1,
             at: 0,
             due: 0,
             skipped: 0,
+            paused: 0,
+            by: None,
         };
         first.set(rule, at, random)?;
         Some(first)
+    }
+
+    /// The same occurrence of a job that this declaration has.
+    #[cfg(feature = "worker")]
+    pub(crate) fn declared_by(mut self, name: &str) -> Self {
+        self.by = Some(name.to_owned());
+        self
+    }
+
+    /// Whether the job comes from this declaration.
+    #[cfg(feature = "worker")]
+    pub(crate) fn is_declared_by(&self, name: &str) -> bool {
+        self.by.as_deref() == Some(name)
     }
 
     /// The due time.
@@ -112,6 +154,8 @@ impl Recurring {
             number: self.n,
             scheduled_for: self.at().to_system(),
             skipped: self.skipped,
+            paused_since: (self.paused > 0).then(|| UnixMs(self.paused).to_system()),
+            declared_by: self.by.clone(),
             rule: self.rule.clone(),
         }
     }

@@ -11,7 +11,7 @@ use crate::time::UnixMs;
 fn rule(table: &str) -> Rule {
     // Stored, so that rules of past years are read.
     let table: serde_json::Value = serde_json::from_str(table).unwrap();
-    Rule::stored(&table).unwrap_or_else(|error| panic!("{error}: {table}"))
+    Rule::from_table(&table).unwrap_or_else(|error| panic!("{error}: {table}"))
 }
 
 fn refused(table: &str) -> String {
@@ -436,4 +436,57 @@ fn cron_agrees_with_cronsim() {
         differ.len()
     );
     println!("{count} triples agree");
+}
+
+#[test]
+fn a_paused_rule_has_no_time_until_it_is_resumed() {
+    let daily = rule(r#"{"cron": "0 9 * * *", "runs": 3}"#);
+    let at = |text: &str| UnixMs::from_system(text.parse::<Timestamp>().unwrap().into()).unwrap();
+    let first = Recurring::first(&daily, at("2026-12-01T08:00:00Z"), 0.0).unwrap();
+    let paused = first.paused(at("2026-12-01T08:30:00Z")).unwrap();
+    assert!(paused.due() > at("2100-01-01T00:00:00Z"));
+    assert_eq!(
+        paused.paused(at("2026-12-02T08:30:00Z")),
+        None,
+        "it is paused already"
+    );
+    // A run that is fired meanwhile leaves the rule paused, and counts.
+    let fired = paused.next(RunEnd {
+        now: at("2026-12-01T08:40:00Z"),
+        due: at("2026-12-01T08:39:00Z"),
+        random: 0.0,
+    });
+    let fired = fired.unwrap();
+    assert_eq!((fired.n, fired.due()), (2, paused.due()));
+    let resumed = fired.resumed(at("2026-12-09T12:00:00Z"), 0.0).unwrap();
+    assert_eq!((resumed.n, resumed.due()), (2, at("2026-12-10T09:00:00Z")));
+    assert_eq!(resumed.skipped, 0);
+    assert!(!resumed.is_paused());
+    // During the last run there is nothing to pause.
+    let last = resumed.following().following();
+    assert_eq!(last.paused(at("2026-12-10T09:00:00Z")), None);
+}
+
+#[test]
+fn another_rule_keeps_the_numbers() {
+    let at = |text: &str| UnixMs::from_system(text.parse::<Timestamp>().unwrap().into()).unwrap();
+    let now = at("2026-12-01T08:00:00Z");
+    let first = Recurring::first(&rule(r#"{"cron": "0 9 * * *"}"#), now, 0.0).unwrap();
+    let fifth = Recurring { n: 5, ..first };
+    let hourly = rule(r#"{"every": "1h"}"#);
+    assert!(!fifth.has_rule(&hourly));
+    let changed = fifth
+        .by_rule(&hourly, at("2026-12-01T08:30:00Z"), 0.0)
+        .unwrap();
+    assert!(changed.has_rule(&hourly));
+    assert_eq!((changed.n, changed.due()), (5, at("2026-12-01T09:00:00Z")));
+    let paused = fifth.paused(now).unwrap();
+    let changed = paused.by_rule(&hourly, now, 0.0).unwrap();
+    assert_eq!((changed.is_paused(), changed.due()), (true, paused.due()));
+    assert_eq!(
+        fifth.by_rule(&rule(r#"{"every": "1h", "runs": 4}"#), now, 0.0),
+        None
+    );
+    let past = rule(r#"{"every": "1h", "until": "2026-11-01T00:00:00Z"}"#);
+    assert_eq!(fifth.by_rule(&past, now, 0.0), None);
 }

@@ -152,8 +152,17 @@ fn point_in_time(field: &str, text: &str, zone: &Zone) -> Result<Timestamp> {
 }
 
 impl Rule {
-    /// Reads a rule that was stored: it may have no time left.
-    pub(crate) fn stored(table: &serde_json::Value) -> Result<Self> {
+    /// The rule as a table.
+    pub(crate) fn to_value(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("a table of texts is JSON")
+    }
+
+    /// Reads a rule as a table in JSON. All of its times may have passed, as those of a rule that was
+    /// stored some time ago.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidRule`](crate::ErrorKind::InvalidRule) if it is no rule.
+    pub fn from_table(table: &serde_json::Value) -> Result<Self> {
         let read = Table::deserialize(table);
         read.map_err(|error| invalid(error.to_string()))?.rule()
     }

@@ -61,7 +61,9 @@ pub(crate) use ledger::list::{Position, Seen, Slice, Sought};
 pub(crate) use ledger::mending::Wrong;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::pace::PaceRequest;
-pub(crate) use ledger::produce::{Change, Mode, Outdated, Placement, Update, When};
+pub(crate) use ledger::produce::{
+    Amendment, Change, JobVersion, Mode, Outdated, Placement, Update, VersionState, When,
+};
 #[cfg(feature = "internals")]
 pub(crate) use ledger::reply::read_any_reply;
 pub(crate) use ledger::reply::{Answered, ReplyWord as Word, Unlisted};

@@ -18,6 +18,7 @@ pub(super) struct Filter {
     error: Option<String>,
     /// The last error, folded.
     reason: Option<String>,
+    recurring: bool,
     /// Whether the list is a search although every job fits.
     pub(super) is_survey: bool,
 }
@@ -78,6 +79,12 @@ impl<'a> ListJobs<'a> {
     pub fn reason(self, folded: &str) -> Self {
         let folded = folded.to_owned();
         self.filtered(|filter| filter.reason = Some(folded))
+    }
+
+    /// Lists only recurring jobs. The records of the others are read as well, since nothing keeps
+    /// recurring jobs apart.
+    pub fn recurring(self) -> Self {
+        self.filtered(|filter| filter.recurring = true)
     }
 
     fn filtered(mut self, change: impl FnOnce(&mut Filter)) -> Self {
@@ -155,9 +162,10 @@ impl Conditions {
             attempts_over,
             error,
             reason,
+            recurring,
             ..
         } = &self.filter;
-        attempts_over.is_none() && error.is_none() && reason.is_none()
+        attempts_over.is_none() && error.is_none() && reason.is_none() && !recurring
     }
 
     /// Whether no due time fits.
@@ -174,11 +182,13 @@ impl Conditions {
             attempts_over,
             error,
             reason,
+            recurring,
             ..
         } = &self.filter;
         let last = view.last_error();
         let due = UnixMs::from_system(view.due()).unwrap_or_default();
         (self.due.0..self.due.1).contains(&due)
+            && (!recurring || view.record.header.recur().is_some())
             && attempts_over.is_none_or(|limit| view.attempts() > limit)
             && error
                 .as_ref()

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`registration`] | registers kinds, with the number of ledgers that they start with |
 //! | [`layout`], [`moving`] | the number of ledgers of a kind; moves of jobs between ledgers |
+//! | `declared` | the recurring jobs that a configuration declares |
 //! | [`dropping`] | removes kinds without jobs |
 //! | [`pause`], [`switches`] | pauses and resumes kinds; the rules that cover kinds by prefix |
 //! | [`order`] | order numbers, which say which of several jobs came last |
@@ -18,6 +19,8 @@
 //! | [`split`], [`stray_slots`], `slot_repair` | ledgers with a part on another node: how calls treat them, where the part is, how it is brought back |
 
 pub(super) mod common_keys;
+#[cfg(feature = "worker")]
+pub(super) mod declared;
 pub(super) mod dropping;
 pub(super) mod layout;
 pub(super) mod moving;

@@ -1,4 +1,4 @@
-//! The operations of producers on a ledger: schedule, reschedule, update and cancel. Each call
+//! The operations of producers on a ledger: schedule, reschedule, update, amend and cancel. Each call
 //! takes the items of one batch and returns one answer for each, in their order.
 
 use std::borrow::Cow;
@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::key::JobKey;
 use crate::names::MARKER;
 use crate::store::ledger::reply::Answered;
-use crate::store::ledger::script::{CANCEL, RESCHEDULE, SCHEDULE, UPDATE};
-use crate::store::{Lane, Ledger};
+use crate::store::ledger::script::{AMEND, CANCEL, RESCHEDULE, SCHEDULE, UPDATE};
+use crate::store::{Found, Lane, Ledger};
 use crate::time::UnixMs;
 
 /// The due time of a job. Scripts turn a delay into a time by the clock of Redis, and round up to
@@ -71,6 +71,37 @@ pub(crate) struct Update {
     pub(crate) payload: Bytes,
 }
 
+/// One job that gets another header and due time, if it is as the caller has seen it.
+#[derive(Debug, Clone)]
+pub(crate) struct Amendment {
+    pub(crate) key: JobKey,
+    pub(crate) seen: JobVersion,
+    /// The new due time; never [`When::By`].
+    pub(crate) when: When,
+    /// The new header, in the form of [`crate::record::Header`].
+    pub(crate) header: Cow<'static, str>,
+    /// The new payload, unless the present one stays.
+    pub(crate) payload: Option<Bytes>,
+}
+
+/// A job as a caller has seen it: any change of the job changes this.
+#[derive(Debug, Clone)]
+pub(crate) struct JobVersion {
+    pub(crate) state: VersionState,
+    /// The first two lines of the record, with their line ends: of the successor, if there is one.
+    pub(crate) opening: Bytes,
+}
+
+/// The state of a job that is to be amended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum VersionState {
+    Pending,
+    /// It runs, and has no successor.
+    Leased,
+    /// It runs, and its successor is to be amended.
+    Successor,
+}
+
 /// One job that gets another due time.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
@@ -79,6 +110,41 @@ pub(crate) struct Change {
     pub(crate) when: When,
     /// The name of the step that the record keeps.
     pub(crate) step: &'static str,
+}
+
+impl JobVersion {
+    /// The job of a lookup; `None` if it is neither pending nor running.
+    pub(crate) fn of(found: &Found) -> Option<Self> {
+        let (state, record) = match found {
+            Found::Pending { record, .. } => (VersionState::Pending, &record[..]),
+            Found::Leased {
+                record, successor, ..
+            } => match successor.iter().position(|byte| *byte == b' ') {
+                Some(at) => (VersionState::Successor, &successor[at + 1..]),
+                None => (VersionState::Leased, &record[..]),
+            },
+            _ => return None,
+        };
+        let mut ends = record
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == b'\n');
+        let end = ends.nth(1).map_or(record.len(), |(at, _)| at + 1);
+        Some(JobVersion {
+            state,
+            opening: Bytes::copy_from_slice(&record[..end]),
+        })
+    }
+
+    /// The argument of `lua/amend.lua`.
+    fn to_arg(&self) -> Vec<u8> {
+        let state: &[u8] = match self.state {
+            VersionState::Pending => b"pending ",
+            VersionState::Leased => b"leased ",
+            VersionState::Successor => b"successor ",
+        };
+        [state, &self.opening].concat()
+    }
 }
 
 impl Placement {
@@ -229,6 +295,49 @@ impl Ledger {
             cmd.arg(item.key.id()).arg(&item.payload[..]);
         }
         self.eval_items(&UPDATE, &cmd, items.len(), until).await
+    }
+
+    /// Gives jobs another header, due time and payload, all or none, if they are as the caller has
+    /// seen them; `lua/amend.lua`. The answers:
+    ///
+    /// - `Moved`: the job is pending.
+    /// - `SuccessorMoved`: the job is running, and its successor was amended.
+    /// - `Succeeds`: the job is running, and a new job with this header follows the run.
+    /// - `Changed`: the job is not as the caller has seen it; nothing was done.
+    /// - `Absent`: there is no such job.
+    /// - `Elsewhere`, `Stale`: as in [`schedule`](Self::schedule).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Full`](crate::error::ErrorKind::Full) while Redis is at its memory limit; then
+    /// nothing was changed.
+    pub(crate) async fn amend(
+        &self,
+        lane: &mut Lane,
+        items: &[Amendment],
+        until: Instant,
+    ) -> Result<Vec<Answered>> {
+        let keys = self.names.of_producers();
+        let mut cmd = self.call(&AMEND, &keys, items.iter().map(|item| &item.key));
+        self.address(&mut cmd, lane);
+        cmd.arg(&self.wake).arg(&self.names.subject).arg(MARKER);
+        for item in items {
+            cmd.arg(item.key.id())
+                .arg(item.seen.to_arg())
+                .arg(item.when.to_arg())
+                .arg(&*item.header)
+                .arg(item.payload.as_deref().unwrap_or_default())
+                .arg(if item.payload.is_some() {
+                    "set"
+                } else {
+                    "keep"
+                });
+        }
+        let mut answers = self.eval_items(&AMEND, &cmd, items.len(), until).await?;
+        self.arm(items.iter().map(|item| &item.key), &mut answers)
+            .await;
+        self.meter().scheduled(counted::scheduled(&answers));
+        Ok(answers)
     }
 
     /// Cancels jobs; `lua/cancel.lua`. It works while Redis is full. The answers:

@@ -38,6 +38,8 @@ pub(crate) enum ReplyWord {
     Updated(UnixMs),
     /// The successor of the run in progress was changed.
     SuccessorMoved(UnixMs),
+    /// Nothing was done, because the job is not as the caller has seen it.
+    Changed,
     /// A run of the job is in progress.
     Running,
     /// The job will not run, or not again. For a renewal: the lease is extended, but the run should
@@ -162,6 +164,7 @@ impl Answered {
             ("moved", Some(n)) => ReplyWord::Moved(UnixMs(n)),
             ("updated", Some(n)) => ReplyWord::Updated(UnixMs(n)),
             ("successor", Some(n)) => ReplyWord::SuccessorMoved(UnixMs(n)),
+            ("changed", None) => ReplyWord::Changed,
             ("running", None) => ReplyWord::Running,
             ("cancelled", None) => ReplyWord::Cancelled,
             ("done", None) => ReplyWord::Done,

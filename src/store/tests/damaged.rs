@@ -12,7 +12,9 @@ use crate::store::kinds::layout::Expected;
 use crate::store::kinds::moving::{Item, Late, MoveBatch};
 use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::script::{self, Script};
-use crate::store::{Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, Sought, Verb, Why};
+use crate::store::{
+    Amendment, Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, Sought, Verb, Why,
+};
 use crate::time::UnixMs;
 
 use State::*;
@@ -22,6 +24,7 @@ struct Scene {
     bench: Bench,
     /// The token of the running job.
     token: String,
+    amendments: Vec<Amendment>,
 }
 
 impl Scene {
@@ -32,7 +35,16 @@ impl Scene {
         }
         bench.bring("Second", Dead).await;
         let token = bench.bring("LeasedNext", LeasedNext).await;
-        Scene { bench, token }
+        bench.bring("Amended", Leased).await;
+        let mut amendments = Vec::new();
+        for id in ["Pending", "LeasedNext", "Amended"] {
+            amendments.push(bench.amendment(id, after(HOUR)).await);
+        }
+        Scene {
+            bench,
+            token,
+            amendments,
+        }
     }
 
     /// Calls a script so that it uses all of its keys. Returns its answers as words.
@@ -55,6 +67,7 @@ impl Scene {
                 let items = ["Pending", "LeasedNext"].map(|id| bench.update(id, b"new"));
                 ledger.update(lane, &items, soon()).await.map(said)
             }
+            "amend" => ledger.amend(lane, &self.amendments, soon()).await.map(said),
             "cancel" => {
                 let items = ["Pending", "LeasedNext"].map(|id| bench.key(id));
                 ledger.cancel(lane, &items, soon()).await.map(said)
@@ -343,7 +356,8 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
     }
     // With sound keys, the calls succeed.
     let answers = [
-        ("idle", &["there"][..]),
+        ("amend", &["moved", "successor", "succeeds"][..]),
+        ("idle", &["there"]),
         ("raze", &["held"]),
         ("get", &["pending", "leased", "dead"]),
         ("letters", &["letter"]),

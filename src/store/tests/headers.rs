@@ -182,6 +182,8 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let items = [bench.update("pending", b"other")];
     let lane = &mut crate::store::Lane::new();
     ledger.update(lane, &items, soon()).await.unwrap();
+    let items = [bench.amendment("pending", after(Duration::ZERO)).await];
+    ledger.amend(lane, &items, soon()).await.unwrap();
     let job = bench.claim(&["pending"], 0).await.jobs.remove(0);
     bench.renew(&[("pending", &job.token)]).await;
     bench.cancel("pending").await;

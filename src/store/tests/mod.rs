@@ -4,6 +4,7 @@ mod support;
 
 // One file for each script.
 mod adopt;
+mod amend;
 mod audit;
 mod beat;
 mod cancel;

@@ -93,6 +93,21 @@ async fn update_is_refused_and_writes_nothing() {
 }
 
 #[tokio::test]
+async fn amend_is_refused_and_writes_nothing() {
+    let (_server, bench, jobs) = full().await;
+    let stored = bench.snapshot().await;
+    let there = |(id, _): &&(String, _)| ![Absent, Dead].iter().any(|state| state.id() == *id);
+    for (id, _) in jobs.iter().filter(there) {
+        let items = [bench.amendment(id, after(HOUR)).await];
+        let mut lane = Lane::new();
+        let error = bench.ledger.amend(&mut lane, &items, soon()).await;
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(bench.snapshot().await, stored);
+    }
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn requeue_is_refused_and_writes_nothing() {
     let (_server, bench, _) = full().await;
     let stored = bench.snapshot().await;

@@ -142,6 +142,10 @@ impl Ledger {
                 .iter()
                 .map(|(id, payload)| self.update(id, payload))
                 .collect(),
+            Operation::Amend(items) => {
+                let amend = |item| self.amend(item, &known.seen(item));
+                items.iter().map(amend).collect()
+            }
             Operation::Cancel(items) => {
                 let cancel = |(id, limit): &(Id, _)| self.cancel(id, *limit);
                 items.iter().map(cancel).collect()

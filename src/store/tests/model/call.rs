@@ -7,8 +7,8 @@ use super::ledger::Ledger;
 use super::operations::{AT_ONCE, Id, LONG_AGO, Next, Operation, Verb, When};
 use crate::names::MARKER;
 use crate::store::ledger::script::{
-    CANCEL, CLAIM, DISCARD, GET, LETTERS, PAUSE, RECLAIM, RENEW, REQUEUE, RESCHEDULE, RESUME,
-    SCHEDULE, SETTLE, STATS, SWEEP, Script, TRIM, UPDATE,
+    AMEND, CANCEL, CLAIM, DISCARD, GET, LETTERS, PAUSE, RECLAIM, RENEW, REQUEUE, RESCHEDULE,
+    RESUME, SCHEDULE, SETTLE, STATS, SWEEP, Script, TRIM, UPDATE,
 };
 use crate::store::tests::support::{Bench, soon};
 
@@ -25,6 +25,7 @@ impl Operation {
             Operation::Schedule(_) => &SCHEDULE,
             Operation::Reschedule(_) => &RESCHEDULE,
             Operation::Update(_) => &UPDATE,
+            Operation::Amend(_) => &AMEND,
             Operation::Cancel(_) => &CANCEL,
             Operation::Claim { .. } => &CLAIM,
             Operation::Reclaim { .. } => &RECLAIM,
@@ -63,6 +64,7 @@ impl Operation {
         match self {
             Operation::Schedule(items) => items.iter().map(|item| item.id).collect(),
             Operation::Reschedule(items) => items.iter().map(|item| item.0).collect(),
+            Operation::Amend(items) => items.iter().map(|item| item.id).collect(),
             Operation::Cancel(items) => items.iter().map(|item| item.0).collect(),
             Operation::Reclaim { ids, .. } => ids.clone(),
             Operation::Settle { ends, .. } => ends.iter().map(|item| item.0).collect(),
@@ -96,7 +98,10 @@ pub(super) fn render(
     let (wake, kind) = (&bench.ledger.wake, bench.ledger.kind().as_str());
     let subject = &bench.names().subject;
     match operation {
-        Operation::Schedule(_) | Operation::Reschedule(_) | Operation::Requeue(_) => {
+        Operation::Schedule(_)
+        | Operation::Reschedule(_)
+        | Operation::Amend(_)
+        | Operation::Requeue(_) => {
             args(&mut cmd, (wake, subject, MARKER));
         }
         Operation::Cancel(_) => args(&mut cmd, (wake, kind, MARKER)),
@@ -137,6 +142,18 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
                 .iter()
                 .for_each(|(id, payload)| args(cmd, (id, payload)));
         }
+        Operation::Amend(items) => items.iter().for_each(|item| {
+            args(
+                cmd,
+                (item.id, known.seen(item), at(&item.when), item.header),
+            );
+            let keep = if item.payload.is_some() {
+                "set"
+            } else {
+                "keep"
+            };
+            args(cmd, (item.payload.unwrap_or_default(), keep));
+        }),
         Operation::Cancel(items) => items.iter().for_each(|(id, limit)| match limit {
             Some(limit) => args(cmd, format!("{id} {limit}")),
             None => args(cmd, id),

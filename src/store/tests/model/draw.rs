@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::operations::{
-    CLIENTS, HOUR, Holder, IDS, Id, Limits, MOMENT, Next, Operation, Page, Payload, Placement,
-    Step, Verb, When, Which,
+    Amendment, CLIENTS, HOUR, Holder, IDS, Id, Limits, MOMENT, Next, Operation, Page, Payload,
+    Placement, Step, Verb, When, Which,
 };
 
 /// The most steps of a sequence.
@@ -46,6 +46,7 @@ fn producing() -> impl Strategy<Value = Operation> {
         16 => some(placement()).prop_map(Operation::Schedule),
         3 => some(change).prop_map(Operation::Reschedule),
         2 => some((id(), payload())).prop_map(Operation::Update),
+        3 => some(amendment()).prop_map(Operation::Amend),
         2 => some((id(), limit())).prop_map(Operation::Cancel),
     ]
 }
@@ -123,6 +124,21 @@ fn placement() -> impl Strategy<Value = Placement> {
             } else {
                 header
             },
+            payload,
+        }
+    })
+}
+
+fn amendment() -> impl Strategy<Value = Amendment> {
+    let is_seen = prop::bool::weighted(0.8);
+    let payload = prop::option::of(payload());
+    let header = header().prop_filter("every record has a header", |it| !it.is_empty());
+    (id(), is_seen, instant(), header, payload).prop_map(|(id, is_seen, when, header, payload)| {
+        Amendment {
+            id,
+            is_seen,
+            when,
+            header,
             payload,
         }
     })

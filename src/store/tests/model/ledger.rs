@@ -125,10 +125,14 @@ impl Record {
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
+        [self.opening().as_bytes(), &self.payload].concat()
+    }
+
+    /// The first two lines, with their line ends.
+    pub(super) fn opening(&self) -> String {
         let mut steps = vec![self.accepted.to_string()];
         steps.extend(self.steps.iter().cloned());
-        let head = format!("{}\n{}\n", self.header, steps.join(" "));
-        [head.as_bytes(), &self.payload].concat()
+        format!("{}\n{}\n", self.header, steps.join(" "))
     }
 }
 

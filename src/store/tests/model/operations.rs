@@ -45,6 +45,7 @@ pub(super) enum Operation {
     /// Each with the step that the record keeps.
     Reschedule(Vec<(Id, When, &'static str)>),
     Update(Vec<(Id, Payload)>),
+    Amend(Vec<Amendment>),
     /// A number cancels the job only if its order number is lower.
     Cancel(Vec<(Id, Option<u64>)>),
     Claim {
@@ -93,6 +94,16 @@ pub(super) struct Placement {
     pub(super) when: When,
     pub(super) header: &'static str,
     pub(super) payload: Payload,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Amendment {
+    pub(super) id: Id,
+    /// Whether the caller has seen the job as it is when the call is sent.
+    pub(super) is_seen: bool,
+    pub(super) when: When,
+    pub(super) header: &'static str,
+    pub(super) payload: Option<Payload>,
 }
 
 /// A due time. The times are far apart, so that no answer depends on the speed of a test.

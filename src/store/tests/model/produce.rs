@@ -1,7 +1,7 @@
 //! The calls of producers, state by state.
 
 use super::ledger::{Job, Ledger, Record, Waiting};
-use super::operations::{Id, Payload, Placement, When};
+use super::operations::{Amendment, Id, Payload, Placement, When};
 
 impl Ledger {
     pub(super) fn schedule_all(&mut self, items: &[Placement]) -> Vec<String> {
@@ -24,12 +24,9 @@ impl Ledger {
     }
 
     fn schedule(&mut self, item: &Placement) -> String {
-        let header = item.header.strip_suffix('}').expect("it is an object");
         let record = Record {
-            header: format!("{header},\"us\":{}}}", self.now % 1000),
-            accepted: self.ms(),
-            steps: Vec::new(),
             payload: item.payload.to_owned(),
+            ..self.accepted_now(item.header)
         };
         let due = self.due(item.when);
         let job = Waiting { due, record };
@@ -102,6 +99,82 @@ impl Ledger {
         record.payload = payload.to_owned();
         record.step("updated", at);
         answer
+    }
+
+    /// The job as the caller of this amendment has seen it.
+    pub(super) fn seen(&self, item: &Amendment) -> Vec<u8> {
+        let (state, record) = match self.jobs.get(item.id) {
+            Some(Job::Pending(job)) if item.is_seen => ("pending", &job.record),
+            Some(Job::Leased(run)) if item.is_seen => match &run.successor {
+                Some(next) => ("successor", &next.record),
+                None => ("leased", &run.record),
+            },
+            _ => return b"pending {\"v\":1}\n7\n".to_vec(),
+        };
+        [state.as_bytes(), b" ", record.opening().as_bytes()].concat()
+    }
+
+    pub(super) fn amend(&mut self, item: &Amendment, seen: &[u8]) -> String {
+        let Amendment { id, header, .. } = *item;
+        if !self.jobs.contains_key(id) {
+            return "absent".to_owned();
+        }
+        let as_it_is = Amendment {
+            is_seen: true,
+            ..item.clone()
+        };
+        if self.seen(&as_it_is) != seen {
+            return "changed".to_owned();
+        }
+        let (at, due) = (self.ms(), self.due(item.when));
+        let accepted = self.accepted_now(header);
+        let change = |record: &mut Record| {
+            header.clone_into(&mut record.header);
+            if let Some(payload) = item.payload {
+                record.payload = payload.to_owned();
+            }
+            record.step("updated", at);
+        };
+        match self.jobs.remove(id) {
+            None => unreachable!("it is there"),
+            Some(Job::Pending(mut job)) => {
+                change(&mut job.record);
+                job.due = due;
+                format!("moved:{due}{}", self.put(id, job))
+            }
+            Some(Job::Leased(mut run)) => {
+                let word = match &mut run.successor {
+                    Some(next) => {
+                        change(&mut next.record);
+                        next.due = due;
+                        "successor"
+                    }
+                    None => {
+                        let payload = item.payload.map_or(run.record.payload.clone(), Vec::from);
+                        let record = Record {
+                            payload,
+                            ..accepted
+                        };
+                        run.successor = Some(Waiting { due, record });
+                        self.count("accepted");
+                        "succeeds"
+                    }
+                };
+                self.jobs.insert(id, Job::Leased(run));
+                format!("{word}:{due}")
+            }
+        }
+    }
+
+    /// The record of a job that is accepted now, without its payload.
+    fn accepted_now(&self, header: &str) -> Record {
+        let header = header.strip_suffix('}').expect("it is an object");
+        Record {
+            header: format!("{header},\"us\":{}}}", self.now % 1000),
+            accepted: self.ms(),
+            steps: Vec::new(),
+            payload: Vec::new(),
+        }
     }
 
     pub(super) fn cancel(&mut self, id: Id, limit: Option<u64>) -> String {

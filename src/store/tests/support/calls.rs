@@ -9,8 +9,9 @@ use crate::error::Result;
 use crate::flaw::Flaw;
 use crate::store::ledger::work::DeadLimits;
 use crate::store::{
-    Alive, Answered, BackupItem, Beat, Change, ClaimReply, Claimed, Discard, Extent, Judged,
-    KeptAs, Lane, Mode, Next, Placement, Revival, Settlement, Suspect, Update, Verb, When, Word,
+    Alive, Amendment, Answered, BackupItem, Beat, Change, ClaimReply, Claimed, Discard, Extent,
+    JobVersion, Judged, KeptAs, Lane, Mode, Next, Placement, Revival, Settlement, Suspect, Update,
+    Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -72,6 +73,7 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Absent => "absent",
         Word::Moved(_) => "moved",
         Word::Updated(_) => "updated",
+        Word::Changed => "changed",
         Word::SuccessorMoved(_) => "successor",
         Word::Running => "running",
         Word::Cancelled => "cancelled",
@@ -221,6 +223,18 @@ impl Bench {
     pub(in crate::store::tests) fn update(&self, id: &str, payload: &[u8]) -> Update {
         let (key, payload) = (self.key(id), Bytes::copy_from_slice(payload));
         Update { key, payload }
+    }
+
+    /// An amendment of a job as it is now; it keeps the payload.
+    pub(in crate::store::tests) async fn amendment(&self, id: &str, when: When) -> Amendment {
+        let found = self.ledger.get(id, soon()).await.unwrap();
+        Amendment {
+            key: self.key(id),
+            seen: JobVersion::of(&found).expect("it is pending or running"),
+            when,
+            header: HEADER.into(),
+            payload: None,
+        }
     }
 
     pub(in crate::store::tests) fn revival(&self, id: &str, letter: u64, when: When) -> Revival {
