@@ -43,6 +43,7 @@ macro_rules! both_ways {
 both_ways! {
     schedule_takes_terms_times_and_payloads on "cmd_schedule";
     a_job_recurs_by_a_rule_and_goes_on_after_a_restore on "cmd_recur";
+    recur_lists_changes_pauses_and_resumes_rules on "cmd_rules";
     get_shows_a_job on "cmd_get";
     cancel_asks_before_it_cancels_many on "cmd_cancel";
     postpone_and_fire_move_one_or_many on "cmd_move";
@@ -116,6 +117,64 @@ async fn schedule_takes_terms_times_and_payloads(site: Site) {
     let ran = site.run(&format!("schedule {key} --retry 15x")).await;
     ran.fails(2, "rung 1");
     site.assert_balanced().await;
+}
+
+async fn recur_lists_changes_pauses_and_resumes_rules(site: Site) {
+    let (key, single) = (site.key(1), site.key(2));
+    let absent = site.run(&format!("recur pause {key}")).await;
+    absent.fails(3, "there is no job");
+    site.run(&format!("schedule {single} --after 1h")).await;
+    let refused = site.run(&format!("recur pause {single}")).await;
+    refused.fails(1, "has no rule: schedule it with `recurring`");
+    let args = ["schedule", &key, "7", "--recur", "0 9 * * *"];
+    assert_eq!(site.run_args(&args).await.code, 0);
+
+    let prefix = format!("{}:", site.kind());
+    let ran = site.run(&format!("recur ls {prefix}")).await;
+    assert!(ran.out.contains("At 09:00, in UTC"), "{ran:?}");
+    assert!(!ran.out.contains(&single), "it does not recur: {ran:?}");
+    let ran = site.run(&format!("recur ls {prefix} --json")).await;
+    assert_eq!(ran.value()["occurrence"]["number"], 1);
+    let listed = site.run(&format!("list {prefix} --recurring --json")).await;
+    assert_eq!(listed.value()["key"], key);
+
+    let change = ["recur", "change", &key, "0 9 * * *", "--zone", "Asia/Tokyo"];
+    let ran = site.run_args(&[&change[..], &["--preview"]].concat()).await;
+    assert_eq!(ran.out.matches("T00:00:00Z").count(), 5, "{ran:?}");
+    let rule = async || site.view(&key).await.occurrence().unwrap().rule;
+    assert_eq!(rule().await, json!({"cron": "0 9 * * *"}), "a preview");
+    let ran = site.run_args(&change).await;
+    assert!(
+        ran.out
+            .contains("At 09:00, in Asia/Tokyo; the next run is due"),
+        "{ran:?}"
+    );
+    assert_eq!(rule().await["zone"], "Asia/Tokyo");
+    let again = site.run_args(&change).await;
+    assert!(again.out.contains("stays as it was"), "{again:?}");
+    let wrong = site
+        .run_args(&["recur", "change", &key, "every 500ms"])
+        .await;
+    wrong.fails(2, "from 1 s to 10 years");
+    let ran = site.run_args(&["recur", "preview", "0 0 29 2 *"]).await;
+    assert_eq!(ran.out.matches("-02-29T00:00:00Z").count(), 5, "{ran:?}");
+
+    let ran = site.run(&format!("recur pause {key}")).await;
+    assert!(ran.out.contains("is paused"), "{ran:?}");
+    let ran = site.run(&format!("recur ls {prefix}")).await;
+    assert!(ran.out.contains("paused since"), "{ran:?}");
+    let ran = site.run(&format!("recur resume {key} --json")).await;
+    let answer = ran.value();
+    assert_eq!(
+        (&answer["changed"], &answer["after_run"]),
+        (&json!(true), &json!(false))
+    );
+    assert_eq!(
+        site.view(&key).await.occurrence().unwrap().paused_since,
+        None
+    );
+    site.client.cancel(&key).await.unwrap();
+    site.client.cancel(&single).await.unwrap();
 }
 
 async fn a_job_recurs_by_a_rule_and_goes_on_after_a_restore(site: Site) {

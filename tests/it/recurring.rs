@@ -3,7 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use keyfall::target::Pull;
-use keyfall::{Busy, Cancelled, Job, JobState, Outcome, RetryPolicy, Router, Rule, Settled};
+use keyfall::{
+    Busy, Cancelled, Declared, ErrorKind, Job, JobState, NewJob, Outcome, RetryPolicy, Router,
+    Rule, RuleChange, Settled,
+};
 
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
 use crate::site::{Site, ms};
@@ -203,6 +206,258 @@ async fn a_run_makes_room_for_the_next_time_if_its_rule_says_so() {
     let jobs = runs.take(2).await;
     assert_eq!((number(&jobs[0]), number(&jobs[1])), (1, 2));
     assert_eq!(jobs[1].attempt(), 1, "no retry goes beyond the next time");
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn another_rule_keeps_the_numbers_and_the_payload() {
+    let site = Site::new("recur-change").await;
+    let (log, mut runs) = recorder();
+    let key = site.key("a");
+    let job = site.client.schedule(&key, "seven").recurring(hourly());
+    job.header("tenant", "t1").await.unwrap();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    site.client.fire_now(&key).await.unwrap();
+    assert_eq!(number(&runs.next().await), 1);
+    site.reaches(&key, JobState::Pending).await;
+    let daily = Rule::every(24 * 3600 * SECOND).unwrap();
+    let changed = site.client.change_rule(&key, &daily).await.unwrap();
+    let job = site.view(&key).await;
+    let occurrence = job.occurrence().unwrap();
+    assert_eq!(changed, RuleChange::Changed(job.due()));
+    assert_eq!(
+        (occurrence.number, occurrence.scheduled_for),
+        (2, job.due())
+    );
+    assert_eq!(occurrence.rule, serde_json::json!({"every": "24h"}));
+    assert_eq!(job.headers().get("tenant"), Some("t1"));
+    let again = site.client.change_rule(&key, &daily).await.unwrap();
+    assert_eq!(again, RuleChange::Unchanged);
+    site.client.fire_now(&key).await.unwrap();
+    let run = runs.next().await;
+    assert_eq!((number(&run), &run.payload()[..]), (2, &b"\"seven\""[..]));
+    // A rule that allows fewer runs than there were is refused, and nothing changes.
+    let few = Rule::every(SECOND).unwrap().runs(1).unwrap();
+    let refused = site.client.change_rule(&key, &few).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidRule, "{refused}");
+    let absent = site.client.change_rule(site.key("none"), &daily).await;
+    assert_eq!(absent.unwrap(), RuleChange::Absent);
+    let single = site.key("single");
+    site.client
+        .schedule(&single, "")
+        .after(3600 * SECOND)
+        .await
+        .unwrap();
+    let single = site.client.change_rule(&single, &daily).await.unwrap();
+    assert_eq!(single, RuleChange::NotRecurring);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_rule_that_is_changed_or_paused_during_a_run_applies_from_its_end_on() {
+    let site = Site::new("recur-change-run").await;
+    let (log, mut runs) = recorder();
+    let key = site.key("a");
+    site.client
+        .schedule(&key, "")
+        .recurring(hourly())
+        .await
+        .unwrap();
+    let gate = Gate::closed();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.behind(&gate)));
+    site.client.fire_now(&key).await.unwrap();
+    assert_eq!(number(&runs.next().await), 1);
+    let daily = Rule::every(24 * 3600 * SECOND).unwrap();
+    let changed = site.client.change_rule(&key, &daily).await.unwrap();
+    assert!(matches!(changed, RuleChange::AfterRun(_)), "{changed:?}");
+    let paused = site.client.pause_rule(&key).await.unwrap();
+    assert!(matches!(paused, RuleChange::AfterRun(_)), "{paused:?}");
+    gate.open();
+    let occurrence = site
+        .reaches(&key, JobState::Pending)
+        .await
+        .occurrence()
+        .unwrap();
+    assert_eq!(occurrence.number, 2);
+    assert!(occurrence.paused_since.is_some());
+    assert_eq!(occurrence.rule, serde_json::json!({"every": "24h"}));
+    let resumed = site.client.resume_rule(&key).await.unwrap();
+    let job = site.view(&key).await;
+    assert_eq!(resumed, RuleChange::Changed(job.due()));
+    let again = site.client.resume_rule(&key).await.unwrap();
+    assert_eq!(again, RuleChange::Unchanged);
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_paused_rule_runs_only_when_it_is_fired() {
+    let site = Site::new("recur-pause").await;
+    let (log, mut runs) = recorder();
+    let key = site.key("a");
+    let rule = Rule::every(SECOND).unwrap();
+    site.client
+        .schedule(&key, "")
+        .recurring(rule)
+        .await
+        .unwrap();
+    site.client.pause_rule(&key).await.unwrap();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let pending = site.view(&key).await;
+    let far = SystemTime::now() + Duration::from_secs(100 * 365 * 24 * 3600);
+    assert!(pending.due() > far, "{:?}", pending.due());
+    site.client.fire_now(&key).await.unwrap();
+    let first = number(&runs.next().await);
+    eventually("the next occurrence, which waits", async || {
+        let job = site.client.get(&key).await.unwrap()?;
+        (job.state() == JobState::Pending && job.due() > far).then_some(())
+    })
+    .await;
+    runs.assert_no_more();
+    site.client.resume_rule(&key).await.unwrap();
+    assert!(number(&runs.next().await) > first);
+    site.client.cancel(&key).await.unwrap();
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_retry_keeps_its_time_when_the_rule_changes_and_waits_during_a_pause() {
+    let site = Site::new("recur-change-retry").await;
+    let (log, mut runs) = recorder();
+    let key = site.key("a");
+    let job = site.client.schedule(&key, "").recurring(hourly());
+    let policy = RetryPolicy::fixed(3600 * SECOND).unwrap().attempts(3);
+    job.retry(policy).await.unwrap();
+    let failing = log.then(|_| Outcome::retry("no"));
+    let worker = site.serve(Router::new().route(&site.pattern(), failing));
+    site.client.fire_now(&key).await.unwrap();
+    let run = runs.next().await;
+    let retry = site.reaches(&key, JobState::Retrying).await;
+    let daily = Rule::every(24 * 3600 * SECOND).unwrap();
+    let changed = site.client.change_rule(&key, &daily).await.unwrap();
+    assert_eq!(changed, RuleChange::Changed(retry.due()));
+    site.client.pause_rule(&key).await.unwrap();
+    site.client.resume_rule(&key).await.unwrap();
+    let second = runs.next().await;
+    assert_eq!((number(&second), second.attempt()), (1, 2));
+    assert_eq!(second.idempotency_key(), run.idempotency_key());
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+/// A declaration of jobs by name and rule.
+async fn declare(site: &Site, name: &str, jobs: &[(&str, &Rule, &str)]) -> Declared {
+    let new = |(id, rule, payload): &(&str, &Rule, &str)| {
+        NewJob::new(site.key(id), payload).recurring((*rule).clone())
+    };
+    let declared = site.client.declare(name, jobs.iter().map(new)).await;
+    declared.unwrap()
+}
+
+#[tokio::test]
+async fn declared_jobs_become_what_the_declaration_says() {
+    let site = Site::new("recur-declare").await;
+    let key = |id: &str| keyfall::JobKey::parse(&site.key(id)).unwrap();
+    let daily = Rule::every(24 * 3600 * SECOND).unwrap();
+    let name = "declared-jobs";
+    let first = declare(&site, name, &[("a", &hourly(), "1"), ("b", &daily, "1")]).await;
+    assert_eq!(first.created, [key("a"), key("b")]);
+    // Made by hand: the declaration leaves it alone.
+    let by_hand = site.client.schedule(key("c"), "").recurring(hourly());
+    by_hand.await.unwrap();
+    let numbered = site.client.pause_rule(key("b")).await.unwrap();
+    assert!(matches!(numbered, RuleChange::Changed(_)));
+    let jobs = [
+        ("a", &hourly(), "1"),
+        ("b", &daily, "2"),
+        ("c", &daily, "1"),
+    ];
+    let second = declare(&site, name, &jobs).await;
+    assert_eq!(second.unchanged, [key("a")]);
+    assert_eq!(second.changed, [key("b")]);
+    assert_eq!(second.foreign, [key("c")]);
+    let b = site.view(&site.key("b")).await;
+    assert_eq!(&b.payload()[..], b"\"2\"");
+    let occurrence = b.occurrence().unwrap();
+    assert!(
+        occurrence.paused_since.is_some(),
+        "the pause of an operator stays"
+    );
+    assert_eq!(occurrence.declared_by.as_deref(), Some(name));
+    // Calls at the same time agree.
+    let jobs = [("a", &daily, "1"), ("b", &daily, "2"), ("d", &daily, "1")];
+    let (one, other) = tokio::join!(declare(&site, name, &jobs), declare(&site, name, &jobs));
+    for (id, list) in [
+        ("a", [&one.changed, &other.changed]),
+        ("d", [&one.created, &other.created]),
+    ] {
+        let done = list.iter().filter(|keys| keys.contains(&key(id))).count();
+        assert_eq!(done, 1, "{id}: {one:?} {other:?}");
+    }
+    // What was cancelled by hand stays away, until its entry changes.
+    site.client.cancel(key("d")).await.unwrap();
+    let third = declare(&site, name, &jobs).await;
+    assert_eq!(third.ended, [key("d")]);
+    let jobs = [("d", &daily, "2")];
+    let fourth = declare(&site, name, &jobs).await;
+    assert_eq!(
+        (fourth.created, fourth.removed),
+        (vec![key("d")], vec![key("a"), key("b")])
+    );
+    assert!(site.client.get(key("c")).await.unwrap().is_some());
+    // Another declaration has nothing to do with it.
+    let other = declare(&site, "another-name", &[]).await;
+    assert_eq!(other, Declared::default());
+    let last = declare(&site, name, &[]).await;
+    assert_eq!(last.removed, [key("d")]);
+    site.client.cancel(key("c")).await.unwrap();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_declaration_with_a_fault_changes_nothing() {
+    let site = Site::new("recur-declare-fault").await;
+    let job = |id: &str| NewJob::new(site.key(id), "");
+    let twice = [job("a").recurring(hourly()), job("a").recurring(hourly())];
+    let single = [job("a").recurring(hourly()), job("b")];
+    for (jobs, name, fault) in [
+        (twice, "faults", "is declared twice"),
+        (single, "faults", "has no rule"),
+        (
+            [job("a").recurring(hourly()), job("b").recurring(hourly())],
+            "a b",
+            "no name of a declaration",
+        ),
+    ] {
+        let error = site.client.declare(name, jobs).await.unwrap_err();
+        assert!(error.to_string().contains(fault), "{error}");
+    }
+    assert!(site.client.get(site.key("a")).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_declared_job_that_runs_is_changed_from_the_end_of_its_run_on() {
+    let site = Site::new("recur-declare-run").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.behind(&gate)));
+    let name = "declared-run";
+    declare(&site, name, &[("a", &hourly(), "1")]).await;
+    site.client.fire_now(site.key("a")).await.unwrap();
+    runs.next().await;
+    let changed = declare(&site, name, &[("a", &hourly(), "2")]).await;
+    assert_eq!(changed.changed.len(), 1);
+    gate.open();
+    let next = site.reaches(&site.key("a"), JobState::Pending).await;
+    assert_eq!(
+        (&next.payload()[..], next.occurrence().unwrap().number),
+        (&b"\"2\""[..], 2)
+    );
+    assert!(next.due() > SystemTime::now());
+    declare(&site, name, &[]).await;
     worker.stop().await;
     site.assert_balanced().await;
 }

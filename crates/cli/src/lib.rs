@@ -41,6 +41,7 @@ mod out;
 mod pause;
 mod plain;
 mod progress;
+mod recur;
 mod reshard;
 mod schedule;
 mod stop;
@@ -109,6 +110,11 @@ enum Command {
         after_help = "Examples:\n  keyfall fire app1:trans:notice:42\n  keyfall fire app1:trans:notice: --dry-run"
     )]
     Fire(change::Fire),
+    /// List, change, pause and resume the rules of recurring jobs
+    #[command(
+        after_help = "Examples:\n  keyfall recur ls app1:digest:\n  keyfall recur change app1:digest:daily:42 '0 9 * * MON-FRI' --zone Europe/Berlin"
+    )]
+    Recur(recur::Options),
     /// List jobs; for programs, one JSON object on each line
     #[command(
         alias = "ls",
@@ -321,6 +327,7 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Cancel(options) => change::cancel(options).await,
             Command::Postpone(options) => change::postpone(options).await,
             Command::Fire(options) => change::fire(options).await,
+            Command::Recur(options) => recur::run(options).await,
             Command::List(options) => list::run(options).await,
             Command::Count(options) => list::count(options).await,
             Command::Kinds(options) => kinds::run(options).await,

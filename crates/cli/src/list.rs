@@ -38,6 +38,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
 
+    /// Only recurring jobs
+    #[arg(long)]
+    recurring: bool,
+
     /// The most jobs to show
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100)]
     limit: usize,
@@ -83,6 +87,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             attempts_over: options.attempts_over,
             error: options.error.clone(),
             reason: None,
+            recurring: options.recurring,
         };
         let page = jobs.list(&wanted).await?;
         left = left.saturating_sub(page.jobs.len());

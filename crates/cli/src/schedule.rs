@@ -2,19 +2,20 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context;
-use keyfall::{JobKey, RetryPolicy, Rule};
+use keyfall::{JobKey, RetryPolicy};
 
 use super::connect::Server;
 use super::durably::Durably;
-use super::out::{Form, json, line};
+use super::out::Form;
 use super::plain::aside;
+use super::recur;
 use super::stop::Stop;
 use super::when::{When, shown};
 use keyfall_daemon::duration;
-use keyfall_daemon::shapes::{Condition, DurableIn, NewJobIn, Payloads, PlacedOut, Span, Time};
+use keyfall_daemon::shapes::{Condition, DurableIn, NewJobIn, Payloads, PlacedOut, Span};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -80,11 +81,14 @@ pub(crate) struct Options {
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let recurring = match &options.recur {
-        Some(text) => Some(rule(text, options.recur_zone.as_deref())?),
+        Some(text) => {
+            let rule = recur::rule(text, options.recur_zone.as_deref());
+            Some(rule.map_err(|fault| Stop::wrong(format!("`--recur {text}`: {fault}")))?)
+        }
         None => None,
     };
     if let (true, Some(rule)) = (options.preview, &recurring) {
-        return Ok(preview(rule, options.form)?);
+        return Ok(recur::preview(rule, options.form)?);
     }
     let (json, base64) = match &options.file {
         Some(path) => Payloads::Exact.show(&read(path)?),
@@ -128,46 +132,6 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         aside(format!("warning: {}", warning.detail));
     }
     Ok(())
-}
-
-/// Says a rule in words, with its next times.
-fn preview(rule: &Rule, form: Form) -> std::io::Result<()> {
-    let times = rule.upcoming(SystemTime::now(), 5).into_iter().map(Time);
-    let preview = Preview {
-        words: rule.to_string(),
-        times: times.collect(),
-    };
-    if form.json {
-        return json(&preview);
-    }
-    line(&preview.words)?;
-    preview
-        .times
-        .iter()
-        .try_for_each(|time| line(format!("  {}", shown(*time))))
-}
-
-/// The next times of a rule.
-#[derive(serde::Serialize)]
-struct Preview {
-    words: String,
-    times: Vec<Time>,
-}
-
-/// Reads a rule: a text, or a table in JSON.
-fn rule(text: &str, zone: Option<&str>) -> Result<Rule, Stop> {
-    let wrong = |fault: String| Stop::wrong(format!("`--recur {text}`: {fault}"));
-    let read = match text.trim_start().starts_with('{') {
-        true => serde_json::from_str(text).map_err(|error| error.to_string()),
-        false => text
-            .parse()
-            .map_err(|error: keyfall::Error| error.to_string()),
-    };
-    let rule: Rule = read.map_err(wrong)?;
-    match zone {
-        Some(zone) => rule.zone(zone).map_err(|error| wrong(error.to_string())),
-        None => Ok(rule),
-    }
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

@@ -17,7 +17,7 @@ pub(crate) const STATES: [State; 5] = [
 ];
 
 /// The names before the colon of a condition. A name that begins so stands in quotes.
-const CONDITIONS: [&str; 5] = ["state", "due", "attempts", "error", "reason"];
+const CONDITIONS: [&str; 6] = ["state", "due", "attempts", "error", "reason", "recurring"];
 
 /// The wanted jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +33,7 @@ pub(crate) struct Search {
     error: Option<String>,
     /// The last error with its numbers folded.
     reason: Option<String>,
+    recurring: bool,
 }
 
 impl Search {
@@ -101,6 +102,13 @@ impl Search {
                 })?);
             }
             "error" => self.error = Some(value),
+            "recurring" => {
+                if value != "yes" {
+                    let detail = "`recurring:` needs `yes`, and lists only recurring jobs";
+                    return Err(Fault::invalid("q", detail));
+                }
+                self.recurring = true;
+            }
             _ => self.reason = Some(value),
         }
         Ok(())
@@ -141,6 +149,9 @@ impl Search {
         if let Some(folded) = &self.reason {
             add("reason", unquoted(folded));
         }
+        if self.recurring {
+            add("recurring", "yes".to_owned());
+        }
         text
     }
 
@@ -162,6 +173,7 @@ impl Search {
             attempts_over: self.attempts_over,
             error: self.error.clone(),
             reason: self.reason.clone(),
+            recurring: self.recurring,
             ..ListIn::default()
         }
     }
@@ -186,6 +198,7 @@ impl Search {
             || self.attempts_over.is_some()
             || self.error.is_some()
             || self.reason.is_some()
+            || self.recurring
     }
 }
 

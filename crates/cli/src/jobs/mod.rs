@@ -30,7 +30,8 @@ use keyfall_daemon::shapes::{
     CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn,
     HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn, NewJobIn,
     OverviewIn, OverviewOut, PageOut, PausedOut, Payloads, PostponeIn, Problem, RequeueIn,
-    RequeuedOut, RoutesOut, ScheduledOut, ShowIn, StoryIn, StoryOut, SwitchedOut, TailIn,
+    RequeuedOut, RoutesOut, RuleIn, RuleOut, ScheduledOut, ShowIn, StoryIn, StoryOut, SwitchedOut,
+    TailIn,
 };
 
 pub(crate) use self::daemon::Address;
@@ -111,6 +112,20 @@ impl Jobs {
     pub(crate) async fn fire(&self, key: &JobKey) -> anyhow::Result<ChangedOut> {
         self.ask(Call::new("POST", &["jobs", key.as_str(), "fire"]))
             .await
+    }
+
+    pub(crate) async fn change_rule(&self, key: &JobKey, rule: &RuleIn) -> anyhow::Result<RuleOut> {
+        self.one("PUT", &["jobs", key.as_str(), "rule"], rule).await
+    }
+
+    pub(crate) async fn pause_rule(&self, key: &JobKey) -> anyhow::Result<RuleOut> {
+        let path = ["jobs", key.as_str(), "rule", "pause"];
+        self.ask(Call::new("POST", &path)).await
+    }
+
+    pub(crate) async fn resume_rule(&self, key: &JobKey) -> anyhow::Result<RuleOut> {
+        let path = ["jobs", key.as_str(), "rule", "resume"];
+        self.ask(Call::new("POST", &path)).await
     }
 
     pub(crate) async fn cancel_many(&self, which: &BulkIn) -> anyhow::Result<BulkOut> {

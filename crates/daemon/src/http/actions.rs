@@ -107,7 +107,8 @@ pub struct ActionsOut {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct ActionOut {
     pub at: Time,
-    /// The action: `cancel`, `postpone`, `fire`, `payload`, `restore`, `requeue`, `delete` (of dead
+    /// The action: `cancel`, `postpone`, `fire`, `payload`, `rule`, `pause-rule`, `resume-rule`
+    /// (of a recurring job), `restore`, `requeue`, `delete` (of dead
     /// letters), `drop`, `pause`, `resume`, `history`, `repair`, `close-breaker`.
     #[schema(example = "pause")]
     pub what: String,

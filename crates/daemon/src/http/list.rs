@@ -60,6 +60,9 @@ pub struct ListIn {
     #[param(example = "order # not found")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Only recurring jobs, if it is true.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recurring: bool,
 }
 
 /// A page of jobs.
@@ -70,8 +73,8 @@ pub struct PageOut {
     pub jobs: Vec<Job>,
     /// The jobs of the page that cannot be shown.
     pub damaged: Vec<DamagedOut>,
-    /// The number of jobs that were looked at for the page. With `attempts_over`, `error` or
-    /// `reason` these are many for a few that fit, some 10,000 at the most.
+    /// The number of jobs that were looked at for the page. With `attempts_over`, `error`, `reason`
+    /// or `recurring` these are many for a few that fit, some 10,000 at the most.
     #[serde(default)]
     pub scanned: u64,
     /// The start of the next page; missing on the last. A page can be short, and even empty, and
@@ -151,6 +154,9 @@ impl ListIn {
         }
         if let Some(folded) = &self.reason {
             list = list.reason(folded);
+        }
+        if self.recurring {
+            list = list.recurring();
         }
         Ok(list)
     }

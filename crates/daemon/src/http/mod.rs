@@ -71,6 +71,7 @@ mod rate;
 mod restore;
 mod rights;
 mod routes;
+mod rules;
 mod series;
 mod server;
 mod settings;
@@ -147,6 +148,7 @@ pub mod shapes {
     pub use super::problem::Problem;
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
     pub use super::rights::RightsOut;
+    pub use super::rules::{PreviewOut, RuleIn, RuleOut};
     pub use super::series::{KindSeriesOut, SeriesIn, SeriesOut, SpanIn, StepsOut};
     pub use super::tail::{AliveOut, AwayOut, MissedOut, SkippedOut, TailIn, TailOut};
     pub use super::upcoming::{UpcomingIn, UpcomingOut};
@@ -263,6 +265,10 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(jobs::postpone))
         .routes(calls!(jobs::fire))
         .routes(calls!(jobs::put_payload))
+        .routes(calls!(rules::change))
+        .routes(calls!(rules::pause))
+        .routes(calls!(rules::resume))
+        .routes(calls!(rules::preview))
         .routes(calls!(restore::restore))
         .routes(calls!(list::list))
         .routes(calls!(count::count))

@@ -98,6 +98,12 @@ impl Problem {
         )
     }
 
+    pub(super) fn job_not_recurring(key: &str) -> Self {
+        let detail = format!("{key} has no rule: schedule it with `recurring` to make it recur");
+        let title = "The job does not recur";
+        Problem::new(StatusCode::CONFLICT, "job_not_recurring", title, detail)
+    }
+
     pub(super) fn job_present(key: &str, consequence: &str) -> Self {
         let detail = format!("there is a job {key}, pending or running: {consequence}");
         let title = "The job is there";

@@ -306,6 +306,12 @@ pub struct OccurrenceOut {
     /// How many times of the rule were left out so far.
     #[serde(default)]
     pub skipped: u64,
+    /// Since when the rule is paused, if it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_since: Option<Time>,
+    /// The name of the declaration that it comes from, if it comes from one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub declared_by: Option<String>,
     /// The rule.
     #[schema(value_type = serde_json::Value)]
     pub rule: serde_json::Value,
@@ -317,6 +323,8 @@ impl OccurrenceOut {
             number: it.number,
             scheduled_for: Time(it.scheduled_for),
             skipped: it.skipped,
+            paused_since: it.paused_since.map(Time),
+            declared_by: it.declared_by,
             rule: it.rule,
         }
     }
@@ -325,7 +333,12 @@ impl OccurrenceOut {
     pub(super) fn restored(self) -> Result<Occurrence, Problem> {
         let restored = Occurrence::new(self.rule, self.number, self.scheduled_for.0);
         let restored = restored.map_err(|error| Problem::from(error).field("occurrence"))?;
-        Ok(restored.skipped(self.skipped))
+        let mut restored = restored.skipped(self.skipped);
+        restored.declared_by = self.declared_by;
+        Ok(match self.paused_since {
+            Some(Time(since)) => restored.paused_since(since),
+            None => restored,
+        })
     }
 }
 
