@@ -159,7 +159,7 @@ async fn a_faulty_file_changes_nothing_and_all_its_faults_are_logged() {
     let good = route(&site.pattern(), "lease = \"70s\"");
     let daemon = Configured::start(&site, &good);
     let bad = good.replace("70s", "0s") + "conccurrency = 3\n[redis]\nurll = \"x\"\n";
-    let log = daemon.reload(&bad, "the old routes stay").await;
+    let log = daemon.reload(&bad, "the old configuration stays").await;
     for part in [
         "3 faults",
         "route.lease",

@@ -15,6 +15,9 @@ use super::value::{Form, Value};
 /// The name of the tables that are routes.
 const ROUTE: &str = "route";
 
+/// The name of the tables that are recurring jobs.
+const RECURRING: &str = "recurring";
+
 /// The section that has tables within it, and their name.
 const REDIS: &str = "redis";
 const SERVERS: &str = "servers";
@@ -113,6 +116,12 @@ impl<'a> File<'a> {
         self.tables(self.table.get(ROUTE), ROUTE.to_owned())
     }
 
+    /// The tables that are recurring jobs; `None` if the file has none, not even an empty list.
+    pub(super) fn recurring(&self) -> Option<impl Iterator<Item = Entry<'_>>> {
+        let list = self.table.get(RECURRING)?;
+        Some(self.tables(Some(list), RECURRING.to_owned()))
+    }
+
     /// The tables that are servers of the section `redis`.
     pub(super) fn servers(&self) -> impl Iterator<Item = Entry<'_>> {
         let section = self.table.get(REDIS);
@@ -146,6 +155,12 @@ impl<'a> File<'a> {
             if text == ROUTE {
                 if !are_tables(value.get_ref()) {
                     faults.add(at(), ROUTE, routes_are_tables());
+                }
+                continue;
+            }
+            if text == RECURRING {
+                if !are_tables(value.get_ref()) {
+                    faults.add(at(), RECURRING, recurring_are_tables());
                 }
                 continue;
             }
@@ -199,13 +214,20 @@ fn routes_are_tables() -> Wrong {
     )
 }
 
+fn recurring_are_tables() -> Wrong {
+    Wrong::new(
+        "recurring jobs are tables",
+        "write [[recurring]], and below it `key = …` and `cron = …`; or `recurring = []` for none",
+    )
+}
+
 fn no_section(text: &str) -> Wrong {
     let sections = SECTIONS.iter().map(|section| section.name);
     let settings = super::settings::all();
     let mut here = settings.filter(|it| it.name == text || it.field().replace('.', "_") == text);
     let remedy = match here.next() {
         Some(setting) => format!("write it below [{}] as `{}`", setting.section, setting.name),
-        None => meant(text, sections.chain([ROUTE])),
+        None => meant(text, sections.chain([ROUTE, RECURRING])),
     };
     Wrong::new("there is no such section", remedy)
 }

@@ -8,6 +8,7 @@
 //! | [`mod@file`], [`flags`] | the places of values |
 //! | [`sources`] | the precedence of the places |
 //! | [`misspelt`] | variables whose names have a slip |
+//! | [`recurring`] | the recurring jobs of the file |
 //! | [`redis_url`], [`hosts`], [`sentinels`], [`servers`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | rules that join several values |
 //! | [`fault`] | faults, with their places |
 //!
@@ -20,6 +21,7 @@ mod file;
 mod flags;
 mod hosts;
 mod misspelt;
+mod recurring;
 mod redis_url;
 mod routes;
 mod rules;
@@ -49,6 +51,7 @@ pub use alerts::{Alerts, RouteAlerts, destinations};
 pub use fault::{Faults, Origin};
 pub use flags::{Args, Flags, RedisFlags};
 pub use misspelt::misspelt_variables;
+pub use recurring::{RecurringConfig, declare};
 pub use routes::{PAYLOAD_LIMIT, RouteConfig};
 pub use settings::{
     AlertsSection, ClassicSection, Http, Log, Redis, TokensSection, TracesSection, WorkerSection,
@@ -77,6 +80,8 @@ pub struct Config {
     pub traces: TracesSection,
     /// In the order of the file.
     pub routes: Vec<RouteConfig>,
+    /// The recurring jobs; `None` if the file declares none.
+    pub recurring: Option<Vec<RecurringConfig>>,
     tls: Option<Arc<rustls::ServerConfig>>,
     classic_terms: Option<Terms>,
     given: Vec<Given>,
@@ -146,6 +151,7 @@ impl Config {
             env,
         };
         let routes = routes::read(&file, &context, classic_route, &mut faults);
+        let recurring = recurring::read(&file, &mut faults);
         faults.or(Config {
             redis: settings.redis,
             http: settings.http,
@@ -156,6 +162,7 @@ impl Config {
             log: settings.log,
             traces: settings.traces,
             routes,
+            recurring,
             tls,
             classic_terms,
             given,

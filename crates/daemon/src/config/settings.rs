@@ -139,6 +139,9 @@ settings! {
         dead_letters: u64 = "10000" where at_least_one;
         /// How long dead letters are kept.
         dead_letter_age: Duration = "90d" where longer_than_zero;
+        /// The name under which the file declares its recurring jobs, shown at the end of this file.
+        /// Daemons with the same jobs share a name; others need one of their own.
+        declaration: String = "main";
     }
 
     /// Alerts about jobs that end as dead letters or start late: one job of another kind for each,

@@ -1,12 +1,13 @@
-//! SIGHUP: the daemon reads its configuration again, and takes routes and certificate from it.
+//! SIGHUP: the daemon reads its configuration again, and takes routes, recurring jobs and
+//! certificate from it.
 
 use axum_server::tls_rustls::RustlsConfig;
-use keyfall::Rerouter;
 use keyfall::target::Pull;
+use keyfall::{Client, Rerouter};
 use tokio::signal::unix::Signal;
 
 use super::options::{ClassicRoute, Options};
-use crate::config::{AlertsSection, RouteConfig};
+use crate::config::{AlertsSection, RecurringConfig, RouteConfig, declare};
 use crate::http::Routes;
 
 /// The configuration that is read again on SIGHUP, and the parts that it updates.
@@ -16,6 +17,9 @@ pub(super) struct Reload {
     pub(super) classic: Option<ClassicRoute>,
     /// The routes and alert settings that hold now.
     pub(super) known: (Vec<RouteConfig>, AlertsSection),
+    pub(super) client: Client,
+    /// The recurring jobs that were declared.
+    pub(super) recurring: Option<Vec<RecurringConfig>>,
     pub(super) routes: Routes,
     pub(super) rerouter: Rerouter,
     pub(super) tls: Option<RustlsConfig>,
@@ -27,12 +31,12 @@ impl Reload {
         loop {
             hangups.recv().await;
             if let Err(error) = self.once().await {
-                tracing::error!("the old routes stay: {error:#}");
+                tracing::error!("the old configuration stays: {error:#}");
             }
         }
     }
 
-    /// Takes the certificate and the routes of the configuration, if it has no fault.
+    /// Takes certificate, routes and recurring jobs of the configuration, if it has no fault.
     async fn once(&mut self) -> anyhow::Result<()> {
         let config = self.options.load()?;
         let set = self
@@ -56,6 +60,12 @@ impl Reload {
                 tracing::info!("route {}", route.pattern);
             }
             self.known = (config.routes, config.alerts);
+        }
+        if let Some(jobs) = &config.recurring
+            && config.recurring != self.recurring
+        {
+            declare(&self.client, &config.worker.declaration, jobs).await?;
+            self.recurring = config.recurring;
         }
         Ok(())
     }

@@ -563,6 +563,95 @@ fn the_example_of_servers_in_the_default_file_is_valid() {
 }
 
 #[test]
+fn the_example_of_a_recurring_job_in_the_default_file_is_valid() {
+    let from = DEFAULT.find("#   [[recurring]]").unwrap();
+    let lines = DEFAULT[from..]
+        .lines()
+        .take_while(|line| line.starts_with("# ") || *line == "#");
+    let text: String = lines.map(|line| format!("{}\n", &line[1..])).collect();
+    for field in super::recurring::fields() {
+        // A rule has one sort of times; the example names the others.
+        let is_there = text.contains(&format!("\n   {field} = "));
+        assert!(
+            is_there || text.contains(&format!("`{field} = ")),
+            "{field}"
+        );
+    }
+    let jobs = read(&text).unwrap().recurring.unwrap();
+    let [job] = &jobs[..] else {
+        panic!("{jobs:?}");
+    };
+    assert_eq!(job.key.as_str(), "app1:digest:daily:all");
+    assert_eq!(job.rule.zone_name(), "Europe/Berlin");
+    assert_eq!(
+        job.payload,
+        serde_json::json!({"report": "digest", "pages": 2})
+    );
+    assert_eq!(job.headers["tenant"], "acme");
+    assert_eq!(job.attempts.unwrap().get(), 3);
+}
+
+#[test]
+fn a_file_without_recurring_jobs_declares_none_unless_it_has_an_empty_list() {
+    assert_eq!(read("").unwrap().recurring, None);
+    assert_eq!(read("recurring = []").unwrap().recurring, Some(Vec::new()));
+    // A rule that has ended stays in the file.
+    let ended = "[[recurring]]\nkey = \"a:b:c:1\"\ncron = \"@daily\"\nuntil = \"2020-01-01 00:00\"";
+    assert_eq!(read(ended).unwrap().recurring.unwrap().len(), 1);
+}
+
+#[test]
+fn each_fault_of_a_recurring_job_names_its_field() {
+    for (entry, fault) in [
+        (
+            "cron = \"@daily\"",
+            "recurring.key: the name of the job is missing",
+        ),
+        ("key = \"a:b:c\"\ncron = \"@daily\"", "recurring.key: "),
+        ("key = \"a:b:c:1\"", "recurring.cron: "),
+        (
+            "key = \"a:b:c:1\"\ncron = \"0 0 30 2 x\"",
+            "recurring.cron: ",
+        ),
+        (
+            "key = \"a:b:c:1\"\nevery = \"500ms\"",
+            "from 1 s to 10 years",
+        ),
+        (
+            "key = \"a:b:c:1\"\ncron = \"@daily\"\nzone = \"Mars\"",
+            "does not know",
+        ),
+        (
+            "key = \"a:b:c:1\"\ncorn = \"@daily\"",
+            "did you mean `cron`",
+        ),
+        (
+            "key = \"a:b:c:1\"\ncron = \"@daily\"\nretry = \"soon\"",
+            "recurring.retry: ",
+        ),
+        (
+            "key = \"a:b:c:1\"\ncron = \"@daily\"\nheaders = \"x\"",
+            "recurring.headers: headers are a table",
+        ),
+        (
+            "key = \"a:b:c:1\"\ncron = \"@daily\"\n[[recurring]]\nkey = \"a:b:c:1\"\ncron = \"@daily\"",
+            "recurring.key: another entry has this key",
+        ),
+    ] {
+        let faults = faults(&format!("[[recurring]]\n{entry}\n"));
+        assert!(
+            faults.iter().any(|it| it.contains(fault)),
+            "{entry}: {faults:#?}"
+        );
+    }
+    let faults = faults("recurring = \"x\"");
+    assert!(
+        faults[0].contains("recurring jobs are tables"),
+        "{faults:#?}"
+    );
+}
+
+#[test]
 fn every_source_is_checked_even_if_another_one_holds() {
     let text = "[worker]\nlease = \"10\"\n";
     let env = [("KEYFALL_WORKER_LEASE", "1ms")];
