@@ -33,6 +33,7 @@ mod dead;
 mod headers;
 mod history;
 mod lanes;
+mod layouts;
 mod moving;
 mod order;
 mod refused;
