@@ -134,14 +134,9 @@ impl Client {
     pub(crate) async fn extend_all(&self, leases: &[(&Lease, Duration)]) -> Result<Vec<Extended>> {
         let until = self.deadline();
         let mut extended = Vec::with_capacity(leases.len());
-        let is_alike = |(a, of_a): &(&Lease, Duration), (b, of_b): &(&Lease, Duration)| {
-            a.key().kind() == b.key().kind() && of_a == of_b
-        };
-        for alike in leases.chunk_by(is_alike) {
-            for batch in alike.chunks(BATCH) {
-                let leases: Vec<&Lease> = batch.iter().map(|(lease, _)| *lease).collect();
-                extended.extend(self.extend_of_kind(&leases, batch[0].1, until).await?);
-            }
+        for batch in batches(leases) {
+            let leases: Vec<&Lease> = batch.iter().map(|(lease, _)| *lease).collect();
+            extended.extend(self.extend_of_kind(&leases, batch[0].1, until).await?);
         }
         Ok(extended)
     }
@@ -232,9 +227,7 @@ impl Client {
         let Some(longest) = hooks.iter().map(|hooks| hooks.limit()).max() else {
             return Ok(Ok(()));
         };
-        // Long enough for the hooks and the settlement.
-        let length = longest + self.settings().call_timeout;
-        let length = length.clamp(*LEASES.start(), *LEASES.end());
+        let length = length_for_hooks(longest, self.settings().call_timeout);
         match self.extend_of_kind(&[lease], length, *until).await?[0] {
             Extended::Extended => {
                 let began = Instant::now();
@@ -249,6 +242,24 @@ impl Client {
             Extended::Taken => Ok(Err(Settled::Taken)),
         }
     }
+}
+
+/// Leases that are extended together, in their order: of one kind and one length, at most
+/// [`BATCH`].
+fn batches<'a, 'b>(
+    leases: &'a [(&'b Lease, Duration)],
+) -> impl Iterator<Item = &'a [(&'b Lease, Duration)]> {
+    let is_alike = |(a, of_a): &(&Lease, Duration), (b, of_b): &(&Lease, Duration)| {
+        a.key().kind() == b.key().kind() && of_a == of_b
+    };
+    let alike = leases.chunk_by(is_alike);
+    alike.flat_map(|alike| alike.chunks(BATCH))
+}
+
+/// The length of a lease whose holder runs hooks for up to `longest`, and settles after that for up
+/// to `call_timeout`.
+fn length_for_hooks(longest: Duration, call_timeout: Duration) -> Duration {
+    (longest + call_timeout).clamp(*LEASES.start(), *LEASES.end())
 }
 
 impl<'a> SettleLease<'a> {
@@ -472,3 +483,6 @@ impl<'a> IntoFuture for ExtendLease<'a> {
         })
     }
 }
+
+#[cfg(all(test, feature = "embedded", unix))]
+mod tests;

@@ -32,6 +32,15 @@ impl SettleTerms {
             on_trimmed: None,
         }
     }
+
+    /// Tells the owner of the batcher that the limits removed dead letters, if they did.
+    fn tell_trimmed(&self, kind: &Kind, trimmed: u64) {
+        if let Some(told) = &self.on_trimmed
+            && trimmed > 0
+        {
+            told(kind, trimmed);
+        }
+    }
 }
 
 impl BatchOperation for Settlement {
@@ -50,11 +59,7 @@ impl BatchOperation for Settlement {
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let (answers, trimmed) = ledger.settle(lane, items, terms.dead, until).await?;
-        if let Some(told) = &terms.on_trimmed
-            && trimmed > 0
-        {
-            told(ledger.kind(), trimmed);
-        }
+        terms.tell_trimmed(ledger.kind(), trimmed);
         Ok(answers)
     }
 
@@ -73,7 +78,10 @@ impl BatchOperation for Settlement {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+    use crate::time::UnixMs;
 
     fn settlement(verb: Verb) -> Settlement {
         Settlement {
@@ -98,12 +106,37 @@ mod tests {
     }
 
     #[test]
+    fn the_owner_hears_how_many_dead_letters_were_dropped() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let hear = told.clone();
+        let terms = SettleTerms {
+            on_trimmed: Some(Arc::new(move |kind: &Kind, letters| {
+                hear.lock().unwrap().push((kind.to_string(), letters));
+            })),
+            ..SettleTerms::at_once(DeadLimits::default())
+        };
+        let kind = Kind::parse("a:b:c").unwrap();
+        for letters in [0, 1, 0, 250] {
+            terms.tell_trimmed(&kind, letters);
+        }
+        let expected = [1, 250].map(|letters| ("a:b:c".to_owned(), letters));
+        assert_eq!(*told.lock().unwrap(), expected);
+    }
+
+    #[test]
     fn a_settlement_has_the_bytes_that_redis_moves_for_it() {
         let header = "{\"v\":1}".to_owned();
         let bury = Verb::Bury {
             header: header.clone(),
         };
-        assert_eq!(settlement(bury).bytes(), header.len() + 1000);
+        assert_eq!(settlement(bury.clone()).bytes(), header.len() + 1000);
         assert_eq!(settlement(Verb::Done).bytes(), 0);
+        // The job goes on, as its next occurrence.
+        let goes_on = |verb| Settlement {
+            next: Next::At(UnixMs(1), header.clone()),
+            ..settlement(verb)
+        };
+        assert_eq!(goes_on(Verb::Done).bytes(), header.len() + 1000);
+        assert_eq!(goes_on(bury).bytes(), 2 * (header.len() + 1000));
     }
 }

@@ -12,7 +12,8 @@ use futures_util::future::join_all;
 use super::list::ListShared;
 use super::pace::Pace;
 use super::target_key::{TargetKey, is_hopeless};
-use crate::error::Result;
+use crate::client::Settled;
+use crate::error::{Error, Result};
 use crate::handler::RouteTaskContext;
 use crate::lease::Lease;
 use crate::outcome::Outcome;
@@ -72,7 +73,8 @@ impl Receipts {
                 Ok(lease) => {
                     let since = self.strangers.get(&receipt).copied();
                     let since = since.unwrap_or_else(Instant::now);
-                    if self.shared.is_ours(lease.claimer()) || since.elapsed() >= STRANGERS {
+                    let is_ours = self.shared.is_ours(lease.claimer());
+                    if is_for_us(is_ours, since.elapsed()) {
                         ended.push((receipt, lease));
                     } else {
                         strangers.insert(receipt, since);
@@ -86,28 +88,83 @@ impl Receipts {
             let settled = client.settle(&lease, Outcome::Done).await;
             (receipt, lease, settled)
         };
-        let mut fault = None;
-        for (receipt, lease, settled) in join_all(ended.into_iter().map(settle)).await {
+        let settled = join_all(ended.into_iter().map(settle)).await;
+        let (settled, fault) = Receipts::dealt_with(settled);
+        dealt_with.extend(settled);
+        self.way.target_redis().forget(list, &dealt_with).await?;
+        fault.map_or(Ok(!dealt_with.is_empty()), Err)
+    }
+
+    /// The acknowledgements, of a list or a stream, whose jobs are settled or never can be; and the
+    /// last error of the others, which stay for another try.
+    pub(super) fn dealt_with<T>(
+        settlements: Vec<(T, Lease, Result<Settled>)>,
+    ) -> (Vec<T>, Option<Error>) {
+        let (mut dealt_with, mut fault) = (Vec::new(), None);
+        for (acknowledgement, lease, settled) in settlements {
             match settled {
-                Ok(settled) => tracing::debug!(%lease, ?settled, "acknowledged"),
+                Ok(settled) => tracing::debug!(%lease, ?settled, "its acknowledgement is settled"),
                 Err(error) if is_hopeless(&error) => {
-                    tracing::warn!(%lease, %error, "a receipt is dropped");
+                    tracing::warn!(%lease, %error, "an acknowledgement is dropped");
                 }
-                // The receipt stays in the list.
                 Err(error) => {
                     fault = Some(error);
                     continue;
                 }
             }
-            dealt_with.push(receipt);
+            dealt_with.push(acknowledgement);
         }
-        self.way.target_redis().forget(list, &dealt_with).await?;
-        fault.map_or(Ok(!dealt_with.is_empty()), Err)
+        (dealt_with, fault)
     }
+}
+
+/// Whether this worker settles a receipt that has been in the list for this long, as far as it has
+/// seen. `is_ours` if it wrote the job.
+fn is_for_us(is_ours: bool, seen_for: Duration) -> bool {
+    is_ours || seen_for >= STRANGERS
 }
 
 /// # Errors
 /// If a receipt is no lease.
 fn read(receipt: &[u8]) -> Result<Lease> {
     String::from_utf8_lossy(receipt).parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn a_receipt_for_another_worker_is_left_to_it_for_a_while() {
+        let moment = Duration::from_millis(1);
+        for seen_for in [Duration::ZERO, STRANGERS - moment] {
+            assert!(is_for_us(true, seen_for));
+            assert!(!is_for_us(false, seen_for), "{seen_for:?}");
+        }
+        for seen_for in [STRANGERS, STRANGERS + moment, 100 * STRANGERS] {
+            assert!(is_for_us(false, seen_for), "its writer is gone");
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_stays_until_its_job_is_settled_or_never_can_be() {
+        let fails = |kind| Err(Error::new(kind, "an answer"));
+        let settlements = [
+            ("done", Ok(Settled::Done)),
+            ("away", fails(ErrorKind::Unavailable)),
+            ("damaged", fails(ErrorKind::Damaged)),
+            ("full", fails(ErrorKind::Full)),
+            ("gone", Ok(Settled::Gone)),
+            ("unknown", fails(ErrorKind::Incompatible)),
+        ];
+        let lease: Lease = "app1:trans:notice:1@ab-1".parse().unwrap();
+        let settlements = settlements.map(|(name, settled)| (name, lease.clone(), settled));
+        let (dealt_with, fault) = Receipts::dealt_with(settlements.into());
+        assert_eq!(dealt_with, ["done", "damaged", "gone", "unknown"]);
+        assert_eq!(fault.unwrap().kind(), ErrorKind::Full);
+        let hopeless = vec![("misnamed", lease, fails(ErrorKind::InvalidKey))];
+        let (dealt_with, fault) = Receipts::dealt_with(hopeless);
+        assert!(dealt_with == ["misnamed"] && fault.is_none(), "{fault:?}");
+    }
 }

@@ -20,8 +20,8 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 
 use super::pace::Pace;
+use super::receipts::Receipts;
 use super::stream::Stream;
-use super::target_key::is_hopeless;
 use crate::client::Extended;
 use crate::error::{Error, Result};
 use crate::handler::RouteTaskContext;
@@ -248,27 +248,22 @@ impl Watch {
     ) -> (Vec<EntryId>, Option<Error>) {
         let (mut ended, mut ends, mut late, mut waiting) = (vec![], vec![], vec![], vec![]);
         for (ward, standing) in standing {
-            let lease = self.length(&ward.lease);
-            match standing {
-                EntryStatus::Acknowledged => ends.push((ward, Outcome::Done)),
+            match step(standing, ward.is_stale, self.length(&ward.lease)) {
+                Step::Done => ends.push((ward, Outcome::Done)),
+                Step::Fail(reason) => {
+                    ends.push((ward, Outcome::retry(reason)));
+                    late.push(ward.id);
+                }
                 // A consumer may have read the entry before Redis forgot it. So the lease is left
                 // to lapse; then the job is delivered again. Later entries need not wait for that.
-                EntryStatus::Unproven => {
+                Step::LetGo => {
                     let (id, lease) = (ward.id, &ward.lease);
                     tracing::debug!(%lease, %id, "no consumer is known to have read its entry");
                     self.context.client.let_go(lease);
                     ended.push(ward.id);
                 }
-                EntryStatus::Read { consumer, idle } if idle > lease => {
-                    let text = format!("{consumer} has not acknowledged it within {lease:?}");
-                    ends.push((ward, Outcome::retry(text)));
-                    late.push(ward.id);
-                }
-                _ if !ward.is_stale => {}
-                standing => waiting.push(UnreadEntry {
-                    ward,
-                    is_unread: standing == EntryStatus::Unread,
-                }),
+                Step::Extend { is_unread } => waiting.push(UnreadEntry { ward, is_unread }),
+                Step::Wait => {}
             }
         }
         let (settled, fault) = self.settle(ends).await;
@@ -294,24 +289,9 @@ impl Watch {
         let settles = ends.into_iter().map(|(ward, outcome)| async move {
             let settled = self.context.client.settle(&ward.lease, outcome);
             let policy = self.context.retry(ward.lease.key());
-            (ward, settled.retry(policy).await)
+            (ward.id, ward.lease.clone(), settled.retry(policy).await)
         });
-        let (mut ended, mut fault) = (Vec::new(), None);
-        for (ward, settled) in join_all(settles).await {
-            let (lease, id) = (&ward.lease, ward.id);
-            match settled {
-                Ok(settled) => tracing::debug!(%lease, %id, ?settled, "ended"),
-                Err(error) if is_hopeless(&error) => {
-                    tracing::warn!(%lease, %id, %error, "an entry is not touched");
-                }
-                Err(error) => {
-                    fault = Some(error);
-                    continue;
-                }
-            }
-            ended.push(id);
-        }
-        (ended, fault)
+        Receipts::dealt_with(join_all(settles).await)
     }
 
     /// Extends leases. Entries of cancelled or lost jobs are withdrawn if no consumer has read
@@ -329,19 +309,18 @@ impl Watch {
         let extended = self.context.client.extend_all(&leases).await?;
         let (mut unwanted, mut withdrawn, mut cancelled) = (vec![], vec![], vec![]);
         for (UnreadEntry { ward, is_unread }, extended) in waiting.into_iter().zip(extended) {
-            match extended {
-                Extended::Cancelled if is_unread => {
-                    withdrawn.push(ward.id);
-                    cancelled.push((ward, Outcome::retry("it was cancelled")));
-                }
-                Extended::Extended | Extended::Cancelled => {
+            match fate(extended, is_unread) {
+                Fate::Keep => {
                     if let Some(open) = self.stream.shared.open().get_mut(&ward.id) {
                         open.fresh = sent;
                     }
                 }
-                // Another caller has ended the job, or another worker has it by now.
-                Extended::Gone | Extended::Taken if is_unread => withdrawn.push(ward.id),
-                Extended::Gone | Extended::Taken => unwanted.push(ward.id),
+                Fate::WithdrawCancelled => {
+                    withdrawn.push(ward.id);
+                    cancelled.push((ward, Outcome::retry("it was cancelled")));
+                }
+                Fate::Withdraw => withdrawn.push(ward.id),
+                Fate::Acknowledge => unwanted.push(ward.id),
             }
         }
         self.target_redis()
@@ -354,6 +333,61 @@ impl Watch {
         self.settle(cancelled).await.1.map_or(Ok(()), Err)?;
         unwanted.extend(withdrawn);
         Ok(unwanted)
+    }
+}
+
+/// The next step with an entry.
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// Settle its job as done.
+    Done,
+    /// Settle its job as a failed attempt, for this reason, and acknowledge it.
+    Fail(String),
+    /// Leave its lease to lapse.
+    LetGo,
+    /// Extend its lease. `is_unread` if no consumer has read the entry.
+    Extend { is_unread: bool },
+    /// Look again later.
+    Wait,
+}
+
+/// The next step with an entry of this status. `is_stale` if its lease has to be extended now;
+/// `lease` is the time for which a consumer may hold its job.
+fn step(status: EntryStatus, is_stale: bool, lease: Duration) -> Step {
+    match status {
+        EntryStatus::Acknowledged => Step::Done,
+        EntryStatus::Unproven => Step::LetGo,
+        EntryStatus::Read { consumer, idle } if idle > lease => Step::Fail(format!(
+            "{consumer} has not acknowledged it within {lease:?}"
+        )),
+        status if is_stale => Step::Extend {
+            is_unread: status == EntryStatus::Unread,
+        },
+        _ => Step::Wait,
+    }
+}
+
+/// What becomes of an entry after a try to extend its lease.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    /// It stays, for its consumer.
+    Keep,
+    /// It is withdrawn, and its job, which was cancelled, settled: no consumer will do that.
+    WithdrawCancelled,
+    /// It is withdrawn.
+    Withdraw,
+    /// It is acknowledged in place of the consumer that has read it.
+    Acknowledge,
+}
+
+/// The fate of an entry by the answer to the extension. `is_unread` if no consumer has read it.
+fn fate(extended: Extended, is_unread: bool) -> Fate {
+    match (extended, is_unread) {
+        (Extended::Cancelled, true) => Fate::WithdrawCancelled,
+        (Extended::Extended | Extended::Cancelled, _) => Fate::Keep,
+        // Another caller has ended the job, or another worker has it by now.
+        (Extended::Gone | Extended::Taken, true) => Fate::Withdraw,
+        (Extended::Gone | Extended::Taken, false) => Fate::Acknowledge,
     }
 }
 
@@ -377,6 +411,48 @@ fn settled_to(entries: impl Iterator<Item = (EntryId, bool)>) -> (Option<EntryId
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_ends_only_if_it_is_acknowledged_or_held_for_too_long() {
+        let lease = Duration::from_secs(30);
+        let read = |idle| EntryStatus::Read {
+            consumer: "someone".to_owned(),
+            idle,
+        };
+        for is_stale in [false, true] {
+            let step = |status| step(status, is_stale, lease);
+            assert_eq!(step(EntryStatus::Acknowledged), Step::Done);
+            assert_eq!(step(EntryStatus::Unproven), Step::LetGo);
+            let late = step(read(lease + Duration::from_millis(1)));
+            assert!(matches!(late, Step::Fail(_)), "{late:?}");
+            for (status, is_unread) in [
+                (EntryStatus::Unread, true),
+                (read(Duration::ZERO), false),
+                (read(lease), false),
+            ] {
+                // Without an extension in time, the job would be delivered twice.
+                let expected = match is_stale {
+                    true => Step::Extend { is_unread },
+                    false => Step::Wait,
+                };
+                assert_eq!(step(status), expected, "stale: {is_stale}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_is_taken_back_only_if_no_consumer_has_read_it() {
+        use Extended::{Cancelled, Gone, Taken};
+        for (extended, of_unread, of_read) in [
+            (Extended::Extended, Fate::Keep, Fate::Keep),
+            (Cancelled, Fate::WithdrawCancelled, Fate::Keep),
+            (Gone, Fate::Withdraw, Fate::Acknowledge),
+            (Taken, Fate::Withdraw, Fate::Acknowledge),
+        ] {
+            assert_eq!(fate(extended, true), of_unread, "{extended:?}");
+            assert_eq!(fate(extended, false), of_read, "{extended:?}");
+        }
+    }
 
     #[test]
     fn the_mark_stays_before_the_first_open_entry() {

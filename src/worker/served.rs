@@ -405,8 +405,13 @@ impl ServedLedger {
 impl ServedLedgers {
     /// Serves these patterns, on a Redis that is never called.
     pub(crate) fn sample(patterns: &[&str]) -> Self {
+        ServedLedgers::sample_at("redis://127.0.0.1:1", patterns)
+    }
+
+    /// Serves these patterns, on the Redis at this URL.
+    pub(crate) fn sample_at(url: &str, patterns: &[&str]) -> Self {
         let names = crate::names::Names::new("keyfall");
-        let store = Store::new("redis://127.0.0.1:1", names, &Default::default()).unwrap();
+        let store = Store::new(url, names, &Default::default()).unwrap();
         let route = |router: crate::Router, pattern: &&str| router.route(pattern, async || {});
         let router = patterns.iter().fold(crate::Router::new(), route);
         let terms = SettleTerms::at_once(Default::default());

@@ -29,11 +29,11 @@ FILES = {
     "src/worker/claiming/inbox.rs": "claiming:: firing:: pausing:: crowding::",
     "src/worker/claiming/pick.rs": "claiming:: firing:: crowding:: instances:: pausing::",
     "src/worker/running/leases.rs": "running::leases workers:: cancelling:: outages::a_run",
-    "src/client/leases.rs": "pulling:: handing_over:: streams:: forgotten:: hooks:: resharding::a_run",
+    "src/client/leases.rs": "client::leases pulling:: handing_over:: streams:: forgotten:: hooks:: resharding::a_run",
     "src/client/settling.rs": "settling:: store::tests::settle outcomes:: pulling:: letters::",
     "src/store/ledger/work.rs": "ledger::work store::tests:: workers:: topology::clustered",
     "src/shards.rs": "shards:: store::tests::moving resharding:: founding::",
-    "src/store/kinds/layout.rs": "store::tests:: resharding:: founding:: dropping:: topology::founded topology::dropped topology::several topology::returned",
+    "src/store/kinds/layout.rs": "kinds::layout store::tests:: resharding:: founding:: dropping:: topology::founded topology::dropped topology::several topology::returned",
     "src/target/watch.rs": "target::watch streams:: forgotten:: topology::outlets",
     "src/target/receipts.rs": "target:: lists:: topology::outlets",
 }

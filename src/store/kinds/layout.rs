@@ -387,21 +387,12 @@ impl Server {
         }
         let until = self.patience_for_one(until);
         let told = join_all(self.telling(news, store, kept, until)).await;
-        let is_any_there = told.iter().any(Result::is_ok);
-        for told in told {
-            match told {
-                Err(error) if is_any_there && is_of_absence(&error) => {}
-                told => told?,
-            }
+        match told.iter().any(Result::is_ok) {
+            true => unless_refused(told)?,
+            false => told.into_iter().collect::<Result<()>>()?,
         }
         let founding = (0..news.ledgers).map(|shard| self.found_one(news.kind, shard, until));
-        for founded in join_all(founding).await {
-            match founded {
-                Err(error) if is_of_absence(&error) => {}
-                founded => founded?,
-            }
-        }
-        Ok(())
+        unless_refused(join_all(founding).await)
     }
 
     /// The calls that tell a layout to each ledger on this server.
@@ -573,6 +564,12 @@ pub(in crate::store) type LayoutFields = [(&'static str, Option<String>); 3];
 /// Whether all places that may know of a layout were read.
 type IsAll = bool;
 
+/// Passes on the first refusal. A node that is away is left out.
+fn unless_refused(told: Vec<Result<()>>) -> Result<()> {
+    let is_away = |told: &Result<()>| told.as_ref().is_err_and(is_of_absence);
+    told.into_iter().filter(|told| !is_away(told)).collect()
+}
+
 /// The newer of two layouts.
 fn newer(one: Layout, other: Layout) -> Layout {
     match other.follows(one) {
@@ -590,4 +587,74 @@ fn not_ours(kind: &Kind, key: &str, text: &str) -> Error {
              version of Keyfall that wrote it, or use another namespace"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind() -> Kind {
+        Kind::parse("app1:trans:notice").unwrap()
+    }
+
+    fn layout(text: &str) -> Layout {
+        Layout::parse(text).unwrap()
+    }
+
+    #[test]
+    fn each_change_of_a_layout_is_told_and_nothing_else() {
+        let (layouts, kind) = (Layouts::default(), kind());
+        let mut changed = layouts.changed.subscribe();
+        let mut is_told = || {
+            let is_told = changed.has_changed().unwrap();
+            changed.mark_unchanged();
+            is_told
+        };
+        let (older, newer) = (layout("2 5"), layout("4 7"));
+        layouts.set(&kind, Layout::FIRST);
+        assert!(!is_told(), "a new kind has the first layout anyway");
+        layouts.set(&kind, newer);
+        assert!(is_told() && layouts.of(kind.as_str()) == newer);
+        layouts.set(&kind, newer);
+        layouts.learn(&kind, older);
+        assert!(!is_told() && layouts.of(kind.as_str()) == newer);
+        layouts.set(&kind, older);
+        assert!(is_told() && layouts.of(kind.as_str()) == older);
+        layouts.learn(&kind, newer);
+        assert!(is_told() && layouts.of(kind.as_str()) == newer);
+        layouts.set(&kind, Layout::FIRST);
+        assert!(is_told() && layouts.of(kind.as_str()) == Layout::FIRST);
+        assert!(layouts.known.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn only_nodes_that_are_away_are_left_out() {
+        let told = |words: &str| {
+            let told = words.split(' ').map(|word| match word {
+                "told" => Ok(()),
+                "away" => Err(ErrorKind::Unavailable),
+                "lost" => Err(ErrorKind::OutcomeUnknown),
+                _ => Err(ErrorKind::Full),
+            });
+            let told = told.map(|told| told.map_err(|kind| Error::new(kind, "an answer")));
+            unless_refused(told.collect()).map_err(|error| error.kind())
+        };
+        for all_well in ["told", "told away", "lost told", "away lost"] {
+            assert_eq!(told(all_well), Ok(()), "{all_well}");
+        }
+        for refused in ["full", "told full", "away full told", "full lost"] {
+            assert_eq!(told(refused), Err(ErrorKind::Full), "{refused}");
+        }
+    }
+
+    #[cfg(feature = "worker")]
+    #[tokio::test]
+    async fn a_worker_that_hears_of_a_newer_layout_uses_it() {
+        let names = crate::names::Names::new("keyfall");
+        let store = Store::new("redis://127.0.0.1:1", names, &Default::default()).unwrap();
+        let kind = kind();
+        store.learn_layout(&kind, layout("4 7"));
+        store.learn_layout(&kind, layout("2 5"));
+        assert_eq!(store.layout_of(kind.as_str()), layout("4 7"));
+    }
 }

@@ -329,19 +329,7 @@ impl Ledger {
             self.failures().tell(self.kind(), item, answered.answer);
         }
         let trimmed = reply.number()?;
-        // A job that ran has no trigger any more. The trigger of a job that goes back is armed in
-        // the same way as the trigger of a successor.
-        let mut pending = answers.clone();
-        for answered in &mut pending {
-            if answered.answer == ReplyWord::Cancelled {
-                answered.answer = ReplyWord::Done;
-            }
-        }
-        for (place, due) in followers(&mut reply)? {
-            if let Some(answered) = pending.get_mut(place) {
-                answered.answer = ReplyWord::Later(due);
-            }
-        }
+        let pending = to_arm(&answers, followers(&mut reply)?);
         self.begin_arming(items.iter().map(|item| &item.key), &pending);
         Ok((answers, trimmed))
     }
@@ -396,6 +384,24 @@ fn followers(reply: &mut Reply) -> Result<Vec<(usize, UnixMs)>> {
     Ok(pairs
         .map(|pair| (pair[0] as usize, UnixMs(pair[1])))
         .collect())
+}
+
+/// The answers of a settlement as the triggers see them. A job that ran has no trigger any more,
+/// and a cancelled one needs none removed. The trigger of a job that goes back is armed in the same
+/// way as the trigger of a successor.
+fn to_arm(answers: &[Answered], followers: Vec<(usize, UnixMs)>) -> Vec<Answered> {
+    let mut pending = answers.to_vec();
+    for answered in &mut pending {
+        if answered.answer == ReplyWord::Cancelled {
+            answered.answer = ReplyWord::Done;
+        }
+    }
+    for (place, due) in followers {
+        if let Some(answered) = pending.get_mut(place) {
+            answered.answer = ReplyWord::Later(due);
+        }
+    }
+    pending
 }
 
 /// The note of the history for a failed attempt: its number and the error, cut at [`NOTE_BYTES`].
@@ -491,5 +497,32 @@ mod tests {
         assert_eq!(read(&[""]), []);
         assert_eq!(read(&["0 700 3 900"]), [(0, UnixMs(700)), (3, UnixMs(900))]);
         assert!(followers(&mut reply(&["0 soon"])).is_err());
+    }
+
+    #[test]
+    fn jobs_that_go_back_and_their_successors_get_triggers() {
+        use ReplyWord::{Buried, Cancelled, Done, Gone, Later, Superseded};
+        let answers = [
+            Done,
+            Later(UnixMs(500)),
+            Cancelled,
+            Superseded,
+            Cancelled,
+            Buried(7),
+            Gone,
+        ];
+        let followers = vec![(3, UnixMs(900)), (4, UnixMs(700)), (9, UnixMs(1))];
+        let pending = to_arm(&answers.map(Answered::of), followers);
+        let pending: Vec<_> = pending.iter().map(|answered| answered.answer).collect();
+        let expected = [
+            Done,
+            Later(UnixMs(500)),
+            Done,
+            Later(UnixMs(900)),
+            Later(UnixMs(700)),
+            Buried(7),
+            Gone,
+        ];
+        assert_eq!(pending, expected);
     }
 }

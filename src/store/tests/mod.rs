@@ -34,6 +34,7 @@ mod dead;
 mod headers;
 mod history;
 mod lanes;
+mod layouts;
 mod moving;
 mod order;
 mod refused;

@@ -328,6 +328,17 @@ impl Adopter {
 }
 
 #[cfg(test)]
+impl Adopter {
+    /// Takes the ids of this ledger whose keys are to be looked at.
+    pub(crate) fn take_planned(&self, served: &ServedLedger) -> Vec<String> {
+        let mut names = self.names.lock().unwrap();
+        let noted = names.get_mut(&served.index);
+        let taken = noted.map(|noted| noted.names.take(Instant::now(), AT_ONCE));
+        taken.into_iter().flatten().map(|(id, _)| id).collect()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::client::SettleTerms;

@@ -431,15 +431,4 @@ fn send(served: Arc<ServedLedger>, mut lane: HeldLane, claim_call: ClaimCall) ->
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_claim_that_comes_a_little_too_early_is_repeated() {
-        assert_eq!(wait_of(0), Some(Duration::from_millis(1)));
-        assert_eq!(wait_of(1), Some(Duration::from_millis(2)));
-        let longest = u64::try_from(LONGEST_SLEEP.as_millis()).unwrap();
-        assert_eq!(wait_of(longest - 1), Some(LONGEST_SLEEP));
-        assert_eq!(wait_of(longest), None);
-    }
-}
+mod tests;

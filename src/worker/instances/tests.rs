@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::router::Router;
 use crate::worker::description::describe;
+use crate::worker::served::ServedLedgers;
 
 const KIND: &str = "app1:trans:notice";
 
@@ -305,4 +306,24 @@ async fn an_instance_that_knows_no_turns_keeps_the_others_from_taking_them() {
     assert_eq!(fleet.all[0].turn_holder(&fleet.served), None);
     let (first, _) = fleet.shares();
     assert!(first.iter().all(|share| *share > 200), "{first:?}");
+}
+
+#[tokio::test]
+async fn on_a_cluster_the_rank_decides_and_nobody_takes_turns() {
+    let mut fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
+    let cluster = ServedLedgers::sample_at("redis+cluster://127.0.0.1:1", &[&format!("{KIND}:*")]);
+    fleet.served = cluster.shards(KIND)[0].clone();
+    for one in &fleet.all {
+        assert_eq!(one.next_turn(&fleet.served, None, |_| false), None);
+        // Not even if another instance announces one.
+        one.turn_begins(&fleet.served, &fleet.all[0].id);
+        assert_eq!(one.turn_holder(&fleet.served), None);
+    }
+    let claimers = |id: &str| -> Vec<usize> {
+        let claims = |number: &usize| fleet.all[*number].claims(&fleet.served, id);
+        (0..3).filter(claims).collect()
+    };
+    let claimers: std::collections::BTreeSet<Vec<usize>> =
+        (0..100).map(|job| claimers(&job.to_string())).collect();
+    assert!(claimers.into_iter().eq([vec![0], vec![1], vec![2]]));
 }

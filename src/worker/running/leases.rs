@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -179,8 +179,7 @@ impl Leases {
 
     /// Renews leases, warns runs and ends them, for ever.
     pub(crate) async fn run(&self) {
-        let tick = self.shortest.renewal() / 10;
-        let tick = tick.clamp(Duration::from_millis(10), AWAKE);
+        let tick = tick(self.shortest);
         let mut renewals: FuturesUnordered<BoxFuture<'static, Renewal>> = FuturesUnordered::new();
         loop {
             if self.lock().is_empty() && renewals.is_empty() {
@@ -244,7 +243,7 @@ impl Leases {
             for (numbers, pairs) in batches {
                 let ledger = stale.ledger.clone();
                 let (numbers, pairs) = (numbers.to_vec(), pairs.to_vec());
-                let (length, until) = (stale.length.0, now.instant + stale.length.renewal());
+                let (length, until) = (stale.length.0, tried_until(now.instant, stale.length));
                 calls.push(Box::pin(async move {
                     let answer = ledger.renew(&pairs, Extent::Exactly(length), until).await;
                     (numbers, answer)
@@ -305,6 +304,17 @@ impl Leases {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, HeldLease>> {
         self.held.lock().expect("no panic while held")
     }
+}
+
+/// The time between two looks at leases of this length or longer.
+fn tick(shortest: LeaseLength) -> Duration {
+    let tick = shortest.renewal() / 10;
+    tick.clamp(Duration::from_millis(10), AWAKE)
+}
+
+/// The deadline of a renewal that is sent now. Then another one is due.
+fn tried_until(now: Instant, length: LeaseLength) -> Instant {
+    now + length.renewal()
 }
 
 impl HeldLease {
@@ -525,6 +535,32 @@ mod tests {
         assert!(is_warned() && held.stop.try_recv().is_err());
         leases.end_overdue(&now.plus(length.safe()));
         assert_eq!(held.stop.try_recv(), Ok(Stop::Lost));
+    }
+
+    #[test]
+    fn a_look_comes_between_the_warning_and_the_end_of_a_lease() {
+        for seconds in [1, 2, 3, 10, 60, 24 * 3600] {
+            let length = LeaseLength(Duration::from_secs(seconds));
+            let tick = tick(length);
+            assert!(tick <= length.notice(), "{tick:?} for {seconds} s");
+            assert!(tick >= Duration::from_millis(10), "{tick:?} is no rest");
+        }
+    }
+
+    #[test]
+    fn a_renewal_is_tried_for_a_while_and_given_up_before_its_lease_ends() {
+        for seconds in [1, 10, 24 * 3600] {
+            let length = LeaseLength(Duration::from_secs(seconds));
+            let now = Instant::now();
+            let tried = tried_until(now, length).saturating_duration_since(now);
+            assert!(tried >= length.renewal() / 2, "{tried:?} of {seconds} s");
+            // The lease is this old when its renewal is due.
+            let age = length.renewal() + tried;
+            assert!(
+                age < length.safe() - length.notice(),
+                "{age:?} of {seconds} s"
+            );
+        }
     }
 
     #[tokio::test]

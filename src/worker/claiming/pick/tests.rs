@@ -278,6 +278,62 @@ async fn a_search_for_free_slots_ends_when_they_are_taken() {
     assert_eq!(it.next_page(), Some(0), "from the start");
 }
 
+#[tokio::test]
+async fn a_search_passes_over_jobs_without_a_slot_or_a_route() {
+    let mut it = Setting::mixed(1, 3);
+    it.ledger_inbox.behind = true;
+    assert_eq!(it.next_page(), Some(0));
+    let other = (3..BATCH).map(|number| format!("other{number}"));
+    let ours = ["free1", "busy1", "free2"].map(str::to_owned);
+    it.found(ours.into_iter().chain(other).collect());
+    assert_eq!(it.heard(), ["free1", "busy1", "free2"]);
+    assert_eq!(it.next_page(), Some(BATCH - 3), "the others stay due");
+    it.ledger_inbox.heard.clear();
+    // Each job that is taken out needs a slot of its own.
+    it.found(
+        ["free1", "busy1", "busy2", "free2", "free3", "free4"]
+            .map(str::to_owned)
+            .into(),
+    );
+    assert_eq!(it.heard(), ["free1", "busy1", "free2", "free3"]);
+}
+
+#[tokio::test]
+async fn a_whole_search_needs_news_and_a_pause() {
+    let mut it = Setting::mixed(1, 10);
+    let _busy = it.slots.reserve(0, it.served.ledger.kind(), 1);
+    it.ledger_inbox.behind = true;
+    assert_eq!(it.next_page(), Some(0));
+    it.found(page(1));
+    assert_eq!(it.next_page(), None, "nothing has changed");
+    let began = |it: &mut Setting, ago| {
+        let (at, _) = it.search.began.as_mut().unwrap();
+        *at = Instant::now().checked_sub(ago).unwrap();
+    };
+    began(&mut it, WHOLE_SEARCH);
+    assert_eq!(it.next_page(), None, "there is no news");
+    began(&mut it, Duration::ZERO);
+    it.ledger_inbox.said += 1;
+    assert_eq!(it.next_page(), None, "it has just searched");
+    began(&mut it, WHOLE_SEARCH);
+    assert_eq!(it.next_page(), Some(0), "a job without a slot hides others");
+    it.found(vec!["free1".to_owned()]);
+    assert_eq!(it.heard(), ["free1"]);
+    assert!(!it.ledger_inbox.behind, "no more jobs wait");
+}
+
+#[tokio::test]
+async fn lapsed_jobs_that_wait_for_a_slot_are_no_backlog() {
+    let mut it = Setting::whole(1);
+    let slot = it.slots.reserve(0, it.served.ledger.kind(), 1);
+    it.ledger_inbox.lapsed.push_back("a".to_owned());
+    assert!(it.next(1).is_none());
+    assert!(!it.ledger_inbox.behind, "no job is known to be due");
+    drop(slot);
+    assert!(matches!(it.next(1), Some(ClaimCall::Lapsed { .. })));
+    assert!(it.next(1).is_none());
+}
+
 /// Makes a second instance known, and begins the turn of this one.
 fn take_turns(it: &Setting) {
     let other = describe(&it.routes, 256);
