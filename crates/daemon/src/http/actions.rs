@@ -108,7 +108,8 @@ pub struct ActionsOut {
 pub struct ActionOut {
     pub at: Time,
     /// The action: `cancel`, `postpone`, `fire`, `payload`, `restore`, `requeue`, `delete` (of dead
-    /// letters), `drop`, `pause`, `resume`, `history`, `repair`, `close-breaker`.
+    /// letters), `drop`, `pause`, `resume`, `history`, `repair`, `close-breaker`,
+    /// `fix` (of settings of Redis, by the doctor).
     #[schema(example = "pause")]
     pub what: String,
     /// The key, the kind or the prefix of the jobs; empty for all jobs.

@@ -25,7 +25,7 @@
 //! | [`actions`] | the log of what operators did |
 //! | [`audit`] | checks that every job is accounted for |
 //! | [`instances`] | the live instances and their routes |
-//! | [`doctor`] | the findings of the doctor |
+//! | [`doctor`] | the findings of the doctor, and its repairs |
 //! | [`mod@routes`] | the settings of a job's route |
 //! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] accepts them when the answer is gone |
 //! | [`metrics`] | the metrics, for Prometheus |
@@ -131,7 +131,7 @@ pub mod shapes {
         DeadBulkIn, DeletedOut, GroupOut, GroupsIn, GroupsOut, LetterIn, LettersOut, RequeueIn,
         RequeuedOut,
     };
-    pub use super::doctor::{DoctorOut, FindingOut, SeverityOut};
+    pub use super::doctor::{DoctorOut, FindingOut, FixIn, SeverityOut};
     pub use super::durable::{DurableIn, ReachedOut};
     pub use super::history::{HappeningOut, HistoryIn, HistoryOut, StoryIn, StoryOut};
     pub use super::instances::{
@@ -292,6 +292,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(instances::list))
         .routes(calls!(instances::close_breaker))
         .routes(calls!(doctor::doctor))
+        .routes(calls!(doctor::fix))
         .routes(calls!(rights::show))
         .routes(calls!(pull::pull))
         .routes(calls!(pull::finish))
