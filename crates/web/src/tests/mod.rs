@@ -161,7 +161,7 @@ impl Calls {
         let findings = ["error", "warning", "info", "ok"].map(|severity| {
             json!({
                 "id": text, "severity": severity, "seen": true, "found": text, "expected": text,
-                "why": text, "remedy": text
+                "why": text, "remedy": text, "fixable": severity == "warning"
             })
         });
         let steps = json!({
@@ -226,6 +226,13 @@ impl Calls {
             ("GET", "/v1/doctor") => json!({
                 "server": text, "worst": "error",
                 "findings": findings
+            }),
+            ("POST", "/v1/doctor/fix") => json!({
+                "server": text, "worst": "warning",
+                "findings": [{
+                    "id": text, "severity": "warning", "seen": true, "found": text,
+                    "expected": text, "why": text, "fixed": text, "repaired": text == "x"
+                }]
             }),
             ("GET", "/v1/tail") => {
                 let lines = [

@@ -14,7 +14,7 @@
 //! | [`live`] | what happens, as it happens |
 //! | [`workers`] | the live instances and their routes |
 //! | [`pauses`] | the pauses, and pausing and resuming |
-//! | [`doctor`] | the findings of the doctor |
+//! | [`doctor`] | the findings of the doctor, and repairing them |
 //! | [`actions`] | the log of actions |
 //! | [`login`] | login and logout |
 //! | [`problem`] | the page of an error |
@@ -57,7 +57,7 @@ pub(crate) fn inside() -> Router<Arc<Web>> {
         .route("/workers", get(workers::show))
         .route("/breakers", post(workers::close_breaker))
         .route("/pauses", get(pauses::show).post(pauses::switch))
-        .route("/doctor", get(doctor::show))
+        .route("/doctor", get(doctor::show).post(doctor::fix))
         .fallback(async || Fault::unknown_page())
         .method_not_allowed_fallback(async || Fault::wrong_method())
 }
