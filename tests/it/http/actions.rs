@@ -225,8 +225,8 @@ async fn the_doctor_repairs_chosen_settings_and_logs_each_repair() {
     set("notify-keyspace-events", "g").await;
     set(limit, "pubsub 33554432 8388608 60").await;
     let finding = |answer: &Value, id: &str| {
-        let all = answer["findings"].as_array().unwrap().iter();
-        all.cloned().find(|it| it["id"] == id).unwrap()
+        let mut all = answer["findings"].as_array().unwrap().iter();
+        all.find(|it| it["id"] == id).unwrap().clone()
     };
     let seen = daemon.get("/v1/doctor").await;
     for id in ["notify-flags", "pubsub-buffer"] {
