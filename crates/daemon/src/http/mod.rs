@@ -25,6 +25,7 @@
 //! | [`actions`] | the log of what operators did |
 //! | [`audit`] | checks that every job is accounted for |
 //! | [`instances`] | the live instances and their routes |
+//! | [`servers`] | the servers, and the kinds with several shards |
 //! | [`doctor`] | the findings of the doctor, and its repairs |
 //! | [`mod@routes`] | the settings of a job's route |
 //! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] accepts them when the answer is gone |
@@ -73,6 +74,7 @@ mod rights;
 mod routes;
 mod series;
 mod server;
+mod servers;
 mod settings;
 mod tail;
 mod tails;
@@ -148,6 +150,10 @@ pub mod shapes {
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
     pub use super::rights::RightsOut;
     pub use super::series::{KindSeriesOut, SeriesIn, SeriesOut, SpanIn, StepsOut};
+    pub use super::servers::{
+        KindShardsOut, PacerOut, ServerOut, ServersOut, ShardJobsOut, ShardOut, ShardsIn,
+        ShardsOut, TopologyOut,
+    };
     pub use super::tail::{AliveOut, AwayOut, MissedOut, SkippedOut, TailIn, TailOut};
     pub use super::upcoming::{UpcomingIn, UpcomingOut};
     pub use super::warnings::WarningOut;
@@ -291,6 +297,8 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(instances::routes))
         .routes(calls!(instances::list))
         .routes(calls!(instances::close_breaker))
+        .routes(calls!(servers::servers))
+        .routes(calls!(servers::shards))
         .routes(calls!(doctor::doctor))
         .routes(calls!(doctor::fix))
         .routes(calls!(rights::show))
