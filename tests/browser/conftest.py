@@ -41,6 +41,7 @@ def fill(site):
     site.schedule("shop:mail:welcome:" + "long-id-" * 28, "a long name", after="3h")
     for number in range(3):
         site.schedule(f"crm:trial:ends:{number}", {"customer": number}, after=f"{number + 1}d")
+    site.reshard("crm:trial:ends", 3)
     dead = [f"shop:mail:invoice:{number}" for number in range(5)]
     for key in dead:
         site.schedule(key, {"invoice": key[-1]}, after="0s")

@@ -64,6 +64,12 @@ class Site:
         except OSError:
             return False
 
+    def reshard(self, kind, shards):
+        subprocess.run(
+            [KEYFALL, "reshard", kind, "--to", str(shards), "--redis-url", f"redis://127.0.0.1:{self.redis_port}"],
+            check=True, capture_output=True,
+        )
+
     def config(self, name, value):
         """Sets a setting of Redis."""
         words = ["CONFIG", "SET", name, value]

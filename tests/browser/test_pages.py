@@ -83,6 +83,14 @@ def test_hidden_characters_of_texts_are_shown(browser, site):
 
 
 @pytest.mark.quick
+def test_shards_are_shown_with_their_servers(browser, site):
+    browser.get(site.url + "workers")
+    shards = browser.find("#shards").text
+    assert "crm:trial:ends/2" in shards
+    assert f"127.0.0.1:{site.redis_port}" in shards
+
+
+@pytest.mark.quick
 def test_numbers_beyond_those_of_javascript_stay_exact(browser, site):
     browser.get(site.url + "job?key=shop%3Aorders%3Aclose%3A9007199254740993")
     assert '9007199254740993' in browser.find("#payload").text

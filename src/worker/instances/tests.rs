@@ -309,8 +309,8 @@ async fn an_instance_that_knows_no_turns_keeps_the_others_from_taking_them() {
 }
 
 /// What clients show is what the instances do.
-#[test]
-fn clients_rank_the_pacers_as_the_instances_do() {
+#[tokio::test]
+async fn clients_rank_the_pacers_as_the_instances_do() {
     let patterns = ["app1:trans:notice:*", "app1:*:*:*", "app1:trans:other:*"];
     let fleet = Fleet::new(&patterns);
     // One of them is deaf.

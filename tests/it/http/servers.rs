@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::revoking::Token;
-use super::{Daemon, assert_problem, own_redis, read};
+use super::{assert_problem, own_redis, read};
 use crate::runs::eventually;
 use crate::site::HOUR;
 

@@ -213,6 +213,10 @@ async fn workers_and_the_doctor_are_shown() {
         (workers.contains(&name) && workers.contains(&pattern)).then_some(())
     })
     .await;
+    let workers = person.look("workers").await;
+    for part in ["id=\"places\"", "Servers", "stands by for"] {
+        assert!(workers.contains(part), "{part}\n{workers}");
+    }
     let doctor = person.look("doctor").await;
     assert!(doctor.contains("<code>notify-flags</code>"), "{doctor}");
     site.assert_balanced().await;

@@ -64,6 +64,7 @@ fn without_fields(body: &str) -> String {
     for (begin, end) in [
         ("value=\"", "\""),
         ("id=\"", "\""),
+        ("href=\"", "\""),
         ("class=\"", "\""),
         ("<textarea", "</textarea>"),
         ("<pre id=\"command-", "</pre>"),

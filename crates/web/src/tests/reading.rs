@@ -247,6 +247,49 @@ async fn a_finding_has_a_button_that_repairs_it() {
 }
 
 #[tokio::test]
+async fn the_servers_and_shards_are_a_part_that_is_loaded_less_often() {
+    let site = Calls::new("a:b:c").site(false);
+    let page = site.get("workers").await.body;
+    for part in [
+        "paces 2, stands by for 1",
+        "0.2 ms",
+        "had 1 shards",
+        "by sentinels",
+        "3 s",
+        "16 at once",
+    ] {
+        assert!(page.contains(part), "{part}\n{page}");
+    }
+    assert!(
+        page.contains("href=\"workers?shards=a%3Ab%3Ac#shards\""),
+        "{page}"
+    );
+    let is_part = [("hx-request", "true")];
+    let often = site.get_with("workers", &is_part).await.body;
+    assert!(
+        !often.contains("id=\"places\"") && often.contains("id=\"live\""),
+        "{often}"
+    );
+    let again = "workers?part=places&shards=a%3Ab%3Ad";
+    let places = site.get_with(again, &is_part).await.body;
+    assert!(
+        places.contains("id=\"places\"") && !places.contains("<html"),
+        "{places}"
+    );
+    assert!(
+        places.contains("hx-get=\"workers?part=places&#38;shards=a%3Ab%3Ad\""),
+        "{places}"
+    );
+    let calls = site.calls.lock().unwrap();
+    let wanted = "GET /v1/shards?cursor=a%3Ab%3Ad&limit=20 ";
+    assert_eq!(
+        calls.iter().filter(|call| *call == wanted).count(),
+        1,
+        "{calls:#?}"
+    );
+}
+
+#[tokio::test]
 async fn a_job_links_to_its_trace() {
     let site = Calls::new("x").site(false);
     let body = site.get("job?key=a:b:c:1").await.body;

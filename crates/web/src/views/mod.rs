@@ -13,6 +13,7 @@
 //! | [`dead`] | dead letters by kind and reason, requeued and deleted in groups |
 //! | [`live`] | what happens, as it happens |
 //! | [`workers`] | the live instances and their routes |
+//! | [`places`] | a part of it: the servers, and the kinds with several shards |
 //! | [`pauses`] | the pauses, and pausing and resuming |
 //! | [`doctor`] | the findings of the doctor, and repairing them |
 //! | [`actions`] | the log of actions |
@@ -30,6 +31,7 @@ pub(crate) mod login;
 pub(crate) mod overview;
 pub(crate) mod past;
 pub(crate) mod pauses;
+pub(crate) mod places;
 pub(crate) mod problem;
 pub(crate) mod workers;
 
