@@ -1,13 +1,16 @@
 //! The description that an instance publishes, so that the others know which jobs it takes.
 //!
 //! Each instance stores its [`Description`] with its heartbeat; the others turn it into [`Takes`],
-//! which answers whether a job or a kind is theirs.
+//! which answers whether a job or a kind is theirs. `pacers` ranks them for a ledger.
+
+mod pacers;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::routing::{Coverage, Pattern, RouteTable};
+pub(crate) use pacers::{Pacers, pacing_rank, seed_of};
 
 /// The word for a missing key that makes its job run.
 pub(crate) const RUNS: &str = "run";

@@ -179,9 +179,10 @@ pub mod testing;
 #[cfg(feature = "worker")]
 pub use client::{
     Action, Declared, Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory,
-    KeyDiffers, LogAction, MendSlots, MendedSlots, Reshard, Resharded, Resharding, Series,
-    SeriesSpan, SettleDurably, SettleLease, Settled, Story, StraySlot, StrayState, Tail, Tidings,
-    TornLedger, Unrouted, UnroutedKinds, Wait, What,
+    KeyDiffers, KindLayout, Layouts, LogAction, MendSlots, MendedSlots, PacerShare, RedisServer,
+    Reshard, Resharded, Resharding, Series, SeriesSpan, SettleDurably, SettleLease, Settled,
+    ShardPlace, ShardPlaces, Story, StraySlot, StrayState, Tail, Tidings, Topology, TornLedger,
+    Unrouted, UnroutedKinds, Wait, What,
 };
 pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,

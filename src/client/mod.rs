@@ -57,6 +57,8 @@ pub use operating::grouping::{DeadGroup, DeadGroups, GroupDead};
 pub use operating::history::{Happening, KeepHistory, Tail, Tidings, What};
 #[cfg(feature = "worker")]
 pub use operating::instances::{Instance, Instances, Unrouted, UnroutedKinds};
+#[cfg(feature = "worker")]
+pub use operating::layouts::{KindLayout, Layouts, ShardPlace, ShardPlaces};
 pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
 pub use operating::listing::{DamagedJob, ListJobs, Page};
 #[cfg(feature = "worker")]
@@ -70,6 +72,8 @@ pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
 #[cfg(feature = "worker")]
 pub use operating::series::{Series, SeriesSpan};
+#[cfg(feature = "worker")]
+pub use operating::servers::{PacerShare, RedisServer, Topology};
 pub use operating::stats::{DueWithin, Stats};
 #[cfg(feature = "worker")]
 pub use operating::story::{KeyDiffers, Story, Wait};

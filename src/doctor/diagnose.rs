@@ -105,7 +105,7 @@ impl Diagnose {
     }
 
     /// Limits findings and [repairs](Self::fix) to the checks with these ids. Unknown ids are
-    /// ignored. Defaults to all checks.
+    /// ignored; [`CHECKS`] lists all. Defaults to all checks.
     pub fn only(mut self, ids: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.only = Some(ids.into_iter().map(Into::into).collect());
         self
@@ -133,7 +133,9 @@ impl Diagnose {
             }
             for (id, what) in done {
                 let finding = findings.iter_mut().find(|it| it.check.id == id);
-                finding.expect("one for each check").fixed = Some(what);
+                let finding = finding.expect("one for each check");
+                finding.is_fixed = what.is_ok();
+                finding.fixed = Some(what.unwrap_or_else(|error| format!("refused: {error}")));
             }
         }
         if !seen.is_loading() {
@@ -305,6 +307,7 @@ impl ServerFacts {
             }
         }
         worst.fixed = finding.fixed.take();
+        worst.is_fixed = finding.is_fixed;
         *finding = worst;
         Ok(())
     }

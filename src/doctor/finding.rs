@@ -45,6 +45,9 @@ pub struct Finding {
     /// The change that [`fix`](super::Diagnose::fix) made, and how to make it last, or the refusal
     /// of Redis. `None` if it tried nothing.
     pub fixed: Option<String>,
+    /// Whether [`fix`](super::Diagnose::fix) has repaired it. `false` if it tried nothing, or Redis
+    /// refused the change.
+    pub is_fixed: bool,
 }
 
 impl Severity {
@@ -87,6 +90,12 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
+    /// Whether [`fix`](super::Diagnose::fix) would try to repair it: its facts are wrong and could
+    /// be seen, and the repair does no harm to other users of the server.
+    pub fn is_fixable(&self) -> bool {
+        self.check.is_mended && self.is_seen && self.severity > Severity::Ok
+    }
+
     /// A finding from facts that could be seen.
     pub(super) fn new(
         check: &'static Check,
@@ -101,6 +110,7 @@ impl Finding {
             found: found.into(),
             remedy,
             fixed: None,
+            is_fixed: false,
         }
     }
 

@@ -4,22 +4,21 @@
 use super::checks::{NOTIFY_FLAGS, PUBSUB_BUFFER};
 use super::diagnose::PATIENCE;
 use super::events;
-use super::finding::{Finding, Severity};
-use crate::error::Error;
+use super::finding::Finding;
+use crate::error::Result;
 use crate::store::{Announced, ServerReport, Store, WantedEvents};
 use std::time::Instant;
 
 /// Repairs the findings that can be repaired. Returns the id of each such check, with the change or
-/// the refusal.
+/// the error of Redis.
 pub(super) async fn mend<'a>(
     store: &Store,
     vitals: &ServerReport,
     wanted: WantedEvents,
     found: impl Iterator<Item = &'a Finding>,
-) -> Vec<(&'static str, String)> {
+) -> Vec<(&'static str, Result<String>)> {
     let mut done = Vec::new();
-    let wrong = found.filter(|it| it.severity > Severity::Ok && it.is_seen);
-    for finding in wrong.filter(|it| it.check.is_mended) {
+    for finding in found.filter(|it| it.is_fixable()) {
         let id = finding.check.id;
         let what = if id == NOTIFY_FLAGS.id {
             flags(store, wanted).await
@@ -27,13 +26,13 @@ pub(super) async fn mend<'a>(
             debug_assert_eq!(id, PUBSUB_BUFFER.id);
             buffer(store, vitals).await
         };
-        done.push((id, what.unwrap_or_else(|error| format!("refused: {error}"))));
+        done.push((id, what));
     }
     done
 }
 
 /// Adds the missing notification flags, as each worker does when it starts.
-async fn flags(store: &Store, wanted: WantedEvents) -> Result<String, Error> {
+async fn flags(store: &Store, wanted: WantedEvents) -> Result<String> {
     match store.announce(wanted, Instant::now() + PATIENCE).await {
         Announced::Already => Ok("another process has just set these flags".to_owned()),
         Announced::FromNow { was, set } => Ok(format!(
@@ -49,7 +48,7 @@ async fn flags(store: &Store, wanted: WantedEvents) -> Result<String, Error> {
 
 /// Raises the output buffer of subscribers with `CONFIG SET`, and leaves the buffers of other
 /// clients alone.
-async fn buffer(store: &Store, vitals: &ServerReport) -> Result<String, Error> {
+async fn buffer(store: &Store, vitals: &ServerReport) -> Result<String> {
     let name = "client-output-buffer-limit";
     let was = vitals.setting(name).unwrap_or_default();
     let value = events::raised(was).unwrap_or_default();

@@ -83,6 +83,8 @@ pub(crate) use servers::health::{Health, HealthReport};
 #[cfg(feature = "worker")]
 pub(crate) use servers::instances::{Alive, Beat};
 #[cfg(feature = "worker")]
+pub(crate) use servers::nodes::ServerNode;
+#[cfg(feature = "worker")]
 pub(crate) use servers::proof::LOST;
 #[cfg(feature = "worker")]
 pub(crate) use servers::requirements::{Announced, Evicted, Info, SCHEMA, WantedEvents};

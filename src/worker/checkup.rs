@@ -110,6 +110,7 @@ mod tests {
             found: "not seen: NOPERM".to_owned(),
             remedy: None,
             fixed: None,
+            is_fixed: false,
         };
         tell(vec![unseen], &conditions, "");
         assert!(conditions.holds(policy));

@@ -24,7 +24,7 @@ use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::served::ServedLedger;
-use crate::instance::{Description, Takes};
+use crate::instance::{Description, Takes, pacing_rank};
 use crate::key::JobKey;
 use crate::router::Routes;
 use crate::routing::Coverage;
@@ -448,10 +448,8 @@ impl View {
         let contenders: Vec<Contender> = coverages.iter().filter_map(contender).collect();
         let takes_some = |peer: &&(&Peer, Coverage)| contender(peer).is_some();
         let standing = coverages.iter().filter(takes_some).map(|(peer, coverage)| {
-            // The hash is by ledger, so that several instances share the shards of a kind.
-            let seed = xxh3_64_with_seed(ledger.subject().as_bytes(), peer.seed);
-            let place = (peer.hears, xxh3_64_with_seed(b"pacer", seed));
-            (place, *peer, *coverage)
+            let rank = pacing_rank(ledger.subject(), peer.seed, peer.hears);
+            (rank, *peer, *coverage)
         });
         let mut standing: Vec<_> = standing.collect();
         standing.sort_unstable_by(|(one, ..), (other, ..)| other.cmp(one));

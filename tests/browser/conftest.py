@@ -18,6 +18,10 @@ AXE = ROOT / "target/browser/axe.min.js"
 HOSTILE = """"'></script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>{{7*7}}"""
 
 
+# It turns its end around, and has a letter that nobody sees.
+HIDDEN = "pay \u202e001\u202c to\u200b bob"
+
+
 @pytest.fixture(scope="session")
 def site():
     site = Site()
@@ -37,12 +41,14 @@ def fill(site):
     site.schedule("shop:mail:welcome:" + "long-id-" * 28, "a long name", after="3h")
     for number in range(3):
         site.schedule(f"crm:trial:ends:{number}", {"customer": number}, after=f"{number + 1}d")
+    site.reshard("crm:trial:ends", 3)
     dead = [f"shop:mail:invoice:{number}" for number in range(5)]
     for key in dead:
         site.schedule(key, {"invoice": key[-1]}, after="0s")
     site.bury(dead, "the mail server answered 550: no such user 4711")
     site.schedule("shop:hostile:words:1", {"text": HOSTILE}, headers={"note": HOSTILE}, after="0s")
     site.bury(["shop:hostile:words:1"], HOSTILE)
+    site.schedule("crm:hidden:text:1", {"text": HIDDEN}, headers={"note": HIDDEN}, after="4h")
     site.schedule("shop:hostile:words:2", HOSTILE, headers={"note": HOSTILE}, after="1h")
 
 

@@ -64,6 +64,21 @@ class Site:
         except OSError:
             return False
 
+    def reshard(self, kind, shards):
+        subprocess.run(
+            [KEYFALL, "reshard", kind, "--to", str(shards), "--redis-url", f"redis://127.0.0.1:{self.redis_port}"],
+            check=True, capture_output=True,
+        )
+
+    def config(self, name, value):
+        """Sets a setting of Redis."""
+        words = ["CONFIG", "SET", name, value]
+        command = f"*{len(words)}\r\n" + "".join(f"${len(it)}\r\n{it}\r\n" for it in words)
+        with socket.create_connection(("127.0.0.1", self.redis_port), timeout=5) as link:
+            link.sendall(command.encode())
+            answer = link.recv(200)
+        assert answer == b"+OK\r\n", answer
+
     def start(self):
         log = open(self.folder / "daemon.log", "ab")
         self.daemon = subprocess.Popen(

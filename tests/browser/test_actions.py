@@ -96,3 +96,22 @@ def test_a_prefix_is_paused_after_a_preview_and_resumed(browser, site):
     browser.get(site.url + "pauses?ask=resume&prefix=crm%3Apause%3A")
     press(browser, "resume")
     assert site.must("GET", "/v1/paused")["prefixes"] == []
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("language, word", [("en", "Fix"), ("zh-CN", "修复")])
+def test_the_doctor_repairs_a_setting(browser, site, language, word):
+    site.config("client-output-buffer-limit", "pubsub 33554432 8388608 60")
+    browser.speak(language)
+    try:
+        browser.get(site.url + "doctor")
+        button = browser.find("button[name=fix][value=pubsub-buffer]")
+        assert button.text == word
+        assert browser.violations() == []
+        browser.leave(button.click)
+        assert "pubsub-buffer" in browser.find("[role=status].fine").text
+        assert browser.all("button[name=fix]") == []
+        browser.get(site.url + "actions")
+        assert "pubsub-buffer: raised to" in browser.find(".rows tbody tr").text
+    finally:
+        browser.speak("en")

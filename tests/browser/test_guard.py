@@ -62,6 +62,26 @@ def test_a_token_that_only_reads_sees_no_action(browsers, site):
 
 
 @pytest.mark.quick
+def test_a_token_that_only_reads_repairs_nothing(browsers, site):
+    site.config("client-output-buffer-limit", "pubsub 33554432 8388608 60")
+    browser = browsers()
+    browser.enter(site, site.make_token("read"))
+    browser.get(site.url + "doctor")
+    assert "pubsub-buffer" in browser.text()
+    assert browser.all("button[name=fix]") == []
+    browser.execute_script("""
+        const form = document.createElement("form");
+        form.method = "post"; form.action = "doctor";
+        const field = document.createElement("input");
+        field.name = "fix"; field.value = "pubsub-buffer"; form.append(field);
+        document.body.append(form); form.submit();
+    """)
+    until(lambda: "operate" in browser.text(), "the refusal names the scope")
+    finding = [it for it in site.must("GET", "/v1/doctor")["findings"] if it["id"] == "pubsub-buffer"]
+    assert finding[0]["fixable"]
+
+
+@pytest.mark.quick
 def test_a_revoked_token_shows_nothing_more(browsers, site):
     token = site.make_token("read")
     browser = browsers()
@@ -136,3 +156,9 @@ def test_everything_works_without_scripts(browsers, site):
     browser.click("a[href*='ask=cancel']")
     browser.click("button[name=do][value=cancel]")
     assert site.job("crm:plain:html:1")[0] == 404
+    site.config("client-output-buffer-limit", "pubsub 33554432 8388608 60")
+    browser.get(site.url + "doctor")
+    browser.click("button[name=fix][value=pubsub-buffer]")
+    assert "pubsub-buffer" in browser.find("[role=status].fine").text
+    browser.get(site.url + "workers")
+    assert f"127.0.0.1:{site.redis_port}" in browser.find("#places").text

@@ -16,6 +16,7 @@ PAGES = {
     "job": "job?key=shop%3Aorders%3Aclose%3A1700",
     "dead job": "job?key=shop%3Amail%3Ainvoice%3A1",
     "hostile job": HOSTILE_JOB + "2",
+    "hidden characters": "job?key=crm%3Ahidden%3Atext%3A1",
     "hostile letter": HOSTILE_JOB + "1",
     "hostile search": "jobs?q=" + urllib.parse.quote(HOSTILE),
     "live": "live",
@@ -72,6 +73,21 @@ def test_hostile_texts_are_shown_as_they_are(browser, site):
         text = browser.text()
         assert "<script>window.hacked=1</script>" in text
         assert "{{7*7}}" in text
+
+
+@pytest.mark.quick
+def test_hidden_characters_of_texts_are_shown(browser, site):
+    browser.get(site.url + "job?key=crm%3Ahidden%3Atext%3A1")
+    assert r"pay \u202e001\u202c to\u200b bob" in browser.find("#payload").text
+    assert r"pay \u{202e}001\u{202c} to\u{200b} bob" in browser.find(".facts.code").text
+
+
+@pytest.mark.quick
+def test_shards_are_shown_with_their_servers(browser, site):
+    browser.get(site.url + "workers")
+    shards = browser.find("#shards").text
+    assert "crm:trial:ends/2" in shards
+    assert f"127.0.0.1:{site.redis_port}" in shards
 
 
 @pytest.mark.quick

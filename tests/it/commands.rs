@@ -896,7 +896,11 @@ async fn the_remedy_for_a_missing_redis_fits_the_command() {
         ("reshard a:b:c", "start one with `keyfall dev`", "--api"),
         ("functions check", "start one with `keyfall dev`", "--api"),
         ("doctor", "name a daemon with `--api`", "redis-cluster://"),
-        ("doctor --fix", "start one with `keyfall dev`", "--api"),
+        (
+            "doctor --fix",
+            "name a daemon with `--api`",
+            "redis-cluster://",
+        ),
         ("cluster mend", "redis-cluster://", "keyfall dev"),
     ] {
         let words: Vec<&str> = words.split(' ').collect();

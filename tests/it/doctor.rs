@@ -488,7 +488,14 @@ async fn the_command_and_the_call_answer_in_the_same_shape() {
         .await
         .value();
     assert_eq!(ids(&ran), ["notify-flags", "books"]);
-    site.run("doctor --fix").await.fails(2, "--redis-url");
+    config(&site, &[("notify-keyspace-events", "g")]).await;
+    let ran = site.run("doctor --fix --json").await.value();
+    let repaired = |it: &&Value| it["repaired"] == true;
+    let findings = ran["findings"].as_array().unwrap();
+    let repaired: Vec<&Value> = findings.iter().filter(repaired).collect();
+    assert_eq!(repaired.len(), 1, "{ran}");
+    assert_eq!(repaired[0]["id"], "notify-flags");
+    assert_eq!(repaired[0]["severity"], "ok");
     site.run("doctor --only nothing")
         .await
         .fails(2, "notify-flags");
@@ -542,6 +549,21 @@ async fn problems_outside_the_chosen_checks_are_not_mended() {
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.out.starts_with("ok       notify-flags"), "{ran:?}");
     assert!(!ran.out.contains("pubsub-buffer"), "{ran:?}");
+    let logged = site.client.actions(10, |_| true).await.unwrap();
+    let [action] = &logged[..] else {
+        panic!("one repair was made: {logged:#?}");
+    };
+    assert_eq!(
+        (&*action.what, &*action.on, action.count),
+        ("fix", "", Some(1))
+    );
+    assert!(
+        action
+            .note
+            .as_ref()
+            .unwrap()
+            .starts_with("notify-flags: merged")
+    );
     let diagnosis = site.client.diagnose().only(["pubsub-buffer"]).await;
     let findings = diagnosis.unwrap().findings;
     let [finding] = &findings[..] else {

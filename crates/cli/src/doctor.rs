@@ -7,7 +7,8 @@ use super::connect::{Remedy, Server};
 use super::out::{self, Form};
 use super::stop::Stop;
 use super::which::Unasked;
-use keyfall_daemon::shapes::{DoctorOut, FindingOut, SeverityOut};
+use keyfall_daemon::config::Redis;
+use keyfall_daemon::shapes::{DoctorOut, FindingOut, FixIn, SeverityOut};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -85,18 +86,32 @@ async fn ask(options: &Options) -> anyhow::Result<DoctorOut> {
             } else {
                 diagnose.only(&options.only)
             };
-            let remedy = if options.fix {
-                Remedy::Redis
-            } else {
-                Remedy::Any
-            };
-            Ok(options.server.explained(diagnose.await, remedy)?.into())
+            let found = options.server.explained(diagnose.await, Remedy::Any)?;
+            let answer = DoctorOut::from(found);
+            log(&redis, &answer).await;
+            Ok(answer)
         }
-        None if options.fix => bail!(Stop::wrong(
-            "--fix changes settings of Redis, which a daemon does not offer: name the Redis by \
-             --redis-url instead of --api"
-        )),
+        None if options.fix => {
+            let only = Some(options.only.clone()).filter(|only| !only.is_empty());
+            let jobs = options.server.connect().await?;
+            jobs.fix(&FixIn { only }).await
+        }
         None => options.server.connect().await?.doctor().await,
+    }
+}
+
+/// Logs the repairs as an action of this process. They are made, so a failure here is only told.
+async fn log(redis: &Redis, answer: &DoctorOut) {
+    let Some((count, note)) = answer.repairs() else {
+        return;
+    };
+    let logged = async {
+        let client = redis.client().connect().await?;
+        let action = client.log_action("fix", "");
+        action.count(count).note(note).await
+    };
+    if let Err(error) = logged.await {
+        eprintln!("keyfall: the repair was made, and could not be logged: {error}");
     }
 }
 

@@ -30,4 +30,9 @@ impl Checkup {
         *kept = Some((Instant::now(), findings.clone()));
         Ok(findings)
     }
+
+    /// Has the doctor look again, because something was repaired.
+    pub(crate) async fn forget(&self) {
+        *self.0.lock().await = None;
+    }
 }

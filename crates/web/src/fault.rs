@@ -51,6 +51,11 @@ impl Fault {
         fault
     }
 
+    /// Redis refuses a change of its settings.
+    pub(crate) fn redis_refuses(detail: &str) -> Self {
+        Fault::own(StatusCode::CONFLICT, "redis_denied", detail)
+    }
+
     /// A change through a page that only reads.
     pub(crate) fn read_only() -> Self {
         let detail = "this page only reads; start it as `keyfall ui --actions` to change jobs";

@@ -1,5 +1,6 @@
 //! What every template can use: words, times, numbers, and what the reader may do.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,7 +11,7 @@ use keyfall_daemon::shapes::{RightsOut, Span, Time};
 
 use crate::assets::Assets;
 use crate::times::{self, Moment};
-use crate::visible::visible;
+use crate::visible::{self, visible};
 use crate::words::Words;
 
 /// The frame of a page.
@@ -82,6 +83,12 @@ impl Page {
         visible(key)
     }
 
+    /// A text of somebody else as the page shows it, with its line breaks: no hidden character makes
+    /// it say something else.
+    pub(crate) fn text(&self, text: &str) -> String {
+        visible::text(text)
+    }
+
     /// A sentence about a number: `name.one` or `name.many`.
     pub(crate) fn count(&self, name: &str, number: &u64) -> String {
         let form = if *number == 1 { "one" } else { "many" };
@@ -89,8 +96,9 @@ impl Page {
     }
 
     /// The word for a word of the API, such as a state; unknown ones stay as they are.
-    pub(crate) fn of<'a>(&'a self, table: &str, word: &'a str) -> &'a str {
-        self.words.find(&format!("{table}.{word}")).unwrap_or(word)
+    pub(crate) fn of(&self, table: &str, word: &str) -> Cow<'_, str> {
+        let known = self.words.find(&format!("{table}.{word}"));
+        known.map_or_else(|| visible(word).into(), Cow::from)
     }
 
     /// A number with its thousands set apart.

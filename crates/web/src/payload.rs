@@ -5,6 +5,8 @@ use std::fmt::Write;
 
 use serde_json::value::RawValue;
 
+use crate::visible;
+
 /// The most bytes that are shown; the page offers the whole payload as a file.
 pub(crate) const SHOWN: usize = 64 * 1024;
 
@@ -62,7 +64,7 @@ impl Payload {
         let is_cut = bytes.len() > SHOWN;
         let parts = match (form, text) {
             (Form::Json, Some(text)) if !is_cut => json(text),
-            (Form::Json | Form::Text, Some(text)) => vec![plain(beginning(text))],
+            (Form::Json | Form::Text, Some(text)) => vec![plain(visible::text(beginning(text)))],
             _ => hexadecimal(&bytes[..bytes.len().min(SHOWN / 4)]),
         };
         let text = text.filter(|_| form != Form::Bytes && !is_cut);
@@ -131,8 +133,8 @@ fn json(text: &str) -> Vec<Part> {
             }
             ',' => parts.push(plain(format!(",\n{}", indent(depth)))),
             ':' => parts.push(plain(": ")),
-            '"' if rest.starts_with(':') => parts.push(part("name", token)),
-            '"' => parts.push(part("string", token)),
+            '"' if rest.starts_with(':') => parts.push(part("name", &visible::json(token))),
+            '"' => parts.push(part("string", &visible::json(token))),
             _ => parts.push(part("number", token)),
         }
     }
@@ -224,6 +226,19 @@ mod tests {
             shown.contains("  ..abcdefghijklmn\n00000010  6f 70"),
             "{shown}"
         );
+    }
+
+    #[test]
+    fn hidden_characters_are_shown_and_json_keeps_its_value() {
+        let json = "{\"a\u{200b}\":\"\u{202e}x\"}";
+        let set_out = shown(json.as_bytes());
+        assert_eq!(set_out, "{\n  \"a\\u200b\": \"\\u202ex\"\n}");
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(value(&set_out), value(json));
+        assert_eq!(shown("a\n\u{202e}b".as_bytes()), "a\n\\u{202e}b");
+        // The text to edit is the payload itself.
+        let payload = Payload::of(json.as_bytes());
+        assert_eq!(payload.text.as_deref(), Some(json));
     }
 
     #[test]

@@ -40,6 +40,10 @@ pub struct Instance {
     pub routes: Vec<String>,
     /// The routes that had no room for another job at the last heartbeat.
     pub saturated: Vec<String>,
+    /// The number of jobs that each of these routes can run at the same time, in the order of
+    /// [`routes`](Self::routes); 0 where another limit decides, such as a rate or the clients that
+    /// pull. Empty if its version does not say.
+    pub slots: Vec<usize>,
     /// Whether it has a fallback, for jobs that no instance has a route for.
     pub has_fallback: bool,
     /// Whether it hears the events of Redis. An instance without events finds its jobs by sweeping.
@@ -278,6 +282,8 @@ impl Instance {
             started: UnixMs(description.started).to_system(),
             seen: seen.age,
             saturated: saturated.map(|(route, _)| route.clone()).collect(),
+            // Behind the routes stands the fallback.
+            slots: description.slots.into_iter().take(routes.len()).collect(),
             routes,
             has_fallback: description.fallback,
             hears_events: seen.room.ends_with('h'),

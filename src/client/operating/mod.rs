@@ -17,6 +17,8 @@ pub(super) mod grouping;
 pub(super) mod history;
 #[cfg(feature = "worker")]
 pub(super) mod instances;
+#[cfg(feature = "worker")]
+pub(super) mod layouts;
 pub(super) mod letters;
 pub(super) mod listing;
 #[cfg(feature = "worker")]
@@ -30,6 +32,8 @@ pub(super) mod scan;
 pub(super) mod selection;
 #[cfg(feature = "worker")]
 pub(super) mod series;
+#[cfg(feature = "worker")]
+pub(super) mod servers;
 pub(super) mod stats;
 #[cfg(feature = "worker")]
 pub(super) mod story;

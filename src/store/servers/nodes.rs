@@ -8,17 +8,40 @@ use redis::aio::PubSub;
 use redis::{Cmd, Value};
 
 use crate::error::Result;
+#[cfg(feature = "worker")]
+use crate::shards::slot_of;
 use crate::store::Server;
 use crate::store::connections::cluster::Node;
 #[cfg(feature = "worker")]
 use crate::store::connections::fault::Fault;
 use crate::store::connections::link::Request;
+#[cfg(feature = "worker")]
+use crate::store::{Ledger, Store};
 
 /// The longest that one node of a cluster is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A node of a cluster, or the single server, which has no name.
 pub(crate) type ServerNode = Option<Node>;
+
+#[cfg(feature = "worker")]
+impl Store {
+    /// The node of a cluster that serves the ledger with this name; nothing if none is known, or
+    /// this is no cluster.
+    pub(crate) fn node_of_ledger(&self, subject: &str) -> ServerNode {
+        let cluster = self.cluster()?.link.origin().cluster()?;
+        cluster.owner(slot_of(subject.as_bytes()))
+    }
+
+    /// The address of the server that has this ledger, without credentials; of a cluster, the
+    /// address of the node.
+    pub(crate) fn address_of_ledger(&self, ledger: &Ledger) -> String {
+        match self.cluster().zip(self.node_of_ledger(ledger.subject())) {
+            Some((cluster, node)) => cluster.address_of(&Some(node)),
+            None => ledger.address_of_server(),
+        }
+    }
+}
 
 impl Server {
     /// The nodes that hold data of their own: the single server, or the primaries of a cluster.

@@ -197,8 +197,14 @@ impl Server {
         self.link.opened()
     }
 
+    /// True if sentinels name it.
+    #[cfg(feature = "worker")]
+    pub(crate) fn has_sentinels(&self) -> bool {
+        matches!(self.link.origin(), Origin::Sentinel(_))
+    }
+
     /// True if it is one of several servers.
-    pub(in crate::store) fn is_member(&self) -> bool {
+    pub(crate) fn is_member(&self) -> bool {
         self.place.number.is_some()
     }
 

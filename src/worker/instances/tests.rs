@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
+use crate::instance::Pacers;
 use crate::router::Router;
 use crate::worker::description::describe;
 use crate::worker::served::ServedLedgers;
@@ -326,4 +327,43 @@ async fn on_a_cluster_the_rank_decides_and_nobody_takes_turns() {
     let claimers: std::collections::BTreeSet<Vec<usize>> =
         (0..100).map(|job| claimers(&job.to_string())).collect();
     assert!(claimers.into_iter().eq([vec![0], vec![1], vec![2]]));
+}
+
+/// What clients show is what the instances do.
+#[tokio::test]
+async fn clients_rank_the_pacers_as_the_instances_do() {
+    let patterns = ["app1:trans:notice:*", "app1:*:*:*", "app1:trans:other:*"];
+    let fleet = Fleet::new(&patterns);
+    // One of them is deaf.
+    fleet.see(|number| if number == 1 { "1d" } else { "1h" }.into());
+    let rows: Vec<(Alive, String)> = { fleet.all.iter().zip(patterns).enumerate() }
+        .map(|(number, (one, pattern))| {
+            let router: Router = Router::new().route(pattern, done);
+            let description = describe(&router.finish().unwrap(), 256);
+            let room = if number == 1 { "1d" } else { "1h" };
+            let alive = Alive {
+                id: one.id.clone(),
+                age: Duration::ZERO,
+                room: room.to_owned(),
+            };
+            (alive, description.to_line())
+        })
+        .collect();
+    let pacers = Pacers::new(&rows);
+    let served = &fleet.served;
+    let [first, second] = pacers.of_kind(KIND).first_two(served.ledger.subject());
+    let order = |one: &PeerTable| {
+        let view = one.view(0);
+        view.standing(served, &one.id).order
+    };
+    let at = |place: usize| fleet.all.iter().find(|one| order(one) == place);
+    assert_eq!(first, at(0).map(|one| &*one.id));
+    assert_eq!(second, at(1).map(|one| &*one.id));
+    assert!(first.is_some() && second.is_some());
+    // The third takes no job of the kind, and nobody one of this kind.
+    assert!(order(&fleet.all[2]) > 1);
+    assert_eq!(
+        pacers.of_kind("app2:a:b").first_two("app2:a:b/0"),
+        [None, None]
+    );
 }

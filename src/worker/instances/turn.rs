@@ -9,9 +9,8 @@
 //! On a cluster, events and messages come from different nodes in any order; there, and among
 //! instances with few slots or of a version that does not know turns, the rank by job decides.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use super::PeerTable;
+use crate::instance::seed_of;
 use crate::worker::served::ServedLedger;
 
 /// The hash of an instance's id.
@@ -39,7 +38,7 @@ pub(crate) struct TurnTaker {
 impl InstanceHash {
     /// The hash of the instance with this id.
     pub(crate) fn of(id: &str) -> Self {
-        InstanceHash(xxh3_64_with_seed(id.as_bytes(), 0))
+        InstanceHash(seed_of(id))
     }
 }
 

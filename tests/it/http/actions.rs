@@ -210,3 +210,55 @@ async fn a_token_sees_who_did_what_to_its_jobs() {
         assert_problem(&answer, 400, "invalid_request", field);
     }
 }
+
+#[tokio::test]
+async fn the_doctor_repairs_chosen_settings_and_logs_each_repair() {
+    let (_redis, site) = own_redis("http-fix").await;
+    let daemon = Daemon::start(&site);
+    let set = |name: &'static str, value: &'static str| {
+        let site = &site;
+        async move {
+            let () = site.command(&["CONFIG", "SET", name, value]).await;
+        }
+    };
+    let limit = "client-output-buffer-limit";
+    set("notify-keyspace-events", "g").await;
+    set(limit, "pubsub 33554432 8388608 60").await;
+    let finding = |answer: &Value, id: &str| {
+        let mut all = answer["findings"].as_array().unwrap().iter();
+        all.find(|it| it["id"] == id).unwrap().clone()
+    };
+    let seen = daemon.get("/v1/doctor").await;
+    for id in ["notify-flags", "pubsub-buffer"] {
+        assert_eq!(finding(&seen, id)["fixable"], true, "{seen}");
+    }
+    assert_eq!(finding(&seen, "server-hz")["fixable"], false);
+
+    let only = json!({"only": ["pubsub-buffer"]});
+    let fixed = daemon.post("/v1/doctor/fix", only.clone()).await;
+    assert_eq!(fixed["findings"].as_array().unwrap().len(), 1, "{fixed}");
+    let buffer = finding(&fixed, "pubsub-buffer");
+    assert_eq!(
+        (&buffer["repaired"], &buffer["severity"]),
+        (&json!(true), &json!("ok"))
+    );
+    assert_eq!(buffer["fixable"], false);
+    // Nothing is left to do, so nothing is logged.
+    let again = daemon.post("/v1/doctor/fix", only).await;
+    assert_eq!(finding(&again, "pubsub-buffer")["repaired"], false);
+    let all = daemon.post("/v1/doctor/fix", json!({})).await;
+    assert_eq!(finding(&all, "notify-flags")["repaired"], true, "{all}");
+    assert!(all["findings"].as_array().unwrap().len() > 40);
+
+    let log = daemon.get("/v1/actions").await;
+    let did = ("fix".to_owned(), String::new(), json!(1));
+    assert_eq!(told(&log), [did.clone(), did]);
+    assert_eq!(log["actions"][0]["who"], "127.0.0.1");
+    let note = log["actions"][1]["note"].as_str().unwrap();
+    assert!(note.starts_with("pubsub-buffer: raised to"), "{note}");
+
+    let wrong = daemon.request("POST", "/v1/doctor/fix");
+    let wrong = wrong.json(&json!({"only": ["nothing"]}));
+    let wrong = read(wrong.send().await.unwrap()).await;
+    assert_problem(&wrong, 400, "invalid_request", "only");
+}

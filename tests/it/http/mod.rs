@@ -14,6 +14,7 @@
 //! | [`metrics`] | the metrics, as Prometheus reads them |
 //! | [`searching`] | lists with conditions on due time, attempts and error |
 //! | [`series`] | how many runs began and ended in each minute of the last hour, and over the day |
+//! | [`servers`] | the servers, and the kinds with several shards |
 //! | [`traces`] | the trace of a producer continues through every attempt, as a collector sees it |
 //! | [`reloading`] | SIGHUP; retries and payload limits of routes |
 //! | [`revoking`] | tokens that are revoked, narrowed or expire while a request is open |
@@ -39,6 +40,7 @@ mod reloading;
 mod revoking;
 mod searching;
 mod series;
+mod servers;
 mod traces;
 mod upcoming;
 

@@ -557,3 +557,34 @@ async fn shards_lie_on_all_primaries_and_can_be_changed_under_load() {
     field.all_ended().await;
     worker.stop().await;
 }
+
+#[tokio::test]
+async fn the_primaries_of_a_cluster_are_listed_with_their_shards() {
+    let field = Field::new("cluster-listed").await;
+    let kind = field.kinds[0].clone();
+    let key = format!("{kind}:1");
+    field.client.schedule(&key, "").after(HOUR).await.unwrap();
+    field.client.reshard(&kind, 8).await.unwrap();
+    let servers = field.client.servers().await.unwrap();
+    assert_eq!(servers.len(), field.kinds.len(), "{servers:#?}");
+    let kinds = [keyfall::Kind::parse(&kind).unwrap()];
+    let places = field.client.shard_places(&kinds).await.unwrap().shards;
+    assert_eq!(places.len(), 8);
+    for server in &servers {
+        assert_eq!(server.topology, keyfall::Topology::Cluster);
+        assert!(
+            server.version.is_some() && server.away.is_none(),
+            "{server:?}"
+        );
+        // The shards of a kind are spread evenly.
+        let here = places.iter().filter(|it| it.server == server.address);
+        assert!((1..=4).contains(&here.count()), "{places:#?}");
+        assert!(server.ledgers > 0, "{server:?}");
+    }
+    let pending: u64 = places
+        .iter()
+        .map(|it| it.stats.as_ref().unwrap().pending)
+        .sum();
+    assert_eq!(pending, 1);
+    field.client.cancel(&key).await.unwrap();
+}

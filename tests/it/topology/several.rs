@@ -597,3 +597,63 @@ async fn answers_name_the_servers_that_could_not_be_read() {
     assert_eq!(counts.await.pending, 20);
     pair.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn servers_and_shards_are_listed_although_a_server_is_away() {
+    let mut pair = Pair::start("several-listed").await;
+    let ids = pair.ids_on(1, "job", 3);
+    pair.schedule(&ids, HOUR).await;
+    let kind = keyfall::Kind::parse(&pair.kind).unwrap();
+    let client = pair.impatient().await;
+    let worker = Running::start(keyfall::Worker::new(
+        client.clone(),
+        Router::new().route(&pair.pattern(), recorder().0.done()),
+    ));
+    worker.ready().await;
+    let home = |shard: u16| usize::from(server_of(&pair.kind, shard, 2));
+    let look = async || {
+        let servers = client.servers().await.unwrap();
+        let places = client
+            .shard_places(std::slice::from_ref(&kind))
+            .await
+            .unwrap();
+        (servers, places)
+    };
+    let (servers, places) = eventually("the worker paces both ledgers", async || {
+        let (servers, places) = look().await;
+        let paced = servers.iter().filter(|it| !it.pacers.is_empty()).count();
+        (paced == 2).then_some((servers, places))
+    })
+    .await;
+    assert_eq!(servers.len(), 2);
+    for (number, server) in servers.iter().enumerate() {
+        assert_eq!((server.number, server.ledgers), (Some(number), 1));
+        assert_eq!(server.topology, keyfall::Topology::Single);
+        assert_eq!((server.pacers[0].paces, server.pacers[0].stands_by), (1, 0));
+    }
+    for place in &places.shards {
+        let home = home(place.shard);
+        assert_eq!(place.server, servers[home].address);
+        let pending = if home == 1 { 3 } else { 0 };
+        assert_eq!(place.stats.as_ref().unwrap().pending, pending);
+        assert_eq!(
+            place.pacer.as_ref(),
+            Some(&servers[home].pacers[0].instance)
+        );
+    }
+    let layouts = client.layouts().await.unwrap();
+    let layout = layouts.kinds.iter().find(|it| it.kind == kind).unwrap();
+    assert_eq!((layout.shards, layout.from), (2, None));
+
+    pair.servers[1].kill_server().await.unwrap();
+    let (servers, places) = look().await;
+    assert_eq!(servers[0].away, None);
+    assert!(servers[1].away.is_some() && servers[1].version.is_none());
+    assert_eq!(servers[1].ledgers, 1);
+    for place in &places.shards {
+        assert_eq!(place.stats.is_none(), home(place.shard) == 1);
+    }
+    assert_eq!(places.unseen.len(), 1);
+    pair.servers[1].restart().await.unwrap();
+    worker.stop().await;
+}

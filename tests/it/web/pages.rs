@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{Person, encoded};
-use crate::http::Daemon;
+use crate::http::{Daemon, own_redis};
 use crate::runs::{PATIENCE, eventually};
 use crate::site::Site;
 
@@ -213,9 +213,37 @@ async fn workers_and_the_doctor_are_shown() {
         (workers.contains(&name) && workers.contains(&pattern)).then_some(())
     })
     .await;
+    let workers = person.look("workers").await;
+    for part in ["id=\"places\"", "Servers", "stands by for"] {
+        assert!(workers.contains(part), "{part}\n{workers}");
+    }
     let doctor = person.look("doctor").await;
     assert!(doctor.contains("<code>notify-flags</code>"), "{doctor}");
     site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn the_doctor_repairs_a_setting_at_the_press_of_a_button() {
+    let (_redis, site) = own_redis("web-doctor").await;
+    let daemon = Daemon::start(&site);
+    let person = Person::at(format!("{}/ui/", daemon.url));
+    let limit = "client-output-buffer-limit";
+    let () = site
+        .command(&["CONFIG", "SET", limit, "pubsub 33554432 8388608 60"])
+        .await;
+    let button = "name=\"fix\" value=\"pubsub-buffer\"";
+    let doctor = person.look("doctor").await;
+    assert!(doctor.contains(button), "{doctor}");
+    let done = person.act("doctor", &[("fix", "pubsub-buffer")]).await;
+    assert!(done.contains("pubsub-buffer is repaired"), "{done}");
+    assert!(!done.contains(button), "{done}");
+    let set: Vec<String> = site.command(&["CONFIG", "GET", limit]).await;
+    assert!(set[1].contains("pubsub 268435456 134217728 60"), "{set:?}");
+    let log = person.look("actions").await;
+    assert!(log.contains("Changed settings of Redis"), "{log}");
+    assert!(log.contains("pubsub-buffer: raised to"), "{log}");
+    let wrong = person.post("doctor", &[("fix", "nothing")]).await;
+    assert_eq!(wrong.status, 400);
 }
 
 #[tokio::test]

@@ -28,10 +28,10 @@ use super::stop::Stop;
 use keyfall_daemon::shapes::{
     AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
     CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn,
-    HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn, NewJobIn,
-    OverviewIn, OverviewOut, PageOut, PausedOut, Payloads, PostponeIn, Problem, RequeueIn,
-    RequeuedOut, RoutesOut, RuleIn, RuleOut, ScheduledOut, ShowIn, StoryIn, StoryOut, SwitchedOut,
-    TailIn,
+    FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn,
+    NewJobIn, OverviewIn, OverviewOut, PageOut, PausedOut, Payloads, PostponeIn, Problem,
+    RequeueIn, RequeuedOut, RoutesOut, RuleIn, RuleOut, ScheduledOut, ShowIn, StoryIn, StoryOut,
+    SwitchedOut, TailIn,
 };
 
 pub(crate) use self::daemon::Address;
@@ -206,6 +206,10 @@ impl Jobs {
 
     pub(crate) async fn doctor(&self) -> anyhow::Result<DoctorOut> {
         self.ask(Call::new("GET", &["doctor"]).long()).await
+    }
+
+    pub(crate) async fn fix(&self, wanted: &FixIn) -> anyhow::Result<DoctorOut> {
+        self.many(&["doctor", "fix"], wanted).await
     }
 
     pub(crate) async fn story(&self, key: &JobKey, how: &StoryIn) -> anyhow::Result<StoryOut> {

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use axum::body::Bytes;
+use jiff::tz::TimeZone;
 use keyfall::{Client, Tidings};
 use tokio::sync::{broadcast, watch};
 use tokio::time::sleep;
@@ -26,9 +28,17 @@ struct Reader {
 
 /// An item of the feed.
 pub(super) enum Heard {
-    News(Tidings),
+    News(News),
     /// Redis does not answer, for this reason. It is repeated until Redis answers.
     Away(String),
+}
+
+/// A change, and its line for each time zone that somebody listens in: it is written once for all of
+/// them.
+pub(super) struct News {
+    pub(super) tidings: Tidings,
+    /// By the name of the zone.
+    lines: Mutex<Vec<(String, Bytes)>>,
 }
 
 /// A listener to the feed. The reader ends with its last listener.
@@ -59,6 +69,27 @@ impl Feed {
                 _reader: reader,
             }
         })
+    }
+}
+
+impl News {
+    pub(super) fn new(tidings: Tidings) -> Self {
+        News {
+            tidings,
+            lines: Mutex::default(),
+        }
+    }
+
+    /// The line in this zone: the one that another listener got, or the one that `write` makes.
+    pub(super) fn line(&self, zone: &TimeZone, write: impl FnOnce() -> Bytes) -> Bytes {
+        let name = zone.iana_name().unwrap_or_default();
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, line)) = lines.iter().find(|(known, _)| known == name) {
+            return line.clone();
+        }
+        let line = write();
+        lines.push((name.to_owned(), line.clone()));
+        line
     }
 }
 
@@ -93,9 +124,10 @@ async fn read(
         match first {
             Ok(first) => {
                 begun.send_if_modified(|has| !std::mem::replace(has, true));
-                first.into_iter().map(Heard::News).for_each(tell);
+                let told = |tidings| tell(Heard::News(News::new(tidings)));
+                first.into_iter().for_each(told);
                 let more = std::iter::from_fn(|| tail.ready()).take(TOGETHER - 1);
-                more.map(Heard::News).for_each(tell);
+                more.for_each(told);
                 // The listeners get a turn while many changes are read.
                 tokio::task::yield_now().await;
             }
@@ -105,5 +137,22 @@ async fn read(
             }
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keyfall::Kind;
+
+    #[test]
+    fn a_line_is_written_once_for_each_zone() {
+        let news = News::new(Tidings::Missed(Kind::parse("a:b:c").unwrap()));
+        let zone = |name: &str| TimeZone::get(name).unwrap();
+        let line =
+            |zone, text: &'static str| news.line(&zone, || Bytes::from_static(text.as_bytes()));
+        assert_eq!(line(zone("Asia/Tokyo"), "one\n"), "one\n");
+        assert_eq!(line(zone("Asia/Tokyo"), "again\n"), "one\n");
+        assert_eq!(line(TimeZone::UTC, "other\n"), "other\n");
     }
 }

@@ -34,6 +34,10 @@ pub struct RouteOut {
     pub instances: u64,
     /// The number of these instances that had no room for another job at that moment.
     pub saturated: u64,
+    /// The number of jobs that these instances together can run at the same time; 0 if another
+    /// limit decides, such as a rate or the clients that pull.
+    #[serde(default)]
+    pub slots: u64,
 }
 
 /// Jobs that no instance runs.
@@ -72,6 +76,10 @@ pub struct InstanceOut {
     pub routes: Vec<String>,
     /// The routes that had no room for another job at that moment.
     pub saturated: Vec<String>,
+    /// The number of jobs that each of its routes can run at the same time, in the order of
+    /// `routes`; 0 where another limit decides. Missing if its version does not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slots: Vec<usize>,
     /// Whether it takes jobs that no instance has a route for.
     pub has_fallback: bool,
     /// Whether it hears events. An instance without events finds its jobs by sweeping.
@@ -112,13 +120,15 @@ pub(super) async fn routes(caller: Caller) -> Result<Json<RoutesOut>, Problem> {
     let unrouted = client.unrouted().await?;
     let mut routes: BTreeMap<&str, RouteOut> = BTreeMap::new();
     for instance in instances.iter() {
-        for pattern in &instance.routes {
+        for (place, pattern) in instance.routes.iter().enumerate() {
             let route = routes.entry(pattern).or_insert_with(|| RouteOut {
                 pattern: pattern.clone(),
                 instances: 0,
                 saturated: 0,
+                slots: 0,
             });
             route.instances += 1;
+            route.slots += instance.slots.get(place).copied().unwrap_or(0) as u64;
             route.saturated += u64::from(instance.saturated.contains(pattern));
         }
     }
@@ -178,6 +188,7 @@ impl From<Instance> for InstanceOut {
             seen_ms: u64::try_from(one.seen.as_millis()).unwrap_or(u64::MAX),
             routes: one.routes,
             saturated: one.saturated,
+            slots: one.slots,
             has_fallback: one.has_fallback,
             hears_events: one.hears_events,
             adopts: one.adopts,

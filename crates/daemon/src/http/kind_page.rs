@@ -72,11 +72,28 @@ impl KindPage {
     }
 
     /// Picks the kinds of the page from all kinds, which are in order.
-    pub(super) fn pick(&self, mut all: Vec<Kind>) -> PickedKinds {
+    pub(super) fn pick(&self, all: Vec<Kind>) -> PickedKinds {
+        self.pick_within(all, usize::MAX, |_| 0)
+    }
+
+    /// The same, and no more kinds than together weigh this much; at least one.
+    pub(super) fn pick_within(
+        &self,
+        mut all: Vec<Kind>,
+        most: usize,
+        weight: impl Fn(&Kind) -> usize,
+    ) -> PickedKinds {
         all.retain(|kind| format!("{kind}:").starts_with(&self.prefix));
         let behind = self.behind.as_ref();
         let begin = behind.map_or(0, |last| all.partition_point(|kind| kind <= last));
-        let end = all.len().min(begin + self.limit);
+        let longest = all.len().min(begin + self.limit);
+        let mut sum = 0;
+        let fits = |kind: &&Kind| {
+            sum += weight(kind);
+            sum <= most
+        };
+        let fitting = all[begin..longest].iter().take_while(fits).count();
+        let end = longest.min(begin + fitting.max(1));
         let mut kinds: Vec<Kind> = all[begin..end].to_vec();
         let next = kinds.last().filter(|_| end < all.len());
         let next = next.map(Kind::to_string);

@@ -25,7 +25,8 @@
 //! | [`actions`] | the log of what operators did |
 //! | [`audit`] | checks that every job is accounted for |
 //! | [`instances`] | the live instances and their routes |
-//! | [`doctor`] | the findings of the doctor |
+//! | [`servers`] | the servers, and the kinds with several shards |
+//! | [`doctor`] | the findings of the doctor, and its repairs |
 //! | [`mod@routes`] | the settings of a job's route |
 //! | [`pull`] | hands out jobs, and takes back their leases; [`handing_over`] accepts them when the answer is gone |
 //! | [`metrics`] | the metrics, for Prometheus |
@@ -74,6 +75,7 @@ mod routes;
 mod rules;
 mod series;
 mod server;
+mod servers;
 mod settings;
 mod tail;
 mod tails;
@@ -132,7 +134,7 @@ pub mod shapes {
         DeadBulkIn, DeletedOut, GroupOut, GroupsIn, GroupsOut, LetterIn, LettersOut, RequeueIn,
         RequeuedOut,
     };
-    pub use super::doctor::{DoctorOut, FindingOut, SeverityOut};
+    pub use super::doctor::{DoctorOut, FindingOut, FixIn, SeverityOut};
     pub use super::durable::{DurableIn, ReachedOut};
     pub use super::history::{HappeningOut, HistoryIn, HistoryOut, StoryIn, StoryOut};
     pub use super::instances::{
@@ -150,6 +152,10 @@ pub mod shapes {
     pub use super::rights::RightsOut;
     pub use super::rules::{PreviewOut, RuleIn, RuleOut};
     pub use super::series::{KindSeriesOut, SeriesIn, SeriesOut, SpanIn, StepsOut};
+    pub use super::servers::{
+        KindShardsOut, PacerOut, ServerOut, ServersOut, ShardJobsOut, ShardOut, ShardsIn,
+        ShardsOut, TopologyOut,
+    };
     pub use super::tail::{AliveOut, AwayOut, MissedOut, SkippedOut, TailIn, TailOut};
     pub use super::upcoming::{UpcomingIn, UpcomingOut};
     pub use super::warnings::WarningOut;
@@ -297,7 +303,10 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(instances::routes))
         .routes(calls!(instances::list))
         .routes(calls!(instances::close_breaker))
+        .routes(calls!(servers::servers))
+        .routes(calls!(servers::shards))
         .routes(calls!(doctor::doctor))
+        .routes(calls!(doctor::fix))
         .routes(calls!(rights::show))
         .routes(calls!(pull::pull))
         .routes(calls!(pull::finish))

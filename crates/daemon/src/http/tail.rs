@@ -21,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, LOOK, Scope};
 use super::body::Pairs;
-use super::feed::{Heard, Listener};
+use super::feed::{Heard, Listener, News};
 use super::history::HappeningOut;
 use super::problem::Problem;
 use super::tails::TailPermit;
@@ -177,7 +177,7 @@ pub(super) async fn tail(caller: Caller, pairs: Pairs) -> Result<Response, Probl
     let lines = stream::unfold(Some(open), async |open| {
         let mut open = open?;
         let lines = open.next().await;
-        let is_over = matches!(lines.last(), None | Some(TailOut::Ended(_)));
+        let is_over = lines.last().is_none_or(Line::is_last);
         Some((written(&lines), Some(open).filter(|_| !is_over)))
     });
     let headers = [
@@ -201,11 +201,40 @@ impl TailOut {
     }
 }
 
-fn written(lines: &[TailOut]) -> Result<Bytes, Infallible> {
+/// A line, or the same as it was written for other tails.
+#[derive(Debug)]
+enum Line {
+    New(TailOut),
+    Written(Bytes),
+}
+
+impl Line {
+    /// Whether the tail ends with it.
+    fn is_last(&self) -> bool {
+        matches!(self, Line::New(TailOut::Ended(_)))
+    }
+
+    fn write(&self, text: &mut Vec<u8>) {
+        match self {
+            Line::Written(line) => text.extend_from_slice(line),
+            Line::New(line) => {
+                serde_json::to_writer(&mut *text, line).expect("texts and numbers are JSON");
+                text.push(b'\n');
+            }
+        }
+    }
+}
+
+impl From<TailOut> for Line {
+    fn from(line: TailOut) -> Self {
+        Line::New(line)
+    }
+}
+
+fn written(lines: &[Line]) -> Result<Bytes, Infallible> {
     let mut text = Vec::new();
     for line in lines {
-        serde_json::to_writer(&mut text, line).expect("texts and numbers are JSON");
-        text.push(b'\n');
+        line.write(&mut text);
     }
     Ok(text.into())
 }
@@ -282,13 +311,22 @@ impl TailRequest {
     }
 
     /// The line for this news of all jobs, if the client wants it.
-    fn line_of_all(&self, news: &Tidings) -> Option<TailOut> {
-        let is_wanted = match news {
-            Tidings::Happened(it) => self.follows(it.what) && self.reaches(it),
-            Tidings::Missed(kind) => self.reaches_into(&format!("{kind}:")),
-            _ => true,
-        };
-        is_wanted.then(|| self.line(news.clone()))?
+    fn line_of_all(&self, news: &News) -> Option<Line> {
+        match &news.tidings {
+            Tidings::Happened(it) => {
+                let is_wanted = self.follows(it.what) && self.reaches(it) && self.names(it);
+                is_wanted.then(|| {
+                    let line = news.line(&self.zone, || {
+                        let mut text = Vec::new();
+                        Line::New(self.happened(it)).write(&mut text);
+                        text.into()
+                    });
+                    Line::Written(line)
+                })
+            }
+            Tidings::Missed(kind) if !self.reaches_into(&format!("{kind}:")) => None,
+            other => self.line(other.clone()).map(Line::New),
+        }
     }
 
     fn follows(&self, what: What) -> bool {
@@ -296,10 +334,21 @@ impl TailRequest {
     }
 
     fn reaches(&self, it: &Happening) -> bool {
+        if self.reach.is_empty() {
+            return true;
+        }
         let key = it.key().map(|key| key.to_string());
         let text = key.unwrap_or_else(|| format!("{}:", it.kind));
-        let mut prefixes = self.reach.iter();
-        self.reach.is_empty() || prefixes.any(|prefix| text.starts_with(prefix))
+        self.reach.iter().any(|prefix| text.starts_with(prefix))
+    }
+
+    /// Whether it is about one of the named jobs, if any is named.
+    fn names(&self, it: &Happening) -> bool {
+        self.keys.is_empty() || it.key().is_some_and(|key| self.keys.contains(&key))
+    }
+
+    fn happened(&self, it: &Happening) -> TailOut {
+        TailOut::Happened(HappeningOut::new(it, &self.zone).into())
     }
 
     /// Whether some of the jobs that begin so are wanted.
@@ -311,12 +360,7 @@ impl TailRequest {
     /// The line for this news, if the client wants it.
     fn line(&self, news: Tidings) -> Option<TailOut> {
         Some(match news {
-            Tidings::Happened(it) => {
-                let is_wanted =
-                    self.keys.is_empty() || it.key().is_some_and(|key| self.keys.contains(&key));
-                let out = is_wanted.then(|| HappeningOut::new(&it, &self.zone))?;
-                TailOut::Happened(out.into())
-            }
+            Tidings::Happened(it) if self.names(&it) => self.happened(&it),
             Tidings::Missed(kind) => TailOut::Missed(MissedOut {
                 kind: kind.to_string(),
             }),
@@ -333,7 +377,7 @@ impl TailRequest {
 
 /// Reads the histories, as fast as the lines are taken. A read is never given up half-way: it goes on
 /// at the server.
-async fn read(mut tail: keyfall::Tail, wanted: TailRequest, tell: mpsc::Sender<Vec<TailOut>>) {
+async fn read(mut tail: keyfall::Tail, wanted: TailRequest, tell: mpsc::Sender<Vec<Line>>) {
     let (mut has_begun, mut is_away) = (false, false);
     loop {
         let mut lines = Vec::new();
@@ -361,7 +405,8 @@ async fn read(mut tail: keyfall::Tail, wanted: TailRequest, tell: mpsc::Sender<V
             }
             Err(error) => lines.push(TailOut::Ended(error.into())),
         }
-        let is_over = matches!(lines.last(), Some(TailOut::Ended(_)));
+        let lines: Vec<Line> = lines.into_iter().map(Line::from).collect();
+        let is_over = lines.last().is_some_and(Line::is_last);
         if lines.is_empty() {
             // Other tasks get a turn while many unwanted changes are read.
             tokio::task::yield_now().await;
@@ -376,20 +421,21 @@ async fn read_shared(
     mut listener: Listener,
     mut past: keyfall::Tail,
     wanted: TailRequest,
-    tell: mpsc::Sender<Vec<TailOut>>,
+    tell: mpsc::Sender<Vec<Line>>,
 ) {
     let Some(read) = begin_shared(&mut listener, &mut past, &tell).await else {
         return;
     };
     // Its connection is not needed any longer.
     drop(past);
-    let mut lines = vec![TailOut::alive()];
+    let mut lines = vec![Line::New(TailOut::alive())];
     let last = &read[read.len().saturating_sub(wanted.last)..];
     let last = last.iter().filter(|news| match news {
         Tidings::Happened(it) => wanted.follows(it.what),
         _ => true,
     });
-    lines.extend(last.filter_map(|news| wanted.line(news.clone())));
+    let last = last.filter_map(|news| wanted.line(news.clone()));
+    lines.extend(last.map(Line::New));
     let settled = Instant::now() + SETTLED;
     let mut known = read;
     let mut is_away = false;
@@ -406,23 +452,23 @@ async fn read_shared(
                 Ok(heard) => match &*heard {
                     Heard::News(news) => {
                         is_away = false;
-                        match known.iter().position(|one| one == news) {
+                        match known.iter().position(|one| *one == news.tidings) {
                             Some(at) => drop(known.swap_remove(at)),
                             None => lines.extend(wanted.line_of_all(news)),
                         }
                     }
                     Heard::Away(error) if !std::mem::replace(&mut is_away, true) => {
-                        lines.push(TailOut::away(error));
+                        lines.push(TailOut::away(error).into());
                     }
                     Heard::Away(_) => {}
                 },
                 Err(RecvError::Lagged(_)) => {
                     let at = Time(SystemTime::now());
-                    lines.push(TailOut::Skipped(SkippedOut { at }));
+                    lines.push(TailOut::Skipped(SkippedOut { at }).into());
                 }
                 // The client asks again, and then gets the error.
                 Err(RecvError::Closed) => {
-                    lines.push(TailOut::Ended(Problem::stopping()));
+                    lines.push(TailOut::Ended(Problem::stopping()).into());
                     let _ = tell.send(lines).await;
                     return;
                 }
@@ -444,7 +490,7 @@ async fn read_shared(
 async fn begin_shared(
     listener: &mut Listener,
     past: &mut keyfall::Tail,
-    tell: &mpsc::Sender<Vec<TailOut>>,
+    tell: &mpsc::Sender<Vec<Line>>,
 ) -> Option<Vec<Tidings>> {
     let mut is_away = false;
     loop {
@@ -457,7 +503,7 @@ async fn begin_shared(
             },
         };
         if !std::mem::replace(&mut is_away, true) {
-            tell.send(vec![TailOut::away(&error)]).await.ok()?;
+            tell.send(vec![TailOut::away(&error).into()]).await.ok()?;
         }
     }
     loop {
@@ -466,12 +512,13 @@ async fn begin_shared(
             Err(error) => error,
         };
         if !error.is_retryable() {
-            tell.send(vec![TailOut::Ended(error.into())]).await.ok()?;
+            let line = TailOut::Ended(error.into());
+            tell.send(vec![line.into()]).await.ok()?;
             return None;
         }
         if !std::mem::replace(&mut is_away, true) {
             let line = TailOut::away(&error.to_string());
-            tell.send(vec![line]).await.ok()?;
+            tell.send(vec![line.into()]).await.ok()?;
         }
         sleep(AGAIN).await;
     }
@@ -479,7 +526,7 @@ async fn begin_shared(
 
 /// A tail that a client reads.
 struct OpenTail<M> {
-    told: mpsc::Receiver<Vec<TailOut>>,
+    told: mpsc::Receiver<Vec<Line>>,
     stopping: CancellationToken,
     /// Checks that the caller still has the right; `None` if there is no token that can be revoked.
     may: Option<M>,
@@ -494,24 +541,24 @@ struct OpenTail<M> {
 
 impl<M: Fn() -> Result<(), Problem>> OpenTail<M> {
     /// The next lines, at least one.
-    async fn next(&mut self) -> Vec<TailOut> {
+    async fn next(&mut self) -> Vec<Line> {
         loop {
             tokio::select! {
                 biased;
-                () = self.stopping.cancelled() => return vec![TailOut::Ended(Problem::stopping())],
+                () = self.stopping.cancelled() => return vec![TailOut::Ended(Problem::stopping()).into()],
                 () = sleep_until(self.looks), if self.may.is_some() => {
                     self.looks = Instant::now() + LOOK;
                     if let Some(Err(problem)) = self.may.as_ref().map(|may| may()) {
-                        return vec![TailOut::Ended(problem.broken_off())];
+                        return vec![TailOut::Ended(problem.broken_off()).into()];
                     }
                 }
                 () = sleep_until(self.beats) => {
                     self.beats = Instant::now() + BEAT;
-                    return vec![TailOut::alive()];
+                    return vec![TailOut::alive().into()];
                 }
                 lines = self.told.recv() => {
                     self.beats = Instant::now() + BEAT;
-                    return lines.unwrap_or_else(|| vec![TailOut::Ended(Problem::stopping())]);
+                    return lines.unwrap_or_else(|| vec![TailOut::Ended(Problem::stopping()).into()]);
                 }
             }
         }
@@ -524,7 +571,7 @@ mod tests {
 
     fn open<M: Fn() -> Result<(), Problem>>(
         may: Option<M>,
-    ) -> (mpsc::Sender<Vec<TailOut>>, CancellationToken, OpenTail<M>) {
+    ) -> (mpsc::Sender<Vec<Line>>, CancellationToken, OpenTail<M>) {
         let (tell, told) = mpsc::channel(1);
         let stopping = CancellationToken::new();
         let open = OpenTail {
@@ -543,16 +590,22 @@ mod tests {
     async fn a_tail_is_never_silent_for_long_and_ends_when_it_is_to_stop() {
         let (tell, stopping, mut open) = open(Some(|| Ok(())));
         let error = "it does not answer".to_owned();
-        let away = vec![TailOut::Away(AwayOut { error })];
+        let away = vec![TailOut::Away(AwayOut { error }).into()];
         sleep(Duration::from_secs(10)).await;
         tell.send(away).await.unwrap();
-        assert!(matches!(open.next().await[..], [TailOut::Away(_)]));
+        assert!(matches!(
+            open.next().await[..],
+            [Line::New(TailOut::Away(_))]
+        ));
         let silent = Instant::now();
-        assert!(matches!(open.next().await[..], [TailOut::Alive(_)]));
+        assert!(matches!(
+            open.next().await[..],
+            [Line::New(TailOut::Alive(_))]
+        ));
         assert_eq!(silent.elapsed().as_secs(), BEAT.as_secs());
         stopping.cancel();
         let ended = open.next().await;
-        assert!(matches!(&ended[..], [TailOut::Ended(why)] if why.code == "stopping"));
+        assert!(matches!(&ended[..], [Line::New(TailOut::Ended(why))] if why.code == "stopping"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -560,7 +613,9 @@ mod tests {
         let (_tell, _stopping, mut open) = open(Some(|| Err(Problem::unauthorized("revoked"))));
         let begun = Instant::now();
         let ended = open.next().await;
-        assert!(matches!(&ended[..], [TailOut::Ended(why)] if why.code == "unauthorized"));
+        assert!(
+            matches!(&ended[..], [Line::New(TailOut::Ended(why))] if why.code == "unauthorized")
+        );
         assert!(begun.elapsed() < Duration::from_secs(1));
     }
     #[tokio::test(start_paused = true)]
@@ -575,11 +630,11 @@ mod tests {
         let (lines, ()) = tokio::join!(counted, async {
             sleep(BEAT / 2).await;
             let error = "it does not answer".to_owned();
-            tell.send(vec![TailOut::Away(AwayOut { error })])
+            tell.send(vec![TailOut::Away(AwayOut { error }).into()])
                 .await
                 .unwrap();
         });
-        assert!(matches!(lines[..], [TailOut::Away(_)]));
+        assert!(matches!(lines[..], [Line::New(TailOut::Away(_))]));
         // The tail falls asleep, and wakes when the sender does.
         assert!(wakings.get() <= 4, "{}", wakings.get());
     }

@@ -58,6 +58,44 @@ async fn a_hidden_character_of_a_key_is_shown() {
     assert!(body.contains("value=\"a:b:c:\u{202e}1\""), "{body}");
 }
 
+/// The page without the parts that hold a text as it is: fields of forms, and commands to copy.
+fn without_fields(body: &str) -> String {
+    let mut text = body.to_owned();
+    for (begin, end) in [
+        ("value=\"", "\""),
+        ("id=\"", "\""),
+        ("href=\"", "\""),
+        ("class=\"", "\""),
+        ("<textarea", "</textarea>"),
+        ("<pre id=\"command-", "</pre>"),
+    ] {
+        let mut from = 0;
+        while let Some(at) = text[from..].find(begin) {
+            let at = from + at;
+            let inside = at + begin.len();
+            let length = text[inside..].find(end).unwrap();
+            text.replace_range(at..inside + length + end.len(), " ");
+            from = at;
+        }
+    }
+    text
+}
+
+#[tokio::test]
+async fn a_hidden_character_of_any_text_is_shown() {
+    let site = Calls::new("a:b:c:\u{202e}\u{200b}\u{85}1").site(false);
+    for path in PAGES {
+        let body = site.get(path).await.body;
+        let shown = without_fields(&body);
+        for hidden in ['\u{202e}', '\u{200b}', '\u{85}'] {
+            if let Some(at) = shown.find(hidden) {
+                let line = shown[..at].rfind('\n').unwrap_or(0);
+                panic!("{path}: {hidden:?} in {}", &shown[line..at]);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn no_page_has_markup_of_a_request() {
     let site = Calls::new("x").site(false);

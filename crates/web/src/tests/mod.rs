@@ -161,7 +161,7 @@ impl Calls {
         let findings = ["error", "warning", "info", "ok"].map(|severity| {
             json!({
                 "id": text, "severity": severity, "seen": true, "found": text, "expected": text,
-                "why": text, "remedy": text
+                "why": text, "remedy": text, "fixable": severity == "warning"
             })
         });
         let steps = json!({
@@ -173,7 +173,11 @@ impl Calls {
         let instance = json!({
             "id": text, "host": text, "pid": 1, "version": text, "started": time, "seen_ms": 20_000,
             "routes": [text], "saturated": [text], "has_fallback": true, "hears_events": false,
-            "adopts": [text], "open_breakers": [text]
+            "adopts": [text], "open_breakers": [text], "slots": [16]
+        });
+        let shard = json!({
+            "shard": 1, "ledger": text, "server": text, "emptied": true,
+            "jobs": {"pending": 3, "overdue": 1, "leased": 0, "dead": 0}, "overdue_for": "3s", "pacer": text, "standby": text
         });
         Some(match (method, path) {
             ("GET", "/v1/overview") => json!({
@@ -223,9 +227,29 @@ impl Calls {
                 "routes": [{"pattern": text, "instances": 1, "saturated": 1}],
                 "unrouted": [{"kind": text, "jobs": 1}]
             }),
+            ("GET", "/v1/servers") => json!({
+                "servers": [{
+                    "address": text, "number": 0, "topology": "sentinel", "version": text,
+                    "replicas": 1, "round_trip_us": 250, "ledgers": 3,
+                    "pacers": [{"instance": text, "paces": 2, "stands_by": 1}]
+                }, {
+                    "address": text, "topology": "cluster", "away": text, "ledgers": 0, "pacers": []
+                }]
+            }),
+            ("GET", "/v1/shards") => json!({
+                "total": 25, "kinds": [{"kind": text, "from": 1, "shards": [shard]}], "next": text,
+                "unseen": unseen
+            }),
             ("GET", "/v1/doctor") => json!({
                 "server": text, "worst": "error",
                 "findings": findings
+            }),
+            ("POST", "/v1/doctor/fix") => json!({
+                "server": text, "worst": "warning",
+                "findings": [{
+                    "id": text, "severity": "warning", "seen": true, "found": text,
+                    "expected": text, "why": text, "fixed": text, "repaired": text == "x"
+                }]
             }),
             ("GET", "/v1/tail") => {
                 let lines = [

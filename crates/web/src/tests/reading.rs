@@ -121,7 +121,7 @@ async fn a_reader_gets_no_buttons() {
     let mut calls = Calls::new("a:b:c:1");
     calls.scopes = vec!["read"];
     let site = calls.site(false);
-    for path in ["job?key=a:b:c:1", "pauses", "workers"] {
+    for path in ["job?key=a:b:c:1", "pauses", "workers", "doctor"] {
         let body = site.get(path).await.body;
         assert!(!body.contains("method=\"post\""), "{path}");
     }
@@ -209,6 +209,84 @@ async fn forms_make_the_calls_of_the_api() {
     site.post("pauses", &[], "do=pause&prefix=a:").await;
     let wet = "POST /v1/pause {\"prefix\":\"a:\",\"everything\":false,\"dry_run\":false}";
     assert_eq!(site.changes().last().unwrap(), wet);
+}
+
+#[tokio::test]
+async fn a_finding_has_a_button_that_repairs_it() {
+    let site = Calls::new("x").site(false);
+    for (language, word) in [("en", "Fix"), ("zh", "修复")] {
+        let accepted = [("accept-language", language)];
+        let doctor = site.get_with("doctor", &accepted).await.body;
+        // Of the four findings, one can be repaired.
+        assert_eq!(doctor.matches("name=\"fix\"").count(), 1, "{doctor}");
+        assert!(doctor.contains(&format!(">{word}</button>")), "{doctor}");
+    }
+    let answer = site.post("doctor", &[], "fix=x").await;
+    assert_eq!(
+        (answer.status, answer.header("location")),
+        (303, "doctor?done=x")
+    );
+    let call = "POST /v1/doctor/fix {\"only\":[\"x\"]}";
+    assert_eq!(site.changes(), [call]);
+    let done = site.get("doctor?done=x").await.body;
+    assert!(
+        done.contains("x is repaired, until Redis restarts"),
+        "{done}"
+    );
+    // Only a check that is as it should be counts as repaired.
+    let other = site.get("doctor?done=y").await.body;
+    assert!(!other.contains("is repaired"), "{other}");
+
+    let refused = Calls::new("refused: NOPERM").site(false);
+    let answer = refused.post("doctor", &[], "fix=notify-flags").await;
+    assert_eq!(answer.status, 409);
+    assert!(answer.body.contains("refused: NOPERM"), "{}", answer.body);
+    let foreign = [("sec-fetch-site", "cross-site")];
+    let answer = site.post("doctor", &foreign, "fix=x").await;
+    assert_eq!((answer.status, site.changes().len()), (403, 1));
+}
+
+#[tokio::test]
+async fn the_servers_and_shards_are_a_part_that_is_loaded_less_often() {
+    let site = Calls::new("a:b:c").site(false);
+    let page = site.get("workers").await.body;
+    for part in [
+        "paces 2, stands by for 1",
+        "0.2 ms",
+        "had 1 shards",
+        "by sentinels",
+        "3 s",
+        "16 at once",
+    ] {
+        assert!(page.contains(part), "{part}\n{page}");
+    }
+    assert!(
+        page.contains("href=\"workers?shards=a%3Ab%3Ac#shards\""),
+        "{page}"
+    );
+    let is_part = [("hx-request", "true")];
+    let often = site.get_with("workers", &is_part).await.body;
+    assert!(
+        !often.contains("id=\"places\"") && often.contains("id=\"live\""),
+        "{often}"
+    );
+    let again = "workers?part=places&shards=a%3Ab%3Ad";
+    let places = site.get_with(again, &is_part).await.body;
+    assert!(
+        places.contains("id=\"places\"") && !places.contains("<html"),
+        "{places}"
+    );
+    assert!(
+        places.contains("hx-get=\"workers?part=places&#38;shards=a%3Ab%3Ad\""),
+        "{places}"
+    );
+    let calls = site.calls.lock().unwrap();
+    let wanted = "GET /v1/shards?cursor=a%3Ab%3Ad&limit=20 ";
+    assert_eq!(
+        calls.iter().filter(|call| *call == wanted).count(),
+        1,
+        "{calls:#?}"
+    );
 }
 
 #[tokio::test]

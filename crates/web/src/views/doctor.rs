@@ -1,13 +1,17 @@
-//! The findings of the doctor, the worst first.
+//! The findings of the doctor, the worst first, and a button for each that it can repair.
 
 use askama::Template;
 use axum::response::Response;
-use keyfall_daemon::shapes::{DoctorOut, FindingOut, SeverityOut};
+use keyfall_daemon::shapes::{DoctorOut, FindingOut, FixIn, SeverityOut};
+use serde::Deserialize;
 
+use crate::Shared;
 use crate::api::Call;
-use crate::cx::Cx;
+use crate::cx::{Cx, redirect};
 use crate::fault::Fault;
+use crate::links::link;
 use crate::page::Page;
+use crate::read::{Form, Query};
 
 #[derive(Template)]
 #[template(path = "doctor.html")]
@@ -17,9 +21,16 @@ struct Doctor {
     /// The findings that are not as they should be.
     bad: Vec<FindingOut>,
     good: Vec<FindingOut>,
+    /// The check that was just repaired.
+    done: Option<String>,
 }
 
-pub(crate) async fn show(cx: Cx) -> Result<Response, Fault> {
+#[derive(Deserialize)]
+pub(crate) struct Asked {
+    done: Option<String>,
+}
+
+pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
     let cx = cx.at("doctor");
     let seen: DoctorOut = cx.caller.ask(Call::get(&["doctor"])).await?;
     let (good, mut bad): (Vec<_>, Vec<_>) = seen
@@ -30,9 +41,39 @@ pub(crate) async fn show(cx: Cx) -> Result<Response, Fault> {
     Ok(cx.show(&Doctor {
         page: cx.page.clone(),
         server: seen.server,
+        done: asked.done.filter(|id| good.iter().any(|it| it.id == *id)),
         bad,
         good,
     }))
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Sent {
+    /// The check to repair.
+    fix: String,
+}
+
+/// Repairs the finding of one check.
+pub(crate) async fn fix(
+    axum::extract::State(web): Shared,
+    cx: Cx,
+    Form(Sent { fix }): Form<Sent>,
+) -> Result<Response, Fault> {
+    let only = Some(vec![fix.clone()]);
+    let call = Call::post(&["doctor", "fix"]).with(&FixIn { only });
+    let out: DoctorOut = cx.caller.ask(call).await?;
+    web.checkup.forget().await;
+    let refused = out.findings.into_iter().find(|it| !it.repaired);
+    match refused.and_then(|it| it.fixed) {
+        Some(why) => Err(Fault::redis_refuses(&why)),
+        None => Ok(redirect(&link("doctor", &[("done", &fix)]))),
+    }
+}
+
+impl Doctor {
+    fn may(&self) -> bool {
+        self.page.may("operate", "")
+    }
 }
 
 /// The word of a severity.

@@ -23,6 +23,7 @@ use crate::lines::lines;
 use crate::links::link;
 use crate::page::Page;
 use crate::rows::{Rendered, Row};
+use crate::visible;
 
 /// The changes that the page begins with.
 const FIRST: usize = 50;
@@ -245,7 +246,7 @@ fn named(name: &str, data: &str, id: Option<u64>) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    askama::filters::escape(text, askama::filters::Html)
+    askama::filters::escape(visible::text(text), askama::filters::Html)
         .map_or_else(|_| String::new(), |text| text.to_string())
 }
 

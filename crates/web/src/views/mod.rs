@@ -13,8 +13,9 @@
 //! | [`dead`] | dead letters by kind and reason, requeued and deleted in groups |
 //! | [`live`] | what happens, as it happens |
 //! | [`workers`] | the live instances and their routes |
+//! | [`places`] | a part of it: the servers, and the kinds with several shards |
 //! | [`pauses`] | the pauses, and pausing and resuming |
-//! | [`doctor`] | the findings of the doctor |
+//! | [`doctor`] | the findings of the doctor, and repairing them |
 //! | [`actions`] | the log of actions |
 //! | [`login`] | login and logout |
 //! | [`problem`] | the page of an error |
@@ -30,6 +31,7 @@ pub(crate) mod login;
 pub(crate) mod overview;
 pub(crate) mod past;
 pub(crate) mod pauses;
+pub(crate) mod places;
 pub(crate) mod problem;
 pub(crate) mod workers;
 
@@ -57,7 +59,7 @@ pub(crate) fn inside() -> Router<Arc<Web>> {
         .route("/workers", get(workers::show))
         .route("/breakers", post(workers::close_breaker))
         .route("/pauses", get(pauses::show).post(pauses::switch))
-        .route("/doctor", get(doctor::show))
+        .route("/doctor", get(doctor::show).post(doctor::fix))
         .fallback(async || Fault::unknown_page())
         .method_not_allowed_fallback(async || Fault::wrong_method())
 }

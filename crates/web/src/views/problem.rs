@@ -18,7 +18,8 @@ pub(crate) struct Problem {
 /// The line above a page that stays as it was: a script wanted a part of the page anew.
 #[derive(Template)]
 #[template(path = "fault.html")]
-pub(crate) struct Line {
+pub(crate) struct Line<'a> {
+    page: &'a Page,
     title: String,
     fault: Fault,
 }
@@ -34,10 +35,10 @@ impl Problem {
     }
 }
 
-impl Line {
-    pub(crate) fn new(page: &Page, fault: Fault) -> Self {
+impl<'a> Line<'a> {
+    pub(crate) fn new(page: &'a Page, fault: Fault) -> Self {
         let title = title(page, &fault);
-        Line { title, fault }
+        Line { page, title, fault }
     }
 }
 

@@ -1,15 +1,18 @@
-//! The live instances and their routes, jobs without a route, and callback hosts that are down.
+//! The live instances and their routes, jobs without a route, callback hosts that are down, and the
+//! [places](super::places) of the jobs.
 
-use crate::read::Form;
 use askama::Template;
 use axum::response::Response;
-use keyfall_daemon::shapes::{BreakerIn, BreakerOut, InstancesOut, RoutesOut};
+use keyfall_daemon::shapes::{BreakerIn, BreakerOut, InstanceOut, InstancesOut, RoutesOut};
 use serde::Deserialize;
 
 use crate::api::Call;
 use crate::cx::{Cx, redirect};
 use crate::fault::Fault;
 use crate::page::Page;
+use crate::read::{Form, Query};
+use crate::views::places::{self, Places};
+use crate::visible;
 
 #[derive(Template)]
 #[template(path = "workers.html", blocks = ["live"])]
@@ -17,18 +20,40 @@ struct Workers {
     page: Page,
     seen: InstancesOut,
     routes: RoutesOut,
+    /// None for the part that is loaded again every few seconds.
+    places: Option<Places>,
 }
 
-pub(crate) async fn show(cx: Cx) -> Result<Response, Fault> {
+#[derive(Deserialize)]
+pub(crate) struct Asked {
+    /// The part of the page that a script wants anew: `places`, or else the instances.
+    #[serde(default)]
+    part: String,
+    /// The cursor of the kinds with several shards.
+    #[serde(default)]
+    shards: String,
+}
+
+pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
     let cx = cx.at("workers");
+    if cx.is_part && asked.part == "places" {
+        let places = Places::ask(&cx, &asked.shards).await?;
+        let page = cx.page.clone();
+        return Ok(cx.show(&places::Part { page, places }));
+    }
     let (seen, routes) = tokio::try_join!(
         cx.caller.ask::<InstancesOut>(Call::get(&["instances"])),
         cx.caller.ask::<RoutesOut>(Call::get(&["routes"])),
     )?;
+    let places = match cx.is_part {
+        true => None,
+        false => Some(Places::ask(&cx, &asked.shards).await?),
+    };
     let view = Workers {
         page: cx.page.clone(),
         seen,
         routes,
+        places,
     };
     Ok(if cx.is_part {
         cx.show(&view.as_live())
@@ -51,16 +76,18 @@ pub(crate) async fn close_breaker(cx: Cx, Form(sent): Form<Sent>) -> Result<Resp
 
 impl Workers {
     /// The versions that run: more than one during a deployment, or after a forgotten one.
-    fn versions(&self) -> Vec<&str> {
-        let mut all: Vec<&str> = self
-            .seen
-            .instances
-            .iter()
-            .map(|one| &*one.version)
-            .collect();
+    fn versions(&self) -> Vec<String> {
+        let all = self.seen.instances.iter();
+        let mut all: Vec<String> = all.map(|one| visible::text(&one.version)).collect();
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// The number of jobs that a route of an instance can run at the same time, if that is known.
+    fn slots(&self, one: &InstanceOut, place: &usize) -> Option<u64> {
+        let slots = one.slots.get(*place).copied()?;
+        (slots > 0).then_some(slots as u64)
     }
 
     fn may(&self) -> bool {
