@@ -138,6 +138,15 @@ impl Job {
         self.0.occurrence.as_ref()
     }
 
+    /// Whether this run makes up for a time that was missed: when it began, a later time of its rule
+    /// had passed, because no worker was there, or a run took too long. `false` for a job that does
+    /// not recur.
+    pub fn is_catch_up(&self) -> bool {
+        let began = self.0.due + self.0.lag;
+        let occurrence = self.0.occurrence.as_ref();
+        occurrence.is_some_and(|it| it.is_outlasted_by(began))
+    }
+
     /// The fencing value of this run. For one key it only grows, so a store that remembers the
     /// highest value it has seen, and refuses lower ones, is safe from a run that was held up and
     /// goes on after its lease has ended.

@@ -10,6 +10,7 @@ use super::job::{Job, JobParts, names};
 use crate::headers::Headers;
 use crate::key::IntoJobKey;
 use crate::lease::Lease;
+use crate::recurrence::Occurrence;
 use crate::retry::RetryPolicy;
 use crate::routing::Pattern;
 use crate::settings::WorkerSettings;
@@ -121,6 +122,11 @@ impl SampleJob {
     /// Sets how late the run started.
     pub fn lag(self, lag: Duration) -> Self {
         self.with(|job| job.lag = lag)
+    }
+
+    /// Makes it an occurrence of a recurring job.
+    pub fn occurrence(self, occurrence: Occurrence) -> Self {
+        self.with(|job| job.occurrence = Some(occurrence))
     }
 
     /// Sets the time at which the job was scheduled.

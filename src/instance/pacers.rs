@@ -5,7 +5,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{Description, Takes};
 use crate::routing::Coverage;
-use crate::store::Alive;
 
 /// The seed of all hashes of the instance with this id.
 pub(crate) fn seed_of(id: &str) -> u64 {
@@ -40,12 +39,12 @@ struct PacingPeer {
 pub(crate) struct KindPacers<'a>(Vec<&'a PacingPeer>);
 
 impl Pacers {
-    /// Reads the rows of the live instances. An instance with a description of an unknown form is
-    /// left out, as the other instances leave it out.
-    pub(crate) fn new(live: &[(Alive, String)]) -> Self {
+    /// Reads the live instances: the id, the room and the description of each. An instance with a
+    /// description of an unknown form is left out, as the other instances leave it out.
+    pub(crate) fn new<'a>(live: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>) -> Self {
         let (mut takes, mut texts, mut peers) = (Vec::new(), Vec::new(), Vec::new());
-        for (alive, text) in live {
-            let known = texts.iter().position(|known| *known == text);
+        for (id, room, text) in live {
+            let known = texts.iter().position(|known: &&str| *known == text);
             let index = known.or_else(|| {
                 let description = serde_json::from_str::<Description>(text).ok()?;
                 takes.push(description.takes().ok()?);
@@ -53,9 +52,9 @@ impl Pacers {
                 Some(takes.len() - 1)
             });
             peers.extend(index.map(|takes| PacingPeer {
-                seed: seed_of(&alive.id),
-                hears: alive.room.ends_with('h'),
-                id: alive.id.clone(),
+                seed: seed_of(id),
+                hears: room.ends_with('h'),
+                id: id.to_owned(),
                 takes,
             }));
         }

@@ -92,6 +92,16 @@ impl Occurrence {
     }
 }
 
+#[cfg(feature = "worker")]
+impl Occurrence {
+    /// Whether the time of the next occurrence has come by then.
+    pub(crate) fn is_outlasted_by(&self, time: SystemTime) -> bool {
+        let rule = Rule::from_table(&self.rule).ok();
+        let next = rule.and_then(|rule| rule.next_after(self.scheduled_for));
+        next.is_some_and(|next| next <= time)
+    }
+}
+
 impl From<Occurrence> for Recurring {
     fn from(it: Occurrence) -> Self {
         let unix = |time| UnixMs::from_system(time).unwrap_or_default().0;

@@ -490,3 +490,25 @@ fn another_rule_keeps_the_numbers() {
     let past = rule(r#"{"every": "1h", "until": "2026-11-01T00:00:00Z"}"#);
     assert_eq!(fifth.by_rule(&past, now, 0.0), None);
 }
+
+#[test]
+fn a_run_that_begins_after_the_next_time_is_a_catch_up() {
+    let table = serde_json::json!({"cron": "0 9 * * *"});
+    let at = |text: &str| SystemTime::from(text.parse::<Timestamp>().unwrap());
+    let due = at("2026-12-01T09:00:00Z");
+    let occurrence = Occurrence::new(table, 1, due).unwrap();
+    let job = |lag| {
+        let sample = crate::Job::sample("app1:digest:daily:42").due(due).lag(lag);
+        sample.occurrence(occurrence.clone()).build()
+    };
+    let day = Duration::from_secs(24 * 3600);
+    assert!(!job(Duration::ZERO).is_catch_up());
+    assert!(!job(day - Duration::from_millis(1)).is_catch_up());
+    assert!(job(day).is_catch_up());
+    assert!(
+        !crate::Job::sample("app1:digest:daily:42")
+            .lag(day)
+            .build()
+            .is_catch_up()
+    );
+}

@@ -42,6 +42,9 @@ def fill(site):
     for number in range(3):
         site.schedule(f"crm:trial:ends:{number}", {"customer": number}, after=f"{number + 1}d")
     site.reshard("crm:trial:ends", 3)
+    rule = {"cron": "0 9 * * MON-FRI", "zone": "Europe/Berlin"}
+    body = {"payload": {"user": 42}, "recurring": rule}
+    site.must("PUT", "/v1/jobs/crm:digest:daily:42", body)
     dead = [f"shop:mail:invoice:{number}" for number in range(5)]
     for key in dead:
         site.schedule(key, {"invoice": key[-1]}, after="0s")

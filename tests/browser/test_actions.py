@@ -56,6 +56,32 @@ def test_a_payload_is_edited(browser, site):
 
 
 @pytest.mark.quick
+def test_a_rule_is_changed_after_a_look_at_its_times_paused_and_resumed(browser, site):
+    key = "crm:act:recurs:1"
+    body = {"payload": 7, "recurring": {"cron": "0 9 * * *", "zone": "Asia/Tokyo"}}
+    site.must("PUT", "/v1/jobs/" + key, body)
+    occurrence = lambda: site.must("GET", "/v1/jobs/" + key)["occurrence"]
+    open_job(browser, site, key)
+    assert "At 09:00, in Asia/Tokyo" in browser.text()
+    browser.execute_script("for (const it of document.querySelectorAll('details')) it.open = true")
+    field = browser.find("#rule")
+    field.clear()
+    field.send_keys("every 90m")
+    browser.find("#zone").clear()
+    browser.click("form[method=get][action=job] button")
+    assert "Every 90m" in browser.text()
+    assert occurrence()["rule"] == {"cron": "0 9 * * *", "zone": "Asia/Tokyo"}
+    press(browser, "rule")
+    assert browser.all("[role=status].fine")
+    assert occurrence()["rule"] == {"every": "90m"}
+    press(browser, "pause-rule")
+    assert "paused_since" in occurrence()
+    press(browser, "resume-rule")
+    assert "paused_since" not in occurrence()
+    site.must("DELETE", "/v1/jobs/" + key)
+
+
+@pytest.mark.quick
 def test_a_job_is_cancelled_after_a_question(browser, site):
     site.schedule("crm:act:cancel:1", {})
     open_job(browser, site, "crm:act:cancel:1")

@@ -17,6 +17,8 @@ PAGES = {
     "dead job": "job?key=shop%3Amail%3Ainvoice%3A1",
     "hostile job": HOSTILE_JOB + "2",
     "hidden characters": "job?key=crm%3Ahidden%3Atext%3A1",
+    "recurring job": "job?key=crm%3Adigest%3Adaily%3A42",
+    "rule to confirm": "job?key=crm%3Adigest%3Adaily%3A42&rule=every%2090m&zone=",
     "hostile letter": HOSTILE_JOB + "1",
     "hostile search": "jobs?q=" + urllib.parse.quote(HOSTILE),
     "live": "live",

@@ -12,6 +12,7 @@ PICTURES = {
     "overview": "",
     "jobs": "jobs?q=shop%3A",
     "job": "job?key=shop%3Aorders%3Aclose%3A1700",
+    "recurring": "job?key=crm%3Adigest%3Adaily%3A42",
     "letter": "job?key=shop%3Amail%3Ainvoice%3A1",
     "live": "live",
     "dead": "dead",

@@ -10,7 +10,7 @@ use crate::runs::eventually;
 use crate::site::{Site, command};
 
 /// A bench with few jobs, and all phases.
-const TINY: &str = "--jobs 300 --burst 500 --pending 700 --window 500ms";
+const TINY: &str = "--jobs 100 --burst 200 --pending 300 --window 500ms";
 
 /// The same bench with these further flags, separated by blanks.
 fn bench(flags: &str) -> Command {

@@ -6,7 +6,7 @@ use jiff::civil::DateTime;
 use keyfall_daemon::duration;
 use keyfall_daemon::shapes::{
     CancelledOut, ChangedOut, DeletedOut, LetterIn, PayloadIn, PostponeIn, RequeueIn, RequeuedOut,
-    Span, Time,
+    RuleOut, Span, Time,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -14,14 +14,18 @@ use serde_json::value::RawValue;
 use crate::api::Call;
 use crate::cx::Cx;
 use crate::fault::Fault;
+use crate::recurs::Written;
 
 /// An action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Act {
     Fire,
     Postpone,
     Payload,
+    Rule,
+    PauseRule,
+    ResumeRule,
     Cancel,
     Requeue,
     Delete,
@@ -29,11 +33,14 @@ pub(crate) enum Act {
 
 /// What was done, for the page that follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Done {
     Fired,
     Postponed,
     Updated,
+    RuleChanged,
+    RulePaused,
+    RuleResumed,
     Cancelled,
     /// The job runs, and was told to stop.
     Stopping,
@@ -54,6 +61,8 @@ pub(crate) struct Details {
     payload: String,
     /// The number of the dead letter.
     letter: String,
+    #[serde(flatten)]
+    rule: Written,
 }
 
 impl Act {
@@ -81,6 +90,21 @@ impl Act {
                 let call = Call::put(&["jobs", key, "payload"]).with(&details.payload()?);
                 caller.ask::<Option<ChangedOut>>(call).await?;
                 Ok(Done::Updated)
+            }
+            Act::Rule => {
+                let call = Call::put(&["jobs", key, "rule"]).with(&details.rule.form()?);
+                caller.ask::<RuleOut>(call).await?;
+                Ok(Done::RuleChanged)
+            }
+            Act::PauseRule => {
+                let call = Call::post(&["jobs", key, "rule", "pause"]);
+                caller.ask::<RuleOut>(call).await?;
+                Ok(Done::RulePaused)
+            }
+            Act::ResumeRule => {
+                let call = Call::post(&["jobs", key, "rule", "resume"]);
+                caller.ask::<RuleOut>(call).await?;
+                Ok(Done::RuleResumed)
             }
             Act::Cancel => {
                 let out = caller.ask::<CancelledOut>(Call::delete(&["jobs", key]));
@@ -183,6 +207,9 @@ impl Done {
             Done::Fired => "fired",
             Done::Postponed => "postponed",
             Done::Updated => "updated",
+            Done::RuleChanged => "rule-changed",
+            Done::RulePaused => "rule-paused",
+            Done::RuleResumed => "rule-resumed",
             Done::Cancelled => "cancelled",
             Done::Stopping => "stopping",
             Done::Requeued => "requeued",

@@ -52,6 +52,7 @@ mod page;
 mod payload;
 mod reach;
 mod read;
+mod recurs;
 mod rows;
 mod search;
 mod times;

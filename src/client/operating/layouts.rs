@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::instance::Pacers;
 use crate::key::Kind;
 use crate::settings::SILENCE;
-use crate::store::{Ledger, Tally};
+use crate::store::{Alive, Ledger, Tally};
 
 /// How many ledgers are read at the same time.
 const AT_ONCE: usize = 32;
@@ -101,7 +101,7 @@ impl Client {
     pub async fn shard_places(&self, kinds: &[Kind]) -> Result<ShardPlaces> {
         let until = self.deadline();
         let live = self.store().instances(SILENCE, until).await?;
-        let pacers = Pacers::new(&live);
+        let pacers = Pacers::new(live.iter().map(Alive::row));
         let mut ledgers: Vec<Arc<Ledger>> = Vec::new();
         for kind in kinds {
             let shards = self.kind_shards_to_look(kind.as_str())?;

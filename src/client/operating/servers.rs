@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::instance::Pacers;
 use crate::settings::SILENCE;
 use crate::shards::subject;
-use crate::store::{Info, Server, ServerNode};
+use crate::store::{Alive, Info, Server, ServerNode};
 
 /// The number of kinds that are ranked before other tasks get a turn: each of their shards costs
 /// some hundred checksums.
@@ -109,7 +109,7 @@ impl Client {
             let error = all.into_iter().find_map(|one| one.error);
             return Err(error.expect("there is a server"));
         }
-        let pacers = Pacers::new(&live);
+        let pacers = Pacers::new(live.iter().map(Alive::row));
         let places: HashMap<(usize, ServerNode), usize> = { all.iter().enumerate() }
             .map(|(at, one)| ((one.place, one.node.clone()), at))
             .collect();

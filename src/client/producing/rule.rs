@@ -5,8 +5,6 @@
 
 use std::time::{Instant, SystemTime};
 
-use bytes::Bytes;
-
 use crate::client::{Client, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey};
@@ -38,7 +36,8 @@ pub(super) struct Present {
     seen: JobVersion,
     pub(super) header: Header,
     pub(super) due: UnixMs,
-    pub(super) payload: Bytes,
+    #[cfg(feature = "worker")]
+    pub(super) payload: bytes::Bytes,
     /// The occurrence that is to be changed, before the change.
     pub(super) occurrence: Recurring,
 }
@@ -183,6 +182,7 @@ impl Sought {
             seen,
             due,
             occurrence,
+            #[cfg(feature = "worker")]
             payload: record.payload,
             header: record.header,
         })))
@@ -195,6 +195,7 @@ impl Present {
         self.seen.state == VersionState::Pending && self.header.attempts > 0
     }
 
+    #[cfg(feature = "worker")]
     pub(super) fn state(&self) -> VersionState {
         self.seen.state
     }

@@ -34,6 +34,13 @@ pub(crate) struct Alive {
     pub(crate) room: String,
 }
 
+impl Alive {
+    /// The id, the room and the description of a row.
+    pub(crate) fn row((alive, description): &(Alive, String)) -> (&str, &str, &str) {
+        (&alive.id, &alive.room, description)
+    }
+}
+
 impl Store {
     /// All live instances, with their descriptions. If several servers list an instance, its latest
     /// row counts.

@@ -349,7 +349,7 @@ async fn clients_rank_the_pacers_as_the_instances_do() {
             (alive, description.to_line())
         })
         .collect();
-    let pacers = Pacers::new(&rows);
+    let pacers = Pacers::new(rows.iter().map(Alive::row));
     let served = &fleet.served;
     let [first, second] = pacers.of_kind(KIND).first_two(served.ledger.subject());
     let order = |one: &PeerTable| {

@@ -26,10 +26,10 @@ use crate::site::{Running, Site, command, ms};
 const MIB: u64 = 1024 * 1024;
 
 /// The number of jobs before the first look at the memory.
-const WARM: usize = 2000;
+const WARM: usize = 500;
 
 /// The number of jobs in all tests, and with `make extremes`.
-const FEW: usize = 3000;
+const FEW: usize = 1500;
 const MANY: usize = 100_000;
 
 /// The number of documents, entries or jobs that a consumer takes at a time.

@@ -134,7 +134,7 @@ fn assert_each_once(seen: &[String], count: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiting_consumers_get_each_job_once() {
     const WAITING: usize = 1000;
-    const JOBS: usize = 3000;
+    const JOBS: usize = 2000;
     let site = Site::new("http-thousand").await;
     // The usual limits of services.
     let mut command = Command::new("sh");
@@ -216,9 +216,9 @@ async fn drained(app: &str, count: usize) {
     let site = Site::new(app).await;
     let daemon = Daemon::with(&site, &["--http-access-log=false"]);
     // The memory for any backlog: connections, buffers.
-    due_now(&site, 2000).await;
+    due_now(&site, 1000).await;
     let warm = finished(consumers(&[&daemon], 64, 10, "2s")).await;
-    assert_each_once(&warm, 2000);
+    assert_each_once(&warm, 1000);
     let before = daemon.process.memory("VmHWM:");
     let mut filled = 0;
     while filled < count {
@@ -250,7 +250,7 @@ async fn drained(app: &str, count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backlog_is_drained_in_bounded_memory() {
-    drained("http-backlog", 10_000).await;
+    drained("http-backlog", 4000).await;
 }
 
 /// `make extremes`
@@ -263,7 +263,7 @@ async fn extremes_a_hundred_thousand_are_drained_in_bounded_memory() {
 /// Consumers are cut off and die while they drain a backlog, and nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumers_that_come_and_go_lose_nothing() {
-    const JOBS: usize = 2000;
+    const JOBS: usize = 800;
     let site = Site::new("http-churn").await;
     let daemon = Daemon::with(&site, &["--http-access-log=false", "--worker-lease", "1s"]);
     // The jobs must bear any number of consumers that die or are too slow for their leases.

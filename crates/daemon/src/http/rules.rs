@@ -51,6 +51,14 @@ pub struct PreviewOut {
 }
 
 impl PreviewOut {
+    /// The same, of a rule that was stored: all of its times may have passed. `None` if it cannot be
+    /// read here.
+    pub fn of_table(table: &serde_json::Value) -> Option<Self> {
+        Rule::from_table(table)
+            .ok()
+            .map(|rule| PreviewOut::of(&rule))
+    }
+
     /// The words and the next times of a rule.
     pub fn of(rule: &Rule) -> Self {
         let times = rule.upcoming(SystemTime::now(), TIMES);

@@ -134,7 +134,11 @@ impl Calls {
         let job = json!({
             "key": text, "state": "pending", "due": time, "attempts": 2, "last_error": text,
             "first_scheduled_at": time, "headers": {text: text, "traceparent": TRACEPARENT}, "payload": {text: [text, 1.50]},
-            "retry": {"ladder": ["15s"]}, "timeout": "3s", "letter": 7, "successor_due": time
+            "retry": {"ladder": ["15s"]}, "timeout": "3s", "letter": 7, "successor_due": time,
+            "occurrence": {
+                "number": 12, "scheduled_for": time, "skipped": 3, "declared_by": text,
+                "rule": {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
+            }
         });
         let happening = json!({
             "kind": text, "key": text, "what": text, "at": time, "by": text, "text": text
@@ -275,6 +279,10 @@ impl Calls {
             ("POST", path) if path.ends_with("/fire") || path.ends_with("/postpone") => {
                 json!({"key": text, "successor": false, "due": time})
             }
+            (_, path) if path.contains("/rule") && path.starts_with("/v1/jobs/") => {
+                json!({"key": text, "changed": true, "after_run": false, "due": time})
+            }
+            ("POST", "/v1/rules/preview") => json!({"words": text, "rule": {}, "times": [time]}),
             ("PUT", path) if path.ends_with("/payload") => {
                 json!({"key": text, "successor": false, "due": time})
             }

@@ -155,6 +155,26 @@ async fn a_wrong_form_names_the_field_and_the_remedy() {
 }
 
 #[tokio::test]
+async fn a_rule_is_shown_with_its_next_times_before_it_is_stored() {
+    let site = Calls::new("a:b:c:1").site(false);
+    let body = site.get("job?key=a:b:c:1").await.body;
+    assert!(body.contains("At 09:00, in Europe/Berlin"), "{body}");
+    assert_eq!(
+        body.matches("07:00:00Z").count() + body.matches("08:00:00Z").count(),
+        5
+    );
+    assert!(body.contains("value=\"pause-rule\"") && body.contains("Times left out so far"));
+    let body = site.get("job?key=a:b:c:1&rule=every+2h&zone=").await.body;
+    assert!(body.contains("value=\"every 2h\"") && body.contains("Save the rule"));
+    let body = site.get("job?key=a:b:c:1&rule=%7Bx&zone=").await.body;
+    assert!(body.contains("begins like JSON, and is none"), "{body}");
+    assert_eq!(
+        site.changes(),
+        ["POST /v1/rules/preview {\"rule\":{\"every\":\"2h\"}}"]
+    );
+}
+
+#[tokio::test]
 async fn forms_make_the_calls_of_the_api() {
     let site = Calls::new("a:b:c:1").site(false);
     let zone = [("cookie", "keyfall_zone=Asia%2FTokyo")];
@@ -176,6 +196,12 @@ async fn forms_make_the_calls_of_the_api() {
             "do=payload&form=text&payload=a%0D%0Ab",
             "PUT /v1/jobs/a%3Ab%3Ac%3A1/payload {\"payload_base64\":\"YQpi\"}",
         ),
+        (
+            "do=rule&rule=0+9+*+*+*&zone=Asia/Tokyo",
+            "PUT /v1/jobs/a%3Ab%3Ac%3A1/rule {\"rule\":{\"cron\":\"0 9 * * *\",\"zone\":\"Asia/Tokyo\"}}",
+        ),
+        ("do=pause-rule", "POST /v1/jobs/a%3Ab%3Ac%3A1/rule/pause "),
+        ("do=resume-rule", "POST /v1/jobs/a%3Ab%3Ac%3A1/rule/resume "),
         (
             "do=requeue&letter=7",
             "POST /v1/dead/a%3Ab%3Ac%3A1/requeue {\"letter\":7}",

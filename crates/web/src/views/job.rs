@@ -4,7 +4,9 @@ use crate::read::{Form, Query};
 use askama::Template;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use keyfall_daemon::shapes::{Job, LettersOut, Payloads, ShowIn, State, StoryIn, StoryOut};
+use keyfall_daemon::shapes::{
+    Job, LettersOut, Payloads, PreviewOut, ShowIn, State, StoryIn, StoryOut,
+};
 use serde::Deserialize;
 
 use crate::Shared;
@@ -16,6 +18,7 @@ use crate::fault::Fault;
 use crate::links::link;
 use crate::page::Page;
 use crate::payload::Payload;
+use crate::recurs::{Recurs, Written};
 
 #[derive(Template)]
 #[template(path = "job.html")]
@@ -25,6 +28,9 @@ struct Shown {
     /// None if only the history knows the job.
     job: Option<Job>,
     payload: Option<Payload>,
+    recurs: Option<Recurs>,
+    /// Another rule, which waits for a confirmation.
+    proposed: Option<(Written, PreviewOut)>,
     story: Option<StoryOut>,
     /// Earlier dead letters of the same name.
     letters: Vec<Job>,
@@ -42,6 +48,8 @@ pub(crate) struct Asked {
     key: String,
     done: Option<Done>,
     ask: Option<Act>,
+    #[serde(flatten)]
+    rule: Written,
 }
 
 const EXACT: ShowIn = ShowIn {
@@ -82,8 +90,18 @@ pub(crate) async fn show(
                 .replace("{trace_id}", trace_id(parent)?),
         )
     });
+    let proposed = match asked.rule.rule.is_empty() {
+        true => None,
+        false => {
+            let call = Call::post(&["rules", "preview"]).with(&asked.rule.form()?);
+            let preview: PreviewOut = cx.caller.ask(call).await?;
+            Some((asked.rule, preview))
+        }
+    };
     let view = Shown {
         trace,
+        recurs: job.as_ref().and_then(Recurs::of),
+        proposed,
         page: cx.page.clone(),
         commands: commands::of_job(key),
         key: asked.key,
