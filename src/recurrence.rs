@@ -7,6 +7,7 @@
 //! | `written` | rules as text and tables |
 //! | `occurrence` | the occurrence that a record holds |
 //! | `following` | which occurrence follows the end of another |
+//! | `template` | payloads that name the time of their occurrence |
 //! | `changing` | another rule, a pause, a resume |
 
 mod changing;
@@ -15,6 +16,7 @@ mod cron;
 mod following;
 mod interval;
 mod occurrence;
+mod template;
 mod written;
 
 #[cfg(all(test, feature = "worker"))]
@@ -76,6 +78,7 @@ pub struct Rule {
     busy: Busy,
     gap: Gap,
     overlap: Overlapping,
+    template: bool,
 }
 
 /// The sort of a rule.
@@ -194,6 +197,7 @@ impl Rule {
             busy: Busy::default(),
             gap: Gap::default(),
             overlap: Overlapping::default(),
+            template: false,
         }
     }
 
@@ -271,6 +275,21 @@ impl Rule {
     /// `*/n`, which run at both, nor to intervals. Defaults to [`Overlapping::First`].
     pub fn in_overlap(mut self, overlap: Overlapping) -> Self {
         self.overlap = overlap;
+        self
+    }
+
+    /// Makes the payload of the job a template: each run gets it with the placeholders filled in.
+    ///
+    /// | placeholder | is filled with |
+    /// |---|---|
+    /// | `{{number}}` | the number of the occurrence |
+    /// | `{{scheduled_for}}` | the time that the rule names, in the zone of the rule: `2026-12-07T09:00:00+01:00` |
+    /// | `{{scheduled_for %Y-%m-%d}}` | the same in a [format of `strftime`](https://docs.rs/jiff/latest/jiff/fmt/strtime/index.html) of letters, digits and ` %-_:./,` |
+    ///
+    /// A payload with another placeholder is refused with [`ErrorKind::InvalidRule`] when the job is
+    /// scheduled.
+    pub fn template(mut self) -> Self {
+        self.template = true;
         self
     }
 

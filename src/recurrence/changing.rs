@@ -6,7 +6,7 @@ use crate::time::UnixMs;
 
 /// The due time of an occurrence whose rule is paused, 31 December 9999: pacers, lists and audits
 /// treat it as any other.
-const NEVER: UnixMs = UnixMs(253_402_214_400_000);
+pub(super) const NEVER: UnixMs = UnixMs(253_402_214_400_000);
 
 impl Recurring {
     /// Whether the rule is paused.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Rule;
+use super::changing::NEVER;
 use crate::error::Result;
 use crate::time::UnixMs;
 
@@ -106,11 +107,12 @@ impl From<Occurrence> for Recurring {
     fn from(it: Occurrence) -> Self {
         let unix = |time| UnixMs::from_system(time).unwrap_or_default().0;
         let at = unix(it.scheduled_for);
+        let is_paused = it.paused_since.is_some();
         Recurring {
             rule: it.rule,
             n: it.number,
             at,
-            due: at,
+            due: if is_paused { NEVER.0 } else { at },
             skipped: it.skipped,
             paused: it.paused_since.map_or(0, unix),
             by: it.declared_by,

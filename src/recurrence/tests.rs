@@ -512,3 +512,65 @@ fn a_run_that_begins_after_the_next_time_is_a_catch_up() {
             .is_catch_up()
     );
 }
+
+#[test]
+fn a_template_gets_the_time_and_the_number_of_its_occurrence() {
+    let table = r#"{"cron": "0 9 * * *", "zone": "Europe/Berlin", "template": true}"#;
+    let now = UnixMs::from_system("2026-12-06T12:00:00Z".parse::<Timestamp>().unwrap().into());
+    let first = Recurring::first(&rule(table), now.unwrap(), 0.0).unwrap();
+    let third = Recurring { n: 3, ..first };
+    for (stored, filled) in [
+        ("", ""),
+        ("no braces", "no braces"),
+        (
+            r#"{"day": "{{scheduled_for %Y-%m-%d}}", "run": {{number}}}"#,
+            r#"{"day": "2026-12-07", "run": 3}"#,
+        ),
+        ("{{ scheduled_for }}", "2026-12-07T09:00:00+01:00"),
+        ("{{scheduled_for %H:%M}}{{number}}", "09:003"),
+        // Braces of another sense stay.
+        ("{{{number}}}", "{{{number}}}"),
+        ("{{other}} {{", "{{other}} {{"),
+        ("{{scheduled_for %\"}}", "{{scheduled_for %\"}}"),
+        ("}}{{number", "}}{{number"),
+    ] {
+        let payload = third.payload(&bytes::Bytes::from_static(stored.as_bytes()));
+        assert_eq!(std::str::from_utf8(&payload).unwrap(), filled);
+    }
+    let binary = bytes::Bytes::from_static(b"\xff{{number}}\0");
+    assert_eq!(&third.payload(&binary)[..], b"\xff3\0");
+    let plain = rule(r#"{"cron": "0 9 * * *"}"#);
+    let plain = Recurring::first(&plain, now.unwrap(), 0.0).unwrap();
+    assert_eq!(
+        &plain.payload(&binary)[..],
+        &binary[..],
+        "it is no template"
+    );
+}
+
+#[test]
+fn a_template_with_an_unknown_placeholder_is_refused() {
+    let rule = rule(r#"{"every": "1h", "template": true}"#);
+    for payload in [
+        "",
+        "{\"a\": 1}",
+        "{{number}} {{scheduled_for %F}}",
+        "{{ {{ {{",
+    ] {
+        rule.check_template(payload.as_bytes()).unwrap();
+    }
+    for payload in ["{{time}}", "{{number 3}}", "{{scheduled_for %Q}}", "{{}}"] {
+        let error = rule.check_template(payload.as_bytes()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidRule);
+        assert!(
+            error
+                .to_string()
+                .contains("is no placeholder: write `{{number}}`"),
+            "{error}"
+        );
+    }
+    let plain = Rule::every(Duration::from_secs(3600)).unwrap();
+    plain.check_template(b"{{time}}").unwrap();
+    let text = r#"{"every":"1h","template":true}"#;
+    assert_eq!(serde_json::to_string(&plain.template()).unwrap(), text);
+}

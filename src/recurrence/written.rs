@@ -41,6 +41,8 @@ pub(super) struct Table {
     gap: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     overlap: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    template: bool,
 }
 
 impl Table {
@@ -60,6 +62,7 @@ impl Table {
         table.busy = word(rule.busy, &BUSY);
         table.gap = word(rule.gap, &GAPS);
         table.overlap = word(rule.overlap, &OVERLAPS);
+        table.template = rule.template;
         table
     }
 
@@ -96,6 +99,7 @@ impl Table {
         rule.busy = choice("busy", self.busy.as_deref(), &BUSY)?;
         rule.gap = choice("gap", self.gap.as_deref(), &GAPS)?;
         rule.overlap = choice("overlap", self.overlap.as_deref(), &OVERLAPS)?;
+        rule.template = self.template;
         Ok(rule)
     }
 }

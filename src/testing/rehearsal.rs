@@ -269,7 +269,10 @@ impl Rehearsal {
             .max(self.last_fence + 1);
         let job = Job::new(JobParts {
             key: key.clone(),
-            payload: view.payload.clone(),
+            payload: match &view.recurring {
+                Some(recurring) => recurring.payload(&view.payload),
+                None => view.payload.clone(),
+            },
             due: view.due,
             lag: at.duration_since(view.due).unwrap_or_default(),
             attempt,

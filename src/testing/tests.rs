@@ -3,8 +3,8 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::{
-    CancelSignal, Cancelled, Clock, Handler, Headers, Job, Outcome, RetryPolicy, Router, Segments,
-    State,
+    CancelSignal, Cancelled, Clock, Handler, Headers, Job, Outcome, RetryPolicy, Router, Rule,
+    Segments, State,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -255,4 +255,106 @@ async fn a_job_can_have_less_time_than_its_route_gives() {
 fn invalid_terms_are_refused() {
     let mut rehearsal = Rehearsal::new(Router::new());
     rehearsal.schedule("a:b:c:1", &()).attempts(0);
+}
+
+/// Zones with changes of 30, 60 and 120 minutes, at several hours, in both hemispheres, and without any.
+const ZONES: [&str; 40] = [
+    "Africa/Cairo",
+    "Africa/Casablanca",
+    "Africa/Johannesburg",
+    "Africa/Lagos",
+    "America/Argentina/Buenos_Aires",
+    "America/Asuncion",
+    "America/Chicago",
+    "America/Denver",
+    "America/Godthab",
+    "America/Halifax",
+    "America/Havana",
+    "America/Los_Angeles",
+    "America/Mexico_City",
+    "America/New_York",
+    "America/Phoenix",
+    "America/Santiago",
+    "America/Sao_Paulo",
+    "America/St_Johns",
+    "Antarctica/Troll",
+    "Asia/Beirut",
+    "Asia/Gaza",
+    "Asia/Jerusalem",
+    "Asia/Kathmandu",
+    "Asia/Kolkata",
+    "Asia/Shanghai",
+    "Asia/Tehran",
+    "Asia/Tokyo",
+    "Atlantic/Azores",
+    "Australia/Adelaide",
+    "Australia/Lord_Howe",
+    "Australia/Sydney",
+    "Europe/Berlin",
+    "Europe/Dublin",
+    "Europe/Lisbon",
+    "Europe/London",
+    "Europe/Moscow",
+    "Pacific/Apia",
+    "Pacific/Auckland",
+    "Pacific/Chatham",
+    "Pacific/Easter",
+];
+
+/// Each day of the year has one run: at its time on the wall or, if the clock skips that, when it
+/// goes on.
+#[tokio::test(start_paused = true)]
+async fn a_year_in_forty_zones_has_a_run_on_each_day() {
+    let times = ["00:30", "02:00", "02:30", "03:00"];
+    let mut rehearsal = Rehearsal::new(Router::new().route("a:b:c:*", done));
+    let start = jiff::Timestamp::try_from(rehearsal.now()).unwrap();
+    for (number, zone) in ZONES.iter().enumerate() {
+        let (hour, minute) = times[number % times.len()].split_once(':').unwrap();
+        let rule = Rule::cron(&format!("{minute} {hour} * * *")).unwrap();
+        let rule = rule.zone(zone).unwrap();
+        rehearsal
+            .schedule(format!("a:b:c:{number}"), "")
+            .recurring(&rule);
+    }
+    let runs = rehearsal.advance(366 * 24 * HOUR).await;
+    let mut skipped = 0;
+    for (number, name) in ZONES.iter().enumerate() {
+        let zone = jiff::tz::TimeZone::get(name).unwrap();
+        let time: jiff::civil::Time = times[number % times.len()].parse().unwrap();
+        let id = number.to_string();
+        let runs = runs.iter().filter(|run| run.key.id() == id);
+        let runs: Vec<jiff::Zoned> = runs
+            .map(|run| {
+                jiff::Timestamp::try_from(run.at)
+                    .unwrap()
+                    .to_zoned(zone.clone())
+            })
+            .collect();
+        assert!(
+            (364..=367).contains(&runs.len()),
+            "{name}: {} runs",
+            runs.len()
+        );
+        for days in runs.windows(2) {
+            assert_eq!(days[0].date().tomorrow().unwrap(), days[1].date(), "{name}");
+        }
+        assert!(
+            runs[0].timestamp().duration_since(start).as_hours() < 48,
+            "{name}"
+        );
+        for run in &runs {
+            if run.time() == time {
+                continue;
+            }
+            // A second before, the clock showed a time before the one that was skipped.
+            let before = run.checked_sub(jiff::SignedDuration::from_secs(1)).unwrap();
+            assert!(
+                before.offset() != run.offset() && before.time() < time,
+                "{name}: {run}"
+            );
+            assert!(time < run.time(), "{name}: {run}");
+            skipped += 1;
+        }
+    }
+    assert!(skipped > 10, "{skipped} times were skipped");
 }

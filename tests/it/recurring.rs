@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use keyfall::target::Pull;
 use keyfall::{
-    Busy, Cancelled, Declared, ErrorKind, Job, JobState, NewJob, Outcome, RetryPolicy, Router,
-    Rule, RuleChange, Settled,
+    Busy, Cancelled, Declared, ErrorKind, Job, JobState, KeptJob, NewJob, Outcome, RetryPolicy,
+    Router, Rule, RuleChange, Settled,
 };
 
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
@@ -345,6 +345,37 @@ async fn a_retry_keeps_its_time_when_the_rule_changes_and_waits_during_a_pause()
     assert_eq!((number(&second), second.attempt()), (1, 2));
     assert_eq!(second.idempotency_key(), run.idempotency_key());
     worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_backup_keeps_the_pause_of_a_rule() {
+    let site = Site::new("recur-pause-kept").await;
+    let key = site.key("a");
+    site.client
+        .schedule(&key, "")
+        .recurring(hourly())
+        .await
+        .unwrap();
+    site.client.pause_rule(&key).await.unwrap();
+    let paused = site.view(&key).await;
+    for kept in [
+        KeptJob::from(&paused),
+        // As it comes out of a file.
+        KeptJob::pending(&key, paused.due(), "\"\"").occurrence(paused.occurrence().unwrap()),
+    ] {
+        site.client.cancel(&key).await.unwrap();
+        site.client.restore(kept).await.unwrap();
+        let restored = site.view(&key).await;
+        assert_eq!(restored.due(), paused.due());
+        assert_eq!(restored.occurrence(), paused.occurrence());
+        let resumed = site.client.resume_rule(&key).await.unwrap();
+        let RuleChange::Changed(due) = resumed else {
+            panic!("{resumed:?}");
+        };
+        assert!(due < SystemTime::now() + 2 * 3600 * SECOND);
+    }
+    site.client.cancel(&key).await.unwrap();
     site.assert_balanced().await;
 }
 

@@ -170,8 +170,13 @@ impl KeptJob {
         check_payload(&key, &self.payload, payload_limit)?;
         self.headers.check(&key)?;
         let terms = Terms::new(&key, self.retry, self.timeout, self.max_attempts)?;
-        let When::At(at) = at(self.at)? else {
-            unreachable!("a time is a time")
+        let at = match self.recurring.as_ref().filter(|it| it.is_paused()) {
+            // Its due time is beyond the limit.
+            Some(paused) if self.at >= paused.due().to_system() => paused.due(),
+            _ => match at(self.at)? {
+                When::At(at) => at,
+                _ => unreachable!("a time is a time"),
+            },
         };
         let story = story(&key, self.accepted, &self.steps)?;
         let header = Header::told(self.headers, terms, self.attempts, self.error);

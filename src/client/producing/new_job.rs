@@ -186,6 +186,7 @@ impl NewJob {
         let mut header = Header::new(self.headers, terms);
         header.order = self.order;
         if let Some(rule) = &self.rule {
+            rule.check_template(&payload)?;
             let first = Recurring::first(rule, now, rand::random()).ok_or_else(|| {
                 Error::new(
                     ErrorKind::InvalidRule,

@@ -448,7 +448,10 @@ impl JobRun {
     ) -> Job {
         Job::new(JobParts {
             key: self.key.clone(),
-            payload: record.payload.clone(),
+            payload: match record.header.recur() {
+                Some(recurring) => recurring.payload(&record.payload),
+                None => record.payload.clone(),
+            },
             due: self.due.to_system(),
             lag: at.server.plus(at.received.elapsed()).since(self.due),
             attempt,

@@ -13,7 +13,7 @@ use super::file::{Entry, File};
 use super::rules::longer_than_zero;
 
 /// The fields of a recurring job that make up its rule.
-const RULE: [&str; 11] = [
+const RULE: [&str; 12] = [
     "cron",
     "every",
     "after_end",
@@ -25,6 +25,7 @@ const RULE: [&str; 11] = [
     "busy",
     "gap",
     "overlap",
+    "template",
 ];
 
 /// The other fields of a recurring job.
