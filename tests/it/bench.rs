@@ -95,7 +95,7 @@ fn all_phases_yield_a_figure_in_one_object() {
     let lateness = ["p50", "p90", "p99", "p999", "max"];
     let lateness = lateness.map(|share| number(&object, &format!("lateness_ms.{share}")));
     assert!(lateness.is_sorted() && lateness[0] > 0.0, "{lateness:?}");
-    for (setting, value) in [("jobs", 300.0), ("pending", 700.0), ("window_s", 0.5)] {
+    for (setting, value) in [("jobs", 100.0), ("pending", 300.0), ("window_s", 0.5)] {
         assert_eq!(number(&object, &format!("settings.{setting}")), value);
     }
     // The command fails if the server is not empty.
