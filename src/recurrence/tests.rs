@@ -559,7 +559,7 @@ fn a_template_with_an_unknown_placeholder_is_refused() {
     ] {
         rule.check_template(payload.as_bytes()).unwrap();
     }
-    for payload in ["{{time}}", "{{number 3}}", "{{scheduled_for %Q}}", "{{}}"] {
+    for payload in ["{{time}}", "{{number 3}}", "{{scheduled_for %}}", "{{}}"] {
         let error = rule.check_template(payload.as_bytes()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidRule);
         assert!(
