@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support import expected_conditions
@@ -97,7 +98,9 @@ class Browser(webdriver.Chrome):
         """Does something that opens another page, and waits for that page."""
         old = self.find("html")
         act()
-        WebDriverWait(self, 30).until(expected_conditions.staleness_of(old))
+        # In the middle of the change, the driver may answer with an error of another name.
+        wait = WebDriverWait(self, 30, ignored_exceptions=[WebDriverException])
+        wait.until(expected_conditions.staleness_of(old))
         self.find("footer")
 
     def click(self, selector):

@@ -66,14 +66,14 @@ def test_a_rule_is_changed_after_a_look_at_its_times_paused_and_resumed(browser,
     browser.execute_script("for (const it of document.querySelectorAll('details')) it.open = true")
     field = browser.find("#rule")
     field.clear()
-    field.send_keys("every 90m")
+    field.send_keys("every 2h")
     browser.find("#zone").clear()
     browser.click("form[method=get][action=job] button")
-    assert "Every 90m" in browser.text()
+    assert "Every 2h" in browser.text()
     assert occurrence()["rule"] == {"cron": "0 9 * * *", "zone": "Asia/Tokyo"}
     press(browser, "rule")
     assert browser.all("[role=status].fine")
-    assert occurrence()["rule"] == {"every": "90m"}
+    assert occurrence()["rule"] == {"every": "2h"}
     press(browser, "pause-rule")
     assert "paused_since" in occurrence()
     press(browser, "resume-rule")
