@@ -16,6 +16,13 @@ mod cron;
 mod following;
 mod interval;
 mod occurrence;
+#[cfg_attr(
+    not(feature = "worker"),
+    expect(
+        dead_code,
+        reason = "a service that only schedules fills in no template"
+    )
+)]
 mod template;
 mod written;
 

@@ -190,6 +190,13 @@ impl Subscription {
             let pubsub = client.get_async_pubsub().await;
             let (mut sink, stream) = pubsub.map_err(|error| self.failed(error))?.split();
             let subscribed = async {
+                // A server that loads its data refuses this. It would accept a subscription, and
+                // announce once more what it replays: keys that expired long ago as deleted. A user
+                // without the right to ask gets another refusal, and subscribes at once.
+                match sink.ping::<redis::Value>().await?.extract_error() {
+                    Err(error) if error.code() == Some("LOADING") => return Err(error),
+                    _ => {}
+                }
                 if !self.channels.is_empty() {
                     sink.subscribe(&self.channels).await?;
                 }
@@ -273,5 +280,90 @@ impl Subscription {
                 hear(Signal::Changed { key, event }).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::store::Store;
+
+    /// The next command of a client, in upper case; `None` at the end of the connection.
+    async fn command(stream: &mut BufReader<TcpStream>) -> Option<String> {
+        let mut line = String::new();
+        let mut number = async |stream: &mut BufReader<TcpStream>| {
+            line.clear();
+            stream.read_line(&mut line).await.ok()?;
+            line.get(1..)?.trim_end().parse::<usize>().ok()
+        };
+        let words = number(stream).await?;
+        let mut name = String::new();
+        for at in 0..words {
+            let mut word = vec![0; number(stream).await? + 2];
+            stream.read_exact(&mut word).await.ok()?;
+            if at == 0 {
+                name = String::from_utf8_lossy(&word).trim_end().to_uppercase();
+            }
+        }
+        Some(name)
+    }
+
+    /// A server that loads its data until it was asked twice. It notes the commands.
+    async fn loading(listener: TcpListener, told: Arc<Mutex<Vec<String>>>) {
+        let mut pings = 0;
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut stream = BufReader::new(stream);
+            while let Some(name) = command(&mut stream).await {
+                told.lock().unwrap().push(name.clone());
+                let answer = match name.as_str() {
+                    "PING" => {
+                        pings += 1;
+                        match pings {
+                            1 | 2 => "-LOADING Redis is loading the dataset in memory\r\n",
+                            _ => "+PONG\r\n",
+                        }
+                    }
+                    "SUBSCRIBE" => "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n",
+                    _ => "+OK\r\n",
+                };
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_listens_to_a_server_that_loads_its_data() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let server = tokio::spawn(loading(listener, told.clone()));
+        let settings = LinkSettings::default();
+        let store = Store::new(&url, Names::new("keyfall"), &settings).unwrap();
+        let mut subscription = Subscription::to_events(store.servers()[0].clone(), "a", &settings);
+        subscription.channels = vec!["c".to_owned()];
+        let (up, mut is_up) = tokio::sync::mpsc::channel(1);
+        let listens = subscription.run(async |signal| {
+            if matches!(signal, Signal::Up) {
+                let _ = up.try_send(());
+            }
+        });
+        tokio::select! {
+            () = listens => unreachable!("it listens for ever"),
+            it = tokio::time::timeout(std::time::Duration::from_secs(30), is_up.recv()) => {
+                it.expect("it subscribes at last");
+            }
+        }
+        let told = told.lock().unwrap();
+        let asked = told
+            .iter()
+            .filter(|name| *name == "PING" || *name == "SUBSCRIBE");
+        let asked: Vec<&str> = asked.map(String::as_str).collect();
+        assert_eq!(asked, ["PING", "PING", "PING", "SUBSCRIBE"]);
+        server.abort();
     }
 }
