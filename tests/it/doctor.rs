@@ -489,7 +489,9 @@ async fn the_command_and_the_call_answer_in_the_same_shape() {
         .value();
     assert_eq!(ids(&ran), ["notify-flags", "books"]);
     config(&site, &[("notify-keyspace-events", "g")]).await;
-    let ran = site.run("doctor --fix --json").await.value();
+    // Of an old server, the doctor warns.
+    let ran = site.run("doctor --fix --json").await;
+    let ran: Value = serde_json::from_str(&ran.out).unwrap();
     let repaired = |it: &&Value| it["repaired"] == true;
     let findings = ran["findings"].as_array().unwrap();
     let repaired: Vec<&Value> = findings.iter().filter(repaired).collect();
