@@ -1,9 +1,11 @@
 //! Payloads that name the time of their occurrence, as `{{scheduled_for %Y-%m-%d}}`.
 
+#[cfg(feature = "worker")]
 use bytes::Bytes;
 use jiff::Zoned;
 use jiff::fmt::strtime;
 
+#[cfg(feature = "worker")]
 use super::occurrence::instant;
 use super::{Recurring, Rule, invalid};
 use crate::error::Result;
