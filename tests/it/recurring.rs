@@ -40,7 +40,8 @@ async fn a_recurring_job_runs_at_each_time_of_its_rule_until_the_rule_ends() {
         assert!(occurrence.scheduled_for > last, "no time has two runs");
         last = occurrence.scheduled_for;
     }
-    assert_eq!(jobs[0].occurrence().unwrap().scheduled_for, first);
+    // A job that reaches Redis after its time is due at once.
+    assert_eq!(jobs[0].due(), first);
     let keys: Vec<_> = jobs.iter().map(Job::idempotency_key).collect();
     assert!(keys[0] != keys[1] && keys[1] != keys[2]);
     let stats = site.all_ended().await;
