@@ -11,9 +11,8 @@
 --       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
 --       7 marker,
---       then for each item: id; seen, which is the state (pending | leased | successor), a blank
---       and the first two lines of the record in that state; when ('+ms' or '@ms'), header,
---       payload, and `keep` if the present payload stays, else `set`
+--       then for each item: id, what was seen of the job, as in `lib/version.lua`, when ('+ms' or
+--       '@ms'), header, payload, and `keep` if the present payload stays, else `set`
 -- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger has
 --       another layout; answers, separated by blanks:
 --       moved:due      pending, due at Unix ms
@@ -49,10 +48,7 @@ local before = soonest(due_key, stamp)
 
 local state = {}
 for i, id in ipairs(ids) do
-  local word = dues[i] and 'pending'
-  if leases[i] then
-    word = successors[i] and 'successor' or 'leased'
-  end
+  local word = state_of(dues[i], leases[i], successors[i])
   state[id] = {word = word, record = records[i] or ''}
   if word == 'successor' then
     local _, record = split_successor(successors[i])
@@ -68,13 +64,11 @@ for i, id in ipairs(ids) do
   local seen, when, header = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local job = state[id]
   local payload = ARGV[at + 6] == 'set' and ARGV[at + 5] or nil
-  local is_seen = job.word
-    and string.sub(job.word .. ' ' .. job.record, 1, #seen) == seen
   if not job.word then
     answers[i] = 'absent'
   elseif is_old(place) and not leases[i] then
     answers[i] = 'elsewhere'
-  elseif not is_seen then
+  elseif not is_as_seen(seen, job.word, job.record) then
     answers[i] = 'changed'
   else
     local due = due_ms(when, now)

@@ -67,7 +67,7 @@ end
 local missing = counter('accepted') + counter('requeued') + counter('moved_in')
   - members(due_key) - members(leased_key) - fields(next_key)
   - counter('done') - counter('cancelled') - counter('replaced') - counter('buried')
-  - counter('moved_out')
+  - counter('unrun') - counter('moved_out')
 local missing_letters = counter('buried') + counter('letters_in') - counter('requeued')
   - counter('deleted') - counter('trimmed') - counter('letters_out') - members(dead_key)
 local before = soonest(due_key, stamp)

@@ -11,12 +11,14 @@
 --       9… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 kind (app:module:biz), 7 marker,
 --       then for each item: `id`; or `id number`, to cancel the job only if its order number is
---       lower
+--       lower; or `id`, a line end, and what was seen of the job, as in `lib/version.lua`, to
+--       cancel it only if it is still so
 -- Reply {'ok', now µs, answers}, {'late', now µs}, or {'stale', now µs, layout} if this ledger has
 --       another layout; answers, separated by blanks:
 --       cancelled   it will never start
 --       running     it is running and will not be retried; its successor is gone
 --       absent      no such job
+--       changed     the job is not as the caller has seen it: nothing was done
 --       overtaken:number   the job has this order number, which is not lower: nothing was done
 --       elsewhere   the job belongs to another ledger by now: nothing was done
 -- Holds: works while Redis is full.
@@ -32,12 +34,14 @@ if past then
   return past
 end
 
-local ids, limits = {}, {}
+local ids, limits, seen = {}, {}, {}
 for i = 1, #ARGV - HEAD do
-  ids[i] = ARGV[HEAD + i]
-  local id, limit = string.match(ids[i], '^(%S+) (%d+)$')
-  if limit then
-    ids[i], limits[i] = id, tonumber(limit)
+  local id, mark, condition = string.match(ARGV[HEAD + i], '^(%S+)(%s?)(.*)$')
+  ids[i] = id
+  if mark == ' ' then
+    limits[i] = tonumber(condition)
+  elseif mark ~= '' then
+    seen[i] = condition
   end
 end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
@@ -53,8 +57,13 @@ for i, id in ipairs(ids) do
   if limits[i] and (leases[i] or dues[i] and not done[id] and not is_old(place)) then
     there = order_there(shadow_key, id, not done[id] and successors[i])
   end
+  local state = not done[id] and state_of(dues[i], leases[i], successors[i])
+  local is_seen = not seen[i] or not state
+    or is_as_seen(seen[i], state, record_there(shadow_key, id, successors[i]) or '')
   if limits[i] and there >= limits[i] then
     answers[i] = 'overtaken:' .. int(there)
+  elseif not is_seen then
+    answers[i] = 'changed'
   elseif leases[i] then
     answers[i] = 'running'
     if not done[id] then
@@ -78,7 +87,7 @@ for i, id in ipairs(ids) do
   else
     answers[i] = 'absent'
   end
-  done[id] = done[id] or string.sub(answers[i], 1, 9) ~= 'overtaken'
+  done[id] = done[id] or is_seen and string.sub(answers[i], 1, 9) ~= 'overtaken'
 end
 
 -- A full Redis lets a script run on if its first write is a removal, even an empty one. This one

@@ -1,5 +1,5 @@
--- settle: ends leases. The job is done, goes back to due, or is buried; a job that was scheduled
--- while it ran takes its place, or the next occurrence of a recurring job.
+-- settle: ends leases. The job is done or skipped, goes back to due, or is buried; a job that was
+-- scheduled while it ran takes its place, or the next occurrence of a recurring job.
 --
 -- KEYS  1 due       keyfall:{app:module:biz/0}:due
 --       2 shadow    keyfall:{app:module:biz/0}:shadow
@@ -15,16 +15,17 @@
 --      12… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 marker,
 --       7 most dead letters, 8 most ms that a dead letter is kept,
---       then for each group of items with the same end: token, verb (done | later | bury), when
---       ('+ms' or '@ms', for later), header (for later and bury; empty keeps the old one), step
---       (for later: failed | again | snoozed | returned), note (for the history), next ('@ms', when
---       the next occurrence of a recurring job is due; `-` if none follows; empty if the caller
---       does not know of any), the header of the next occurrence, number of items, and their ids
+--       then for each group of items with the same end: token, verb (done | skip | later | bury),
+--       when ('+ms' or '@ms', for later), header (for later and bury; empty keeps the old one),
+--       step (for later: failed | again | snoozed | returned), note (for the history), next ('@ms',
+--       when the next occurrence of a recurring job is due; `-` if none follows; empty if the
+--       caller does not know of any), the header of the next occurrence, number of items, and their ids
 -- Reply {'ok', now µs, answers, trimmed} or {'late', now µs}; trimmed is the number of old dead
 --       letters that the limits removed. If KEYS has no triggers, a list follows: for each
 --       successor or occurrence that is pending now the index of its item, from 0, and its due
 --       time, Unix ms. The answers, separated by blanks:
 --       done            gone for good
+--       skipped         gone for good without a run, because it was too late
 --       later:due       pending again, due at Unix ms
 --       buried:number   a dead letter with this number
 --       replaced        not retried: its successor, or the next occurrence, took its place; a
@@ -151,6 +152,10 @@ for i = 1, size do
       answers[i] = 'cancelled'
       tell(story, 'cancelled', '', id, '-', '-')
       count_one(counts, 'cancelled')
+    elseif alike.verb == 'skip' then
+      answers[i] = 'skipped'
+      tell(story, 'skipped', alike.note, id, '-', '-')
+      count_one(counts, 'unrun')
     elseif alike.verb == 'bury' then
       answers[i] = 'buried:'
       buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, alike.header)}

@@ -15,7 +15,7 @@
 --       time, without the overdue ones; oldest is the first due time, '' if nothing is pending; the
 --       names are the fields of `stats`, such as accepted, done, cancelled, replaced, buried,
 --       requeued, deleted, trimmed, failed, again, snoozed, returned, lapsed, moved_in, moved_out,
---       letters_in, letters_out, skipped
+--       letters_in, letters_out, skipped, unrun
 -- Holds: all numbers are of one instant, so they balance.
 
 local due_key, leased_key, next_key = KEYS[1], KEYS[2], KEYS[3]

@@ -2,6 +2,7 @@
 //! with the new header of the record.
 
 use crate::ending::Ending;
+use crate::lateness::Late;
 use crate::outcome::Outcome;
 use crate::record::Header;
 use crate::recurrence::{Recurring, RunEnd};
@@ -66,6 +67,27 @@ impl Ended<'_> {
         }
     }
 
+    /// The settlement of an attempt that does not take place, because it is too late; `None` if it
+    /// takes place all the same. `why` says how late. `random`, from 0 up to 1, is for a spread.
+    pub(crate) fn too_late(&self, then: Late, why: String, random: f64) -> Option<Verb> {
+        Some(match then {
+            Late::Run => return None,
+            Late::Skip => Verb::Skip { note: why },
+            Late::Bury => {
+                let mut header = self.not_counted();
+                header.error = Some(why);
+                Verb::Bury {
+                    header: header.to_line().into_owned(),
+                }
+            }
+            Late::Spread(time) => Verb::Later {
+                when: When::After(time.mul_f64(random)),
+                header: self.uncounted(Some(why)),
+                step: "snoozed",
+            },
+        })
+    }
+
     /// Makes the job a dead letter for this reason.
     pub(crate) fn bury(&self, reason: String) -> Verb {
         Verb::Bury {
@@ -113,7 +135,7 @@ pub(crate) fn next(header: &Header, verb: &Verb, end: RunEnd) -> Next {
         return Next::Unknown;
     };
     let is_over = match verb {
-        Verb::Done | Verb::Bury { .. } => true,
+        Verb::Done | Verb::Skip { .. } | Verb::Bury { .. } => true,
         Verb::Later {
             step: "returned", ..
         } => false,

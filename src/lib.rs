@@ -85,10 +85,10 @@
 //! | 1 | `key` | parses the names of jobs and kinds |
 //! | 2 | `counters` | counts and measures for the metrics |
 //! | 2 | `headers` | holds the headers of a job |
+//! | 2 | `lateness` | limits how late a job may start |
 //! | 2 | `lease` | proves the right to run a job |
 //! | 2 | `line_limit` | limits the log lines of one kind |
 //! | 2 | `prefix` | selects kinds by the first segments of their names |
-//! | 2 | `recurrence` | computes when a recurring job runs again |
 //! | 2 | `retry` | computes when a job that failed runs again |
 //! | 2 | `routing` | finds the route that a job key belongs to |
 //! | 2 | `series` | sums the starts and ends of runs by minute |
@@ -96,20 +96,21 @@
 //! | 3 | `ending` | decides the settlement of a run: done, later, or a dead letter |
 //! | 3 | `instance` | reads the description that a worker publishes |
 //! | 3 | `names` | names all keys and channels in Redis |
-//! | 3 | `record` | reads and writes the stored record of a job |
+//! | 3 | `recurrence` | computes when a recurring job runs again |
 //! | 3 | `traces` | carries the trace of the caller in the headers of a job |
-//! | 4 | `store` | speaks to Redis, alone of all modules, through the scripts in `lua/` |
-//! | 5 | `ended` | makes the settlement for the outcome of a run |
-//! | 6 | `client` | schedules, changes, looks up and settles jobs |
-//! | 7 | `doctor` | finds settings and jobs that can cause trouble, and repairs some settings |
-//! | 7 | `handler` | makes the arguments of a handler from a job, and calls it |
-//! | 7 | `metrics` | describes the metrics, and sets gauges from the contents of Redis |
-//! | 8 | `router` | collects routes and their handlers |
-//! | 8 | `target` | handlers that pass jobs on: to HTTP servers, lists, streams, consumers |
-//! | 9 | `hooks` | reports dead letters and late starts to the owner of a worker |
-//! | 9 | `testing` | runs the jobs of a router without Redis |
-//! | 10 | `worker` | finds due jobs, claims them, runs them and settles them |
-//! | 11 | `internals` | opens a few functions to the benchmarks and fuzz targets of this repository |
+//! | 4 | `record` | reads and writes the stored record of a job |
+//! | 5 | `store` | speaks to Redis, alone of all modules, through the scripts in `lua/` |
+//! | 6 | `ended` | makes the settlement for the outcome of a run |
+//! | 7 | `client` | schedules, changes, looks up and settles jobs |
+//! | 8 | `doctor` | finds settings and jobs that can cause trouble, and repairs some settings |
+//! | 8 | `handler` | makes the arguments of a handler from a job, and calls it |
+//! | 8 | `metrics` | describes the metrics, and sets gauges from the contents of Redis |
+//! | 9 | `router` | collects routes and their handlers |
+//! | 9 | `target` | handlers that pass jobs on: to HTTP servers, lists, streams, consumers |
+//! | 10 | `hooks` | reports dead letters and late starts to the owner of a worker |
+//! | 10 | `testing` | runs the jobs of a router without Redis |
+//! | 11 | `worker` | finds due jobs, claims them, runs them and settles them |
+//! | 12 | `internals` | opens a few functions to the benchmarks and fuzz targets of this repository |
 #![deny(missing_docs)]
 
 mod client;
@@ -134,6 +135,7 @@ mod hooks;
 #[cfg(feature = "worker")]
 mod instance;
 mod key;
+mod lateness;
 #[cfg(feature = "worker")]
 mod lease;
 #[cfg(test)]
@@ -207,12 +209,13 @@ pub use headers::{Headers, MAX_HEADERS, MAX_HEADERS_BYTES};
 #[cfg(feature = "worker")]
 pub use hooks::{DeadJob, IntoTold, LateJob};
 pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
+pub use lateness::{Late, MaxLateness};
 #[cfg(feature = "worker")]
 pub use lease::Lease;
 #[cfg(feature = "worker")]
 pub use outcome::{Failure, IntoOutcome, MAX_FAILURE_BYTES, Outcome};
 pub use record::Step;
-pub use recurrence::{Busy, Gap, Occurrence, Overlapping, Rule};
+pub use recurrence::{Busy, Gap, Missed, Occurrence, Overlapping, Rule};
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::{IntoRouter, Router};

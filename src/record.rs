@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::JobKey;
+use crate::lateness::MaxLateness;
 use crate::recurrence::Recurring;
 use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
@@ -96,6 +97,9 @@ pub(crate) struct Terms {
     /// The limit of one run, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timeout_ms: Option<u64>,
+    /// The limit of lateness, and what becomes of a job beyond it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_lateness: Option<MaxLateness>,
 }
 
 /// A record, taken apart.
@@ -122,6 +126,15 @@ pub struct Step {
     pub at: SystemTime,
 }
 
+impl Record {
+    /// When a worker gave the job back without a result, if that was its last step.
+    #[cfg(feature = "worker")]
+    pub(crate) fn given_back_at(&self) -> Option<UnixMs> {
+        let last = self.steps.last().filter(|step| step.what == "returned")?;
+        UnixMs::from_system(last.at)
+    }
+}
+
 /// The fault of a record that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RecordFault {
@@ -134,7 +147,8 @@ pub(crate) enum RecordFault {
 }
 
 impl Terms {
-    /// Checks the terms of the job `key`. A timeout is rounded up to whole milliseconds.
+    /// Checks the terms of the job `key`, which has no limit of lateness. A timeout is rounded up to
+    /// whole milliseconds.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidSetting`], naming the option, the rule and the remedy.
@@ -167,7 +181,19 @@ impl Terms {
             retry,
             max_attempts,
             timeout_ms: timeout.and_then(|limit| u64::try_from(rounded_up(limit)).ok()),
+            max_lateness: None,
         })
+    }
+
+    /// The same terms of the job `key` with a limit of lateness.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`], naming the option, the rule and the remedy.
+    pub(crate) fn max_lateness(mut self, key: &JobKey, it: Option<MaxLateness>) -> Result<Self> {
+        let checked = it.map(MaxLateness::check).transpose();
+        self.max_lateness = checked
+            .map_err(|error| Error::new(ErrorKind::InvalidSetting, format!("{key}: {error}")))?;
+        Ok(self)
     }
 
     /// The policy of the job, on a route that has the policy `of_route`: its own or the route's,
@@ -285,6 +311,13 @@ impl Header {
     #[cfg(feature = "worker")]
     pub(crate) fn reason(line: &str) -> Option<String> {
         Header::parse(line.as_bytes()).ok()?.error
+    }
+
+    /// Reads the reason of a snooze from the line of a header. `None` if there is none or the line
+    /// cannot be read.
+    #[cfg(feature = "worker")]
+    pub(crate) fn put_off(line: &str) -> Option<String> {
+        Header::parse(line.as_bytes()).ok()?.put_off
     }
 
     /// Reads the last attempt from the line of a header: its number, and its failure. `None` if it

@@ -7,6 +7,7 @@
 //! | `written` | rules as text and tables |
 //! | `occurrence` | the occurrence that a record holds |
 //! | `following` | which occurrence follows the end of another |
+//! | `missed` | times at which nobody could run the job |
 //! | `template` | payloads that name the time of their occurrence |
 //! | `changing` | another rule, a pause, a resume |
 
@@ -15,6 +16,7 @@ mod cron;
 #[cfg(feature = "worker")]
 mod following;
 mod interval;
+mod missed;
 mod occurrence;
 #[cfg_attr(
     not(feature = "worker"),
@@ -39,6 +41,7 @@ use cron::Expression;
 #[cfg(feature = "worker")]
 pub(crate) use following::RunEnd;
 use interval::Interval;
+pub use missed::Missed;
 pub use occurrence::Occurrence;
 pub(crate) use occurrence::Recurring;
 
@@ -85,6 +88,7 @@ pub struct Rule {
     busy: Busy,
     gap: Gap,
     overlap: Overlapping,
+    missed: Missed,
     template: bool,
 }
 
@@ -204,6 +208,7 @@ impl Rule {
             busy: Busy::default(),
             gap: Gap::default(),
             overlap: Overlapping::default(),
+            missed: Missed::default(),
             template: false,
         }
     }
@@ -268,6 +273,15 @@ impl Rule {
     pub fn when_busy(mut self, busy: Busy) -> Self {
         self.busy = busy;
         self
+    }
+
+    /// What becomes of times at which nobody could run the job. Defaults to [`Missed::One`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidRule`] if a number or time of the choice is out of range.
+    pub fn when_missed(mut self, missed: Missed) -> Result<Self> {
+        self.missed = missed.check()?;
+        Ok(self)
     }
 
     /// What becomes of a time that the zone skips. It does not apply to expressions whose hours

@@ -14,8 +14,10 @@
 --   lapsed                                 due claims   taken over: the number of attempts since it
 --                                                       was last settled
 --   done                                   -   ran      ms since it was claimed
---   failed again snoozed returned          due ran      note: `attempts error`, of `failed` only;
---                                                       due is - if its successor takes its place
+--   skipped                                -   -        note: how late it was
+--   failed again snoozed returned          due ran      note: `attempts error` of `failed`, the
+--                                                       reason of `snoozed`; due is - if its
+--                                                       successor takes its place
 --   buried                                 letter ran   note: the same; ran is - without a run
 --   deleted                                letter -
 --   repaired                               -   -        note: what an audit found

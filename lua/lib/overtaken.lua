@@ -12,9 +12,13 @@ local function order_of(record)
   return 0
 end
 
--- The order number of the present job: of the successor of its run, if there is one.
+-- The record of the present job: of the successor of its run, if there is one.
+local function record_there(shadow_key, id, successor)
+  return successor and select(2, split_successor(successor)) or redis.call('HGET', shadow_key, id)
+end
+
+-- The order number of the present job.
 local function order_there(shadow_key, id, successor)
-  local record = successor and select(2, split_successor(successor))
-    or redis.call('HGET', shadow_key, id)
+  local record = record_there(shadow_key, id, successor)
   return record and order_of(record) or 0
 end

@@ -13,7 +13,7 @@ use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::store::{
-    Amendment, Answered, BackupItem, Change, Discard, Found, KeptAs, Letter, Outdated, Placement,
+    Amendment, Answered, BackupItem, CancelIf, Change, Discard, Found, KeptAs, Letter, Placement,
     Revival, Update, Word, is_of_absence,
 };
 
@@ -308,7 +308,7 @@ job_calls! {
     Amendment: amendments, |it| &it.key;
     JobKey: cancels, |it| it;
     Durably<JobKey>: durable_cancels, |it| &it.item;
-    Outdated: outdated, |it| &it.key;
+    CancelIf: conditional_cancels, |it| &it.key;
     Revival: requeues, |it| &it.key, stores, creates |_| false;
     Discard: discards, |it| &it.key, target |_| CallTarget::Letters;
     BackupItem: restores, |it| &it.key, stores, creates |_| true, target |it| match it.what {

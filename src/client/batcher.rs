@@ -16,7 +16,7 @@ use crate::key::JobKey;
 use crate::settings::{BATCH, BATCH_BYTES, IDLE_LOOK, LANES, QUEUE};
 use crate::shards::Layout;
 use crate::store::{
-    Amendment, Answered, BackupItem, Change, Discard, HeldLane, Lane, LanePool, Ledger, Outdated,
+    Amendment, Answered, BackupItem, CancelIf, Change, Discard, HeldLane, Lane, LanePool, Ledger,
     Placement, Revival, Update,
 };
 
@@ -346,7 +346,7 @@ operations! {
         item.payload.as_ref().map_or(0, |it| it.len()) + item.header.len() + item.seen.opening.len()
     };
     JobKey by cancel, |_| 0;
-    Outdated by cancel_outdated, |_| 0;
+    CancelIf by cancel_if, |_| 0;
     Revival by requeue, |item| item.record_bytes + item.header.len();
     Discard by discard, |_| 0;
     BackupItem by restore, |item| item.payload.len() + item.header.len() + item.story.len();

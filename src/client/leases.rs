@@ -333,6 +333,8 @@ impl<'a> SettleLease<'a> {
         let clock = shard_client.ledger.clock();
         let end = RunEnd {
             now: clock.now().map_or_else(UnixMs::now, UnixUs::floor_ms),
+            // The fencing number is the time of the claim, or just above it.
+            claimed: UnixUs(claimed.fence).floor_ms(),
             due: claimed.due,
             random: rand::random(),
         };

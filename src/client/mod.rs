@@ -98,7 +98,7 @@ use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, LANES};
 use crate::shards::Layout;
 use crate::store::{
-    Amendment, BackupItem, Change, Discard, LanePool, Ledger, Outdated, Placement, Revival, Store,
+    Amendment, BackupItem, CancelIf, Change, Discard, LanePool, Ledger, Placement, Revival, Store,
     Update, Word,
 };
 #[cfg(feature = "worker")]
@@ -158,7 +158,7 @@ struct ShardClient {
     updates: Batcher<Update>,
     amendments: Batcher<Amendment>,
     cancels: Batcher<JobKey>,
-    outdated: Batcher<Outdated>,
+    conditional_cancels: Batcher<CancelIf>,
     durable_schedules: Batcher<Durably<Placement>>,
     durable_cancels: Batcher<Durably<JobKey>>,
     requeues: Batcher<Revival>,
@@ -182,7 +182,7 @@ impl ShardClient {
             updates: Batcher::new(ledger.clone(), ()),
             amendments: Batcher::new(ledger.clone(), ()),
             cancels: Batcher::new(ledger.clone(), ()),
-            outdated: Batcher::new(ledger.clone(), ()),
+            conditional_cancels: Batcher::new(ledger.clone(), ()),
             durable_schedules: Batcher::new(ledger.clone(), ()),
             durable_cancels: Batcher::new(ledger.clone(), ()),
             requeues: Batcher::new(ledger.clone(), ()),

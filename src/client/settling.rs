@@ -69,7 +69,7 @@ impl BatchOperation for Settlement {
             Next::At(_, header) => header.len() + self.payload_bytes,
         };
         let verb = match &self.verb {
-            Verb::Done => 0,
+            Verb::Done | Verb::Skip { .. } => 0,
             Verb::Later { header, .. } | Verb::Bury { header } => header.len() + self.payload_bytes,
         };
         next + verb

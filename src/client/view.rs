@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::JobKey;
+use crate::lateness::MaxLateness;
 #[cfg(feature = "worker")]
 use crate::lease::Lease;
 use crate::record::{Record, Step};
@@ -252,6 +253,12 @@ impl JobView {
     /// The timeout of a run of this job; `None` if the timeout of its route applies.
     pub fn timeout(&self) -> Option<Duration> {
         self.record.header.terms.timeout()
+    }
+
+    /// How late a run of this job may start, and what becomes of it if it could start only later;
+    /// `None` if the limit of its route applies.
+    pub fn max_lateness(&self) -> Option<MaxLateness> {
+        self.record.header.terms.max_lateness
     }
 
     /// The number of the dead letter; `None` for a live job. One key can have several dead letters;

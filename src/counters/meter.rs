@@ -78,13 +78,14 @@ const SOURCES: [&str; 4] = ["event", "pacer", "reconciler", "backlog"];
 
 /// The values of the label `outcome` of `keyfall_settled_total`.
 #[cfg(feature = "worker")]
-pub(crate) const OUTCOMES: [&str; 9] = [
+pub(crate) const OUTCOMES: [&str; 10] = [
     "done",
     "failed",
     "again",
     "snoozed",
     "returned",
     "buried",
+    "skipped",
     "replaced",
     "cancelled",
     "late",

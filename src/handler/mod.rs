@@ -39,6 +39,7 @@ pub use route::{MissingKey, Route};
 pub use sample::SampleJob;
 pub(crate) use task::{FindTerms, RouteTask, RouteTaskContext, RouteTerms};
 
+use crate::lateness::{Late, MaxLateness};
 use crate::outcome::IntoOutcome;
 use crate::retry::RetryPolicy;
 
@@ -158,6 +159,27 @@ where
     fn late_after(self, limit: Duration) -> Route<S> {
         self.into_route()
             .with(|options| options.late_after = Some(limit))
+    }
+
+    /// Sets how late a job of this route may start, from 1 s to 10 years, and what becomes of it if
+    /// it could start only later, because Redis or all workers were away, or its kind was paused.
+    /// Lateness counts from the due time of the job, or of its retry. A run that has begun, and is
+    /// taken over from a worker that died, is not late. A job that was scheduled with a limit of its
+    /// own keeps that limit. Defaults to no limit.
+    ///
+    /// ```
+    /// use keyfall::{Handler, Late, Router};
+    /// use std::time::Duration;
+    ///
+    /// # async fn remind() {}
+    /// let app: Router = Router::new().route(
+    ///     "app1:table:reminder:*",
+    ///     remind.max_lateness(Duration::from_secs(3600), Late::Skip),
+    /// );
+    /// ```
+    fn max_lateness(self, limit: Duration, then: Late) -> Route<S> {
+        self.into_route()
+            .with(|options| options.max_lateness = Some(MaxLateness { limit, then }))
     }
 
     /// Sets the durability that the settlement of each run must reach before its slot is free for

@@ -13,6 +13,7 @@ use tower_layer::Layer;
 use super::{Breakers, Endpoint, Handler, Job, JobService, Pull, RouteTask};
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lateness::MaxLateness;
 use crate::outcome::Outcome;
 use crate::retry::RetryPolicy;
 use crate::settings::{LEASES, PAYLOAD_LIMITS};
@@ -59,6 +60,8 @@ pub(crate) struct RouteOptions {
     pub(crate) rate: Option<Rate>,
     /// The lateness at which a start is reported.
     pub(crate) late_after: Option<Duration>,
+    /// The limit of lateness, and what becomes of a job beyond it.
+    pub(crate) max_lateness: Option<MaxLateness>,
     /// The durability that the settlement of a run must reach before its slot is free.
     pub(crate) durable: Option<Durable>,
     /// The queue of consumers that pull the jobs of this route.
@@ -213,6 +216,8 @@ impl RouteOptions {
             "`rate` allows no job: write 1 or more in a time longer than zero"
         } else if self.lease.is_some_and(|lease| !LEASES.contains(&lease)) {
             "`lease` must be from 1 s to 1 day"
+        } else if let Some(Err(error)) = self.max_lateness.map(MaxLateness::check) {
+            &format!("limit of lateness is wrong: {error}")
         } else if let Some(Err(error)) = self.durable.map(|durable| durable.check()) {
             &format!("`durable` is wrong: {error}")
         } else if self

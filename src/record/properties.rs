@@ -38,6 +38,7 @@ fn header() -> impl Strategy<Value = Header> {
         any::<Option<u64>>(),
     );
     let terms = terms.prop_map(|(retry, max_attempts, timeout_ms)| Terms {
+        max_lateness: None,
         retry,
         max_attempts,
         timeout_ms,

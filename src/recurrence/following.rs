@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::cron::a_moment_before;
 use super::occurrence::{instant, unix};
-use super::{Busy, Recurring, Rule, Times};
+use super::{Busy, Missed, Recurring, Rule, Times};
 use crate::time::UnixMs;
 
 /// How long an occurrence whose rule this process cannot read is left to others: its time zone is
@@ -21,6 +21,8 @@ const COUNTED: usize = 1000;
 pub(crate) struct RunEnd {
     /// When the run ended.
     pub(crate) now: UnixMs,
+    /// When the job was claimed for the run.
+    pub(crate) claimed: UnixMs,
     /// When the job was due, as its lease says.
     pub(crate) due: UnixMs,
     /// From 0 up to 1, for the jitter.
@@ -101,10 +103,14 @@ impl Recurring {
         let named = if was_fired { a_moment_before(at)? } else { at };
         // A clock that was set back must not lead to the same time again.
         let now = instant(end.now)?.max(named);
+        let claimed = instant(end.claimed)?.clamp(named, now);
         let passed = rule.count_passed(named, now);
-        let at = if passed > 0 && rule.busy == Busy::QueueOne {
+        let at = if let Some(missed) = rule.first_to_make_up_for(named, claimed) {
+            next.skipped += rule.count_passed(named, a_moment_before(missed)?);
+            missed
+        } else if passed > 0 && rule.busy == Busy::QueueOne {
             next.skipped += passed - 1;
-            rule.last_passed(named, now)
+            *rule.last_passed(named, now, 1).first()?
         } else {
             next.skipped += passed;
             rule.next(now)?
@@ -125,17 +131,30 @@ impl Rule {
         passed.count() as u64
     }
 
-    /// The last time after `named` and up to `now`; there is one.
-    fn last_passed(&self, named: Timestamp, now: Timestamp) -> Timestamp {
+    /// The last times after `named` and up to `now`, `most` of them, the oldest first.
+    fn last_passed(&self, named: Timestamp, now: Timestamp, most: usize) -> Vec<Timestamp> {
         let mut back = SignedDuration::from_secs(1);
         loop {
             let begin = now.checked_sub(back).unwrap_or(named).max(named);
             let times = std::iter::successors(self.next(begin), |time| self.next(*time));
-            match times.take_while(|time| *time <= now).last() {
-                Some(last) => return last,
-                None if begin == named => return named,
-                None => back *= 2,
+            let mut passed: Vec<_> = times.take_while(|time| *time <= now).collect();
+            if passed.len() >= most || begin == named {
+                let before = passed.len().saturating_sub(most);
+                return passed.split_off(before);
             }
+            back *= 2;
+        }
+    }
+
+    /// The first time after `named`, and up to the claim, that gets a run of its own although nobody
+    /// could run the job then.
+    fn first_to_make_up_for(&self, named: Timestamp, claimed: Timestamp) -> Option<Timestamp> {
+        match self.missed {
+            Missed::All(most) if !matches!(self.times, Times::AfterEnd(_)) => {
+                let missed = self.last_passed(named, claimed, most as usize);
+                missed.first().copied()
+            }
+            _ => None,
         }
     }
 }

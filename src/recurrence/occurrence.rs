@@ -1,5 +1,7 @@
 //! The occurrence of a recurring job that is stored.
 
+#[cfg(feature = "worker")]
+use std::time::Duration;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
@@ -9,6 +11,8 @@ use serde_json::Value;
 use super::Rule;
 use super::changing::NEVER;
 use crate::error::Result;
+#[cfg(feature = "worker")]
+use crate::lateness::MaxLateness;
 use crate::time::UnixMs;
 
 /// The field `recur` in the header of a recurring job.
@@ -35,7 +39,7 @@ pub(crate) struct Recurring {
 }
 
 /// The occurrence of a recurring job.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Occurrence {
     /// Its number, from 1. Occurrences that were left out have none.
@@ -148,6 +152,12 @@ impl Recurring {
     #[cfg(feature = "worker")]
     pub(crate) fn is_declared_by(&self, name: &str) -> bool {
         self.by.as_deref() == Some(name)
+    }
+
+    /// The limit of lateness that the rule sets; `limit` is the one of the job, if it has one.
+    #[cfg(feature = "worker")]
+    pub(crate) fn max_lateness(&self, limit: Option<Duration>) -> Option<MaxLateness> {
+        Rule::from_table(&self.rule).ok()?.max_lateness(limit)
     }
 
     /// The due time.

@@ -289,6 +289,7 @@ fn next(rule: &Rule, first: &Recurring, due: u64, ended: u64) -> Option<Recurrin
     let _ = rule;
     first.next(RunEnd {
         now: UnixMs(ended),
+        claimed: UnixMs(due),
         due: UnixMs(due),
         random: 0.5,
     })
@@ -362,6 +363,7 @@ fn an_occurrence_whose_zone_is_unknown_here_is_left_to_others() {
     let first: Recurring = serde_json::from_value(table).unwrap();
     let end = |now| RunEnd {
         now: UnixMs(now),
+        claimed: UnixMs(now),
         due: UnixMs(HOUR),
         random: 0.0,
     };
@@ -453,6 +455,7 @@ fn a_paused_rule_has_no_time_until_it_is_resumed() {
     // A run that is fired meanwhile leaves the rule paused, and counts.
     let fired = paused.next(RunEnd {
         now: at("2026-12-01T08:40:00Z"),
+        claimed: at("2026-12-01T08:39:00Z"),
         due: at("2026-12-01T08:39:00Z"),
         random: 0.0,
     });
@@ -573,4 +576,75 @@ fn a_template_with_an_unknown_placeholder_is_refused() {
     plain.check_template(b"{{time}}").unwrap();
     let text = r#"{"every":"1h","template":true}"#;
     assert_eq!(serde_json::to_string(&plain.template()).unwrap(), text);
+}
+
+#[test]
+fn missed_times_are_made_up_for_as_the_rule_says() {
+    // Due at 1:00, claimed at 5:30, ended at 5:31; or another pair of minutes.
+    let after = |missed: &str, claimed: u64, ended: u64| {
+        let rule = rule(&format!(r#"{{"every": "1h", "missed": "{missed}"}}"#));
+        let first = Recurring::first(&rule, UnixMs(HOUR - 1), 0.0).unwrap();
+        let next = first.next(RunEnd {
+            now: UnixMs(ended * 60_000),
+            claimed: UnixMs(claimed * 60_000),
+            due: UnixMs(HOUR),
+            random: 0.0,
+        });
+        let next = next.unwrap();
+        (next.at().0 / 60_000, next.view().skipped)
+    };
+    for (missed, claimed, ended, expected) in [
+        ("one", 330, 331, (360, 4)),
+        ("skip", 330, 331, (360, 4)),
+        ("spread 10m", 330, 331, (360, 4)),
+        ("all", 330, 331, (120, 0)),
+        ("all 2", 330, 331, (240, 2)),
+        ("all 4", 330, 331, (120, 0)),
+        // Nothing was missed: what passes during a run is another matter.
+        ("all", 60, 61, (120, 0)),
+        ("all", 60, 190, (240, 2)),
+        // Both: the missed times come first.
+        ("all 1", 130, 190, (120, 0)),
+    ] {
+        assert_eq!(
+            after(missed, claimed, ended),
+            expected,
+            "{missed} {claimed} {ended}"
+        );
+    }
+}
+
+#[test]
+fn a_choice_for_missed_times_is_read_as_it_is_written() {
+    for text in ["skip", "all 10", "spread 10m"] {
+        let rule = rule(&format!(r#"{{"every":"1h","missed":"{text}"}}"#));
+        assert_eq!(rule.to_value()["missed"], text);
+    }
+    assert_eq!(
+        rule(r#"{"every":"1h","missed":"one"}"#)
+            .to_value()
+            .get("missed"),
+        None
+    );
+    let all = rule(r#"{"every":"1h","missed":"all"}"#);
+    assert_eq!(all.to_value()["missed"], "all 100");
+    assert!(
+        all.to_string()
+            .ends_with("up to 100 missed times are made up for"),
+        "{all}"
+    );
+    for (missed, fault) in [
+        (
+            "none",
+            r#"write "one", "skip", "all", "all 10" or "spread 10m""#,
+        ),
+        ("all 0", "1 to 1000"),
+        ("all 1001", "1 to 1000"),
+        ("all -1", "write"),
+        ("spread 2d", "from 1 s to 1 day"),
+    ] {
+        let text = format!(r#"{{"every":"1h","missed":"{missed}"}}"#);
+        let error = serde_json::from_str::<Rule>(&text).unwrap_err().to_string();
+        assert!(error.contains(fault), "{missed}: {error}");
+    }
 }

@@ -11,7 +11,7 @@ use serde::ser::{Serialize, Serializer};
 
 use super::cron::Expression;
 use super::interval::{Interval, instant_of};
-use super::{Busy, Gap, Overlapping, Rule, Times, Zone, invalid};
+use super::{Busy, Gap, Missed, Overlapping, Rule, Times, Zone, invalid};
 use crate::durations::{duration, shown, written};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -41,6 +41,8 @@ pub(super) struct Table {
     gap: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     overlap: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    missed: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     template: bool,
 }
@@ -62,6 +64,7 @@ impl Table {
         table.busy = word(rule.busy, &BUSY);
         table.gap = word(rule.gap, &GAPS);
         table.overlap = word(rule.overlap, &OVERLAPS);
+        table.missed = (rule.missed != Missed::One).then(|| rule.missed.to_string());
         table.template = rule.template;
         table
     }
@@ -99,6 +102,9 @@ impl Table {
         rule.busy = choice("busy", self.busy.as_deref(), &BUSY)?;
         rule.gap = choice("gap", self.gap.as_deref(), &GAPS)?;
         rule.overlap = choice("overlap", self.overlap.as_deref(), &OVERLAPS)?;
+        if let Some(missed) = &self.missed {
+            rule.missed = missed.parse()?;
+        }
         rule.template = self.template;
         Ok(rule)
     }
@@ -264,10 +270,19 @@ impl fmt::Display for Rule {
         if !self.jitter.is_zero() {
             write!(f, ", up to {} later at random", written(&self.jitter))?;
         }
-        match self.busy {
-            Busy::Skip => Ok(()),
-            Busy::QueueOne => f.write_str("; a time that passes during a run is made up for once"),
-            Busy::Replace => f.write_str("; a run ends at the next time"),
+        f.write_str(match self.busy {
+            Busy::Skip => "",
+            Busy::QueueOne => "; a time that passes during a run is made up for once",
+            Busy::Replace => "; a run ends at the next time",
+        })?;
+        match self.missed {
+            Missed::One => Ok(()),
+            Missed::Skip => f.write_str("; missed times are left out"),
+            Missed::All(most) => write!(f, "; up to {most} missed times are made up for"),
+            Missed::Spread(time) => {
+                let time = written(&time);
+                write!(f, "; a missed time is made up for within {time}, at random")
+            }
         }
     }
 }

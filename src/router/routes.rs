@@ -12,6 +12,7 @@ use crate::handler::{
     names,
 };
 use crate::key::{JobKey, Kind};
+use crate::lateness::MaxLateness;
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
 
@@ -40,6 +41,8 @@ pub(crate) struct RouteEntry {
     pub(crate) lease: Option<Duration>,
     pub(crate) rate: Option<Rate>,
     pub(crate) late_after: Option<Duration>,
+    /// The limit of lateness, and what becomes of a job beyond it.
+    pub(crate) max_lateness: Option<MaxLateness>,
     /// The durability that the settlement of a run must reach before its slot is free.
     pub(crate) durable: Option<Durable>,
     /// The queue of consumers that pull its jobs; then the handler is not called.
@@ -160,6 +163,7 @@ impl RouteEntry {
             lease: entry.route.options.lease,
             rate: entry.route.options.rate,
             late_after: entry.route.options.late_after,
+            max_lateness: entry.route.options.max_lateness,
             durable: entry.route.options.durable,
             pull: entry.route.options.pull,
             hands_over: entry.route.options.hands_over,

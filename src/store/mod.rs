@@ -62,7 +62,7 @@ pub(crate) use ledger::mending::Wrong;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::pace::PaceRequest;
 pub(crate) use ledger::produce::{
-    Amendment, Change, JobVersion, Mode, Outdated, Placement, Update, VersionState, When,
+    Amendment, CancelIf, Change, Condition, JobVersion, Mode, Placement, Update, VersionState, When,
 };
 #[cfg(feature = "internals")]
 pub(crate) use ledger::reply::read_any_reply;

@@ -108,15 +108,16 @@ impl JobView {
         self.recurring.as_ref().map(Recurring::view)
     }
 
-    /// Begins the next occurrence of a recurring job whose run has ended at `now`. `jitter` is from
-    /// 0 up to 1.
-    pub(super) fn recur(&mut self, now: SystemTime, jitter: f64) {
+    /// Begins the next occurrence of a recurring job whose run began at `began` and has ended at
+    /// `now`. `jitter` is from 0 up to 1.
+    pub(super) fn recur(&mut self, began: SystemTime, now: SystemTime, jitter: f64) {
         let Some(recurring) = &self.recurring else {
             return;
         };
         let unix = |time| UnixMs::from_system(time).unwrap_or_default();
         let end = RunEnd {
             now: unix(now),
+            claimed: unix(began),
             due: unix(self.due),
             random: jitter,
         };

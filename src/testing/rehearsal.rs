@@ -293,7 +293,7 @@ impl Rehearsal {
         self.last_fence = fence;
         if let Some(view) = self.jobs.get_mut(&key) {
             view.end(attempt, at, ending);
-            view.recur(self.clock.now(), self.jitter);
+            view.recur(at, self.clock.now(), self.jitter);
         }
         Run {
             at,

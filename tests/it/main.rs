@@ -14,6 +14,7 @@
 //! | [`limits`] | refused values, with the rule and the remedy |
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
 //! | [`alerts`] | jobs by which a daemon reports dead letters and late starts |
+//! | [`late`] | limits of lateness: what is skipped, buried or spread, and times that a rule missed |
 //! | [`hooks`] | hooks before a job becomes a dead letter, and at late starts |
 //! | [`handing_over`] | jobs that a handler hands over to another program |
 //! | [`lists`] | jobs that go into a Redis list, and come again until they are acknowledged |
@@ -116,6 +117,7 @@ mod instances;
 mod keyspace;
 mod killed;
 mod lapsed;
+mod late;
 mod layers;
 mod letters;
 mod limits;

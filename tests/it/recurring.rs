@@ -493,3 +493,46 @@ async fn a_declared_job_that_runs_is_changed_from_the_end_of_its_run_on() {
     worker.stop().await;
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn a_declared_job_whose_rule_is_used_up_ends_and_the_others_go_on() {
+    let site = Site::new("recur-declare-over").await;
+    let key = |id: &str| keyfall::JobKey::parse(&site.key(id)).unwrap();
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.behind(&gate)));
+    let name = "declared-over";
+    let jobs = |rule: &Rule| {
+        let ids = ["pending", "running", "z"];
+        ids.map(|id| NewJob::new(site.key(id), "").recurring(rule.clone()))
+    };
+    site.client.declare(name, jobs(&hourly())).await.unwrap();
+    site.client.fire_now(key("running")).await.unwrap();
+    runs.next().await;
+    // Both are at their second occurrence: the first one of `pending` runs, too.
+    gate.open();
+    site.client.fire_now(key("pending")).await.unwrap();
+    runs.next().await;
+    for id in ["pending", "running"] {
+        site.reaches(&site.key(id), JobState::Pending).await;
+    }
+    let gate = Gate::closed();
+    worker.stop().await;
+    let worker = site.serve(Router::new().route(&site.pattern(), log.behind(&gate)));
+    site.client.fire_now(key("running")).await.unwrap();
+    runs.next().await;
+    let once = hourly().runs(1).unwrap();
+    let second = site.client.declare(name, jobs(&once)).await.unwrap();
+    assert_eq!(second.ended, [key("pending")]);
+    assert_eq!(second.running, [key("running")]);
+    assert_eq!(second.changed, [key("z")], "the first run is still to come");
+    assert!(site.client.get(key("pending")).await.unwrap().is_none());
+    gate.open();
+    site.reaches(&site.key("running"), JobState::Pending).await;
+    let third = site.client.declare(name, jobs(&once)).await.unwrap();
+    assert_eq!(third.ended, [key("pending"), key("running")]);
+    let last = site.client.declare(name, []).await.unwrap();
+    assert_eq!(last.removed, [key("z")]);
+    worker.stop().await;
+    site.assert_balanced().await;
+}

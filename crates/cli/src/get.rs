@@ -72,6 +72,9 @@ fn fields(job: &Job) -> anyhow::Result<Vec<(&'static str, String)>> {
     if let Some(limit) = job.timeout {
         fields.push(("timeout", limit.to_string()));
     }
+    if let Some(limit) = job.max_lateness {
+        fields.push(("max lateness", limit.to_string()));
+    }
     for (name, text) in &job.headers {
         fields.push(("header", format!("{name}={text}")));
     }

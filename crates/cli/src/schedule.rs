@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use keyfall::{JobKey, RetryPolicy};
+use keyfall::{JobKey, MaxLateness, RetryPolicy};
 
 use super::connect::Server;
 use super::durably::Durably;
@@ -61,6 +61,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
 
+    /// How late it may start, and what becomes of it if it could start only later: `1h skip`, `1h
+    /// bury`, `1h spread 10m`
+    #[arg(long, value_name = "LIMIT")]
+    max_lateness: Option<MaxLateness>,
+
     /// Only if there is no such job
     #[arg(long, conflicts_with = "if_present")]
     if_absent: bool,
@@ -110,6 +115,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         retry: options.retry,
         attempts: options.attempts,
         timeout: options.timeout.map(Span),
+        max_lateness: options.max_lateness,
         condition,
         durable,
         fsynced,

@@ -122,6 +122,8 @@ what! {
     Lapsed = "lapsed",
     /// The job ended with success.
     Done = "done",
+    /// The job ended without a run, because it was too late; the note says how late.
+    Skipped = "skipped",
     /// An attempt failed, and is retried.
     Failed = "failed",
     /// The run asked to run again, without a failure.

@@ -11,6 +11,7 @@ use crate::client::{Client, JobState, JobView, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
+use crate::lateness::{Late, MaxLateness};
 use crate::record::{Header, Step, Terms};
 use crate::recurrence::{Occurrence, Recurring};
 use crate::retry::RetryPolicy;
@@ -43,6 +44,7 @@ pub struct KeptJob {
     headers: Headers,
     retry: Option<RetryPolicy>,
     timeout: Option<Duration>,
+    max_lateness: Option<MaxLateness>,
     max_attempts: Option<u32>,
     /// The occurrence of a recurring job.
     recurring: Option<Recurring>,
@@ -90,6 +92,7 @@ impl KeptJob {
             headers: Headers::new(),
             retry: None,
             timeout: None,
+            max_lateness: None,
             max_attempts: None,
             recurring: None,
         }
@@ -146,6 +149,13 @@ impl KeptJob {
         self
     }
 
+    /// How late a run of the job may start, and what becomes of it if it could start only later.
+    /// Defaults to the limit of its route.
+    pub fn max_lateness(mut self, limit: Duration, then: Late) -> Self {
+        self.max_lateness = Some(MaxLateness { limit, then });
+        self
+    }
+
     /// The occurrence of a recurring job, whose rule goes on after it. Defaults to none.
     pub fn occurrence(mut self, occurrence: Occurrence) -> Self {
         self.recurring = Some(occurrence.into());
@@ -170,6 +180,7 @@ impl KeptJob {
         check_payload(&key, &self.payload, payload_limit)?;
         self.headers.check(&key)?;
         let terms = Terms::new(&key, self.retry, self.timeout, self.max_attempts)?;
+        let terms = terms.max_lateness(&key, self.max_lateness)?;
         let at = match self.recurring.as_ref().filter(|it| it.is_paused()) {
             // Its due time is beyond the limit.
             Some(paused) if self.at >= paused.due().to_system() => paused.due(),
@@ -250,6 +261,7 @@ impl From<&JobView> for KeptJob {
         job.headers = view.headers().clone();
         job.retry = view.retry().cloned();
         job.timeout = view.timeout();
+        job.max_lateness = view.max_lateness();
         job.max_attempts = view.max_attempts();
         job.recurring = view.record.header.recur().cloned();
         job

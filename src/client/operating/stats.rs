@@ -11,7 +11,7 @@ use crate::time::UnixMs;
 ///
 /// The values of a shard are read in one step, so the counters [balance](Stats::is_balanced):
 /// accepted + requeued + moved in = pending + leased + successors + done + cancelled + replaced +
-/// buried + moved out.
+/// buried + skipped + moved out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -48,6 +48,8 @@ pub struct Stats {
     pub replaced: u64,
     /// Jobs that ended as dead letters.
     pub buried: u64,
+    /// Jobs that ended without a run, because they were [too late](crate::Late::Skip).
+    pub skipped: u64,
     /// Dead letters that were deleted.
     pub deleted: u64,
     /// Dead letters that were removed by the limits of number and age.
@@ -104,7 +106,12 @@ impl Stats {
     pub fn difference(&self) -> i64 {
         let came = self.accepted + self.requeued + self.moved_in;
         let present = self.pending + self.leased + self.successors;
-        let left = self.done + self.cancelled + self.replaced + self.buried + self.moved_out;
+        let left = self.done
+            + self.cancelled
+            + self.replaced
+            + self.buried
+            + self.skipped
+            + self.moved_out;
         came.wrapping_sub(present + left).cast_signed()
     }
 
@@ -121,7 +128,7 @@ impl Stats {
     pub(super) fn balanced_by(&self, counter: &str) -> Option<i64> {
         Some(match counter {
             "accepted" | "requeued" | "moved_in" => -self.difference(),
-            "done" | "cancelled" | "replaced" | "moved_out" => self.difference(),
+            "done" | "cancelled" | "replaced" | "unrun" | "moved_out" => self.difference(),
             "buried" | "letters_in" => -self.letters_difference(),
             "deleted" | "trimmed" | "letters_out" => self.letters_difference(),
             _ => return None,
@@ -159,6 +166,7 @@ impl Stats {
             cancelled: self.cancelled + other.cancelled,
             replaced: self.replaced + other.replaced,
             buried: self.buried + other.buried,
+            skipped: self.skipped + other.skipped,
             deleted: self.deleted + other.deleted,
             trimmed: self.trimmed + other.trimmed,
             failed: self.failed + other.failed,
@@ -201,6 +209,8 @@ impl From<&Tally> for Stats {
             cancelled: counter("cancelled"),
             replaced: counter("replaced"),
             buried: counter("buried"),
+            // `skipped` in Redis are numbers of dead letters.
+            skipped: counter("unrun"),
             deleted: counter("deleted"),
             trimmed: counter("trimmed"),
             failed: counter("failed"),

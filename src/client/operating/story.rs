@@ -7,6 +7,7 @@ use crate::client::{Client, JobState, JobView};
 use crate::error::Result;
 use crate::instance::Description;
 use crate::key::{IntoJobKey, JobKey};
+use crate::recurrence::Occurrence;
 use crate::settings::SILENCE;
 use crate::store::{Alive, PlainKey};
 use crate::time::UnixMs;
@@ -59,6 +60,13 @@ pub enum Wait {
         ahead: Duration,
         /// The last change that set this due time, if it is known.
         since: Option<What>,
+        /// The occurrence, if the job recurs.
+        occurrence: Option<Box<Occurrence>>,
+    },
+    /// The rule of the job is [paused](Client::pause_rule).
+    RulePaused {
+        /// The time of the pause.
+        since: SystemTime,
     },
     /// The last run snoozed the job, without counting an attempt.
     PutOff {
@@ -254,8 +262,17 @@ impl Client {
                 {
                     let same = |it: &&Happening| it.due == Some(job.due());
                     let since = happenings.iter().rev().find(same).map(|it| it.what);
-                    let at = job.due();
-                    waits.push(Wait::Due { at, ahead, since });
+                    let occurrence = job.occurrence();
+                    let paused = occurrence.as_ref().and_then(|it| it.paused_since);
+                    waits.push(match paused {
+                        Some(since) => Wait::RulePaused { since },
+                        None => Wait::Due {
+                            at: job.due(),
+                            ahead,
+                            since,
+                            occurrence: occurrence.map(Box::new),
+                        },
+                    });
                     waits.extend(job.put_off().map(|why| Wait::PutOff { why: why.into() }));
                 }
             }
@@ -339,15 +356,38 @@ impl Wait {
     /// The reason in plain words. `show` writes times.
     pub fn sentence(&self, show: impl Fn(SystemTime) -> String) -> String {
         match self {
-            Wait::Due { at, ahead, since } => {
+            Wait::Due {
+                at,
+                ahead,
+                since,
+                occurrence,
+            } => {
                 let why = match since {
                     Some(What::Failed) => "its next attempt is due",
                     Some(What::Snoozed) => "its handler has put it off: it is due",
                     Some(What::Postponed) => "it was postponed: it is due",
                     _ => "it is due",
                 };
-                format!("{why} {}, in {}", show(*at), span(*ahead))
+                let mut text = format!("{why} {}, in {}", show(*at), span(*ahead));
+                if let Some(it) = occurrence {
+                    text.push_str(&format!(", as occurrence {} of its rule", it.number));
+                    match it.skipped {
+                        0 => {}
+                        1 => text.push_str("; 1 time of the rule was left out so far"),
+                        more => {
+                            text.push_str(&format!(
+                                "; {more} times of the rule were left out so far"
+                            ));
+                        }
+                    }
+                }
+                text
             }
+            Wait::RulePaused { since } => format!(
+                "its rule has been paused since {}: `keyfall recur resume` resumes it, and \
+                 `keyfall fire` runs the job once",
+                show(*since)
+            ),
             Wait::PutOff { why } => format!("it was put off, without an attempt: {why}"),
             Wait::Paused { since, prefixes } => {
                 let of_prefix = |prefix: &String| match prefix.as_str() {

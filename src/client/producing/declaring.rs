@@ -10,12 +10,14 @@ use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::rule::{Present, Sought};
-use crate::client::{Cancelled, Client, NewJob, out_of_place};
+use crate::client::{Client, NewJob, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::record::Header;
 use crate::recurrence::{Recurring, Rule};
-use crate::store::{Amendment, Mode, Placement, VersionState, When, Word};
+use crate::store::{
+    Amendment, CancelIf, Condition, JobVersion, Mode, Placement, VersionState, When, Word,
+};
 use crate::time::UnixMs;
 
 /// The most characters of the name of a declaration.
@@ -31,9 +33,12 @@ pub struct Declared {
     pub changed: Vec<JobKey>,
     /// Were as they should be.
     pub unchanged: Vec<JobKey>,
-    /// Were declared before, as they are now, and do not exist any more: their rules have ended, or
-    /// somebody cancelled them. They are left alone.
+    /// Have ended: their rules allow no further run, or somebody cancelled them. They stay so until
+    /// their definition changes.
     pub ended: Vec<JobKey>,
+    /// Are running, and their new rules allow no further run. The rules that they have go on until
+    /// the next call.
+    pub running: Vec<JobKey>,
     /// Were left alone, because jobs with these keys exist that were made elsewhere.
     pub foreign: Vec<JobKey>,
     /// Were declared before, and are no more: they were cancelled.
@@ -54,8 +59,8 @@ impl Client {
     /// Makes the recurring jobs with this name of a declaration exactly these: creates what is
     /// missing, changes what differs, and cancels what was declared before and is no more. Numbers
     /// and pauses of jobs that are changed stay. Calls that are made at the same time with the same
-    /// jobs agree. Jobs that were made elsewhere are left alone, and so are declared jobs whose
-    /// rules have ended.
+    /// jobs agree. Jobs that were made elsewhere are left alone. A job whose new rule allows no
+    /// further run is cancelled.
     ///
     /// A program calls this when it starts, with the jobs of its configuration. The name, of up to
     /// 64 letters, digits, `-` and `_`, tells the declarations of several programs apart.
@@ -170,27 +175,26 @@ impl Client {
             if wanted.is(&present) {
                 break &mut declared.unchanged;
             }
-            let Some(amendment) = wanted.amendment(present, now) else {
-                return Err(Error::new(
-                    ErrorKind::InvalidRule,
-                    format!(
-                        "{key}: the rule names no time any more, or allows fewer runs than it has \
-                         had: remove the job to end it"
-                    ),
-                ));
+            let is_pending = present.state() == VersionState::Pending;
+            let seen = present.seen();
+            let answered = match wanted.amendment(present, now) {
+                Some(amendment) => self.ask(amendment, until).await?,
+                None if is_pending => self.ask(cancel_if(key, seen), until).await?,
+                None => break &mut declared.running,
             };
-            match self.ask(amendment, until).await?.answer {
+            match answered.answer {
                 Word::Moved(_) | Word::SuccessorMoved(_) | Word::Succeeds(_) => {
                     break &mut declared.changed;
                 }
+                Word::Cancelled => break &mut declared.ended,
                 Word::Absent | Word::Changed if Instant::now() < until => {}
                 Word::Absent | Word::Changed => return Err(too_busy(key)),
                 other => return Err(out_of_place(other)),
             }
         };
         list.push(key.clone());
-        let is_foreign = declared.foreign.last() == Some(key);
-        if !is_foreign && noted != Some(&*wanted.digest) {
+        let is_settled = ![declared.foreign.last(), declared.running.last()].contains(&Some(key));
+        if is_settled && noted != Some(&*wanted.digest) {
             let digest = Some(&*wanted.digest);
             self.store()
                 .note_declared(name, text, digest, until)
@@ -203,11 +207,21 @@ impl Client {
     async fn remove_declared(&self, name: &str, key: &str, declared: &mut Declared) -> Result<()> {
         let until = self.deadline();
         let key = JobKey::parse(key)?;
-        if let Sought::Recurring(present) = Sought::read(&key, self.find(&key, until).await?)?
-            && present.occurrence.is_declared_by(name)
-            && self.cancel(&key).await? != Cancelled::Absent
-        {
-            declared.removed.push(key.clone());
+        loop {
+            let present = match Sought::read(&key, self.find(&key, until).await?)? {
+                Sought::Recurring(present) if present.occurrence.is_declared_by(name) => present,
+                _ => break,
+            };
+            let cancel = cancel_if(&key, present.seen());
+            match self.ask(cancel, until).await?.answer {
+                Word::Cancelled | Word::Running => {
+                    declared.removed.push(key.clone());
+                    break;
+                }
+                Word::Absent | Word::Changed if Instant::now() < until => {}
+                Word::Absent | Word::Changed => return Err(too_busy(&key)),
+                other => return Err(out_of_place(other)),
+            }
         }
         let store = self.store();
         store.note_declared(name, key.as_str(), None, until).await
@@ -259,6 +273,14 @@ impl Definition {
         amendment.header = header.to_line();
         amendment.payload = Some(self.placement.payload.clone());
         Some(amendment)
+    }
+}
+
+/// Cancels a job if it is still as it was read.
+fn cancel_if(key: &JobKey, seen: JobVersion) -> CancelIf {
+    CancelIf {
+        key: key.clone(),
+        condition: Condition::Seen(seen),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
+use crate::lateness::MaxLateness;
 use crate::record::{Header, Terms};
 use crate::recurrence::{Recurring, Rule};
 use crate::retry::RetryPolicy;
@@ -44,6 +45,7 @@ pub struct NewJob {
     pub(crate) headers: Headers,
     pub(crate) retry: Option<RetryPolicy>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) max_lateness: Option<MaxLateness>,
     pub(crate) attempts: Option<u32>,
     pub(crate) mode: Mode,
     /// The order number, for [`Client::next_order`](crate::client::Client::next_order).
@@ -120,6 +122,15 @@ macro_rules! job_options {
             self $($at)* .timeout = Some(limit);
             self
         }
+
+        /// How late a run of this job may start, and what becomes of it if it could start only
+        /// later: from 1 s to 10 years. Lateness counts from the due time of the job, or of its
+        /// retry. A run that has begun, and is taken over from a worker that died, is not late.
+        /// Defaults to the limit of the route.
+        pub fn max_lateness(mut self, limit: std::time::Duration, then: $crate::Late) -> Self {
+            self $($at)* .max_lateness = Some($crate::lateness::MaxLateness { limit, then });
+            self
+        }
     };
 }
 pub(crate) use job_options;
@@ -146,6 +157,7 @@ impl NewJob {
             headers: Headers::new(),
             retry: None,
             timeout: None,
+            max_lateness: None,
             attempts: None,
             mode: Mode::Set,
             order: None,
@@ -183,6 +195,7 @@ impl NewJob {
         traces::carry(&mut self.headers);
         self.headers.check(&key)?;
         let terms = Terms::new(&key, self.retry, self.timeout, self.attempts)?;
+        let terms = terms.max_lateness(&key, self.max_lateness)?;
         let mut header = Header::new(self.headers, terms);
         header.order = self.order;
         if let Some(rule) = &self.rule {

@@ -8,7 +8,7 @@ use super::schedule::{Schedule, Scheduled};
 use crate::client::{Client, JobView};
 use crate::error::Result;
 use crate::key::IntoJobKey;
-use crate::store::{Mode, Outdated, Word};
+use crate::store::{CancelIf, Condition, Mode, Word};
 
 /// The answer of a call that leaves later jobs alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,9 @@ impl Client {
         below: u64,
     ) -> Result<Ordered<Cancelled>> {
         let key = key.into_job_key()?;
-        let answered = self.ask(Outdated { key, below }, self.deadline()).await?;
+        let condition = Condition::OrderBelow(below);
+        let item = CancelIf { key, condition };
+        let answered = self.ask(item, self.deadline()).await?;
         match answered.answer {
             Word::Overtaken(number) => Ok(Ordered::Overtaken(number)),
             _ => Cancelled::from_answer(answered).map(Ordered::Done),

@@ -200,6 +200,11 @@ impl Present {
         self.seen.state
     }
 
+    #[cfg(feature = "worker")]
+    pub(super) fn seen(&self) -> JobVersion {
+        self.seen.clone()
+    }
+
     /// The occurrence by another rule; `None` if that rule allows no further run.
     pub(super) fn by_rule(&self, rule: &Rule, now: UnixMs) -> Option<Recurring> {
         match self.is_retrying() {

@@ -45,6 +45,7 @@ pub(in crate::store) fn outcome(verb: &Verb, answer: ReplyWord) -> &'static str 
         (ReplyWord::Superseded, _) => "replaced",
         (ReplyWord::Cancelled, _) => "cancelled",
         (_, Verb::Done) => "done",
+        (_, Verb::Skip { .. }) => "skipped",
         (_, Verb::Bury { .. }) => "buried",
         (_, Verb::Later { step, .. }) => step,
     }

@@ -17,7 +17,7 @@ use crate::store::{Ledger, Server, Store, from_value};
 const NUMBERS: [&str; 4] = ["fence", "paused", "turn", "history"];
 
 /// The names of the counters in `stats`.
-const COUNTERS: [&str; 18] = [
+const COUNTERS: [&str; 19] = [
     "accepted",
     "requeued",
     "done",
@@ -36,6 +36,7 @@ const COUNTERS: [&str; 18] = [
     "letters_in",
     "letters_out",
     "skipped",
+    "unrun",
 ];
 
 /// The field that each hash of a ledger has on a cluster, so that the key exists even if it is

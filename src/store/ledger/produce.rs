@@ -55,12 +55,20 @@ pub(crate) struct Placement {
     pub(crate) payload: Bytes,
 }
 
-/// One job to cancel, unless its order number is `below` or higher.
+/// One job to cancel under a condition.
 #[derive(Debug, Clone)]
-pub(crate) struct Outdated {
+pub(crate) struct CancelIf {
     pub(crate) key: JobKey,
-    /// The order number of the newer job; a job with a lower one is cancelled.
-    pub(crate) below: u64,
+    pub(crate) condition: Condition,
+}
+
+/// When a job is cancelled.
+#[derive(Debug, Clone)]
+pub(crate) enum Condition {
+    /// If its order number is lower than this one.
+    OrderBelow(u64),
+    /// If it is as the caller has seen it.
+    Seen(JobVersion),
 }
 
 /// One job that gets another payload.
@@ -136,7 +144,7 @@ impl JobVersion {
         })
     }
 
-    /// The argument of `lua/amend.lua`.
+    /// As `lua/lib/version.lua` reads it.
     fn to_arg(&self) -> Vec<u8> {
         let state: &[u8] = match self.state {
             VersionState::Pending => b"pending ",
@@ -144,6 +152,18 @@ impl JobVersion {
             VersionState::Successor => b"successor ",
         };
         [state, &self.opening].concat()
+    }
+}
+
+impl CancelIf {
+    /// The item of `lua/cancel.lua`. An id contains neither blanks nor line ends, so these separate
+    /// it from its condition.
+    fn to_arg(&self) -> Vec<u8> {
+        let id = self.key.id();
+        match &self.condition {
+            Condition::OrderBelow(limit) => format!("{id} {limit}").into(),
+            Condition::Seen(version) => [id.as_bytes(), b"\n", &version.to_arg()].concat(),
+        }
     }
 }
 
@@ -352,31 +372,28 @@ impl Ledger {
         items: &[JobKey],
         until: Instant,
     ) -> Result<Vec<Answered>> {
-        let items = items.iter().map(|key| (key, key.id().to_owned()));
+        let items = items.iter().map(|key| (key, key.id().into()));
         self.cancel_each(lane, items.collect(), until).await
     }
 
-    /// Cancels jobs whose order numbers are lower than `below`; `lua/cancel.lua`. A job whose
-    /// number is not lower is answered with `Overtaken`; the other answers are as in
-    /// [`cancel`](Self::cancel).
-    pub(crate) async fn cancel_outdated(
+    /// Cancels jobs that meet their conditions; `lua/cancel.lua`. A job whose order number is too
+    /// high is answered with `Overtaken`, one that is not as it was seen with `Changed`; the other
+    /// answers are as in [`cancel`](Self::cancel).
+    pub(crate) async fn cancel_if(
         &self,
         lane: &mut Lane,
-        items: &[Outdated],
+        items: &[CancelIf],
         until: Instant,
     ) -> Result<Vec<Answered>> {
-        let items = items.iter().map(|Outdated { key, below }| {
-            // An id contains no blank, so the blank separates the two.
-            (key, format!("{} {below}", key.id()))
-        });
+        let items = items.iter().map(|item| (&item.key, item.to_arg()));
         self.cancel_each(lane, items.collect(), until).await
     }
 
-    /// Cancels jobs by the items of `lua/cancel.lua`: `id`, or `id below`.
+    /// Cancels jobs by the items of `lua/cancel.lua`.
     async fn cancel_each(
         &self,
         lane: &mut Lane,
-        items: Vec<(&JobKey, String)>,
+        items: Vec<(&JobKey, Vec<u8>)>,
         until: Instant,
     ) -> Result<Vec<Answered>> {
         let keys = self.names.of_producers();

@@ -51,6 +51,8 @@ pub(crate) enum ReplyWord {
     Recurs,
     /// The job ended well.
     Done,
+    /// Gone for good without a run, because it was too late.
+    Skipped,
     /// The job is pending again.
     Later(UnixMs),
     /// The job is a dead letter with this number.
@@ -168,6 +170,7 @@ impl Answered {
             ("running", None) => ReplyWord::Running,
             ("cancelled", None) => ReplyWord::Cancelled,
             ("done", None) => ReplyWord::Done,
+            ("skipped", None) => ReplyWord::Skipped,
             ("recurs", None) => ReplyWord::Recurs,
             ("later", Some(n)) => ReplyWord::Later(UnixMs(n)),
             ("buried", Some(n)) => ReplyWord::Buried(n),

@@ -213,8 +213,8 @@ scripts! {
     SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "overtaken", "trigger"];
     RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "record", "trigger", "successor"];
     UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "record", "successor"];
-    AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "trigger"];
-    CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken"];
+    AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "version", "trigger"];
+    CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken", "version"];
     #[cfg(feature = "worker")]
     CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease"];
     #[cfg(feature = "worker")]

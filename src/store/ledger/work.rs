@@ -85,6 +85,8 @@ pub(crate) struct Settlement {
 pub(crate) enum Verb {
     /// The job is done.
     Done,
+    /// The job ends without a run. The note says why, for the history.
+    Skip { note: String },
     /// The job is pending again, due at `when`. An empty header keeps the old one. `step` is
     /// `failed`, `again`, `snoozed` or `returned`.
     Later {
@@ -295,12 +297,13 @@ impl Ledger {
             cmd.arg(token);
             match verb {
                 Verb::Done => cmd.arg("done").arg("").arg("").arg("").arg(""),
+                Verb::Skip { note } => cmd.arg("skip").arg("").arg("").arg("").arg(note),
                 Verb::Later { when, header, step } => {
                     cmd.arg("later").arg(when.to_arg()).arg(header).arg(*step);
-                    cmd.arg(if *step == "failed" {
-                        note(header)
-                    } else {
-                        String::new()
+                    cmd.arg(match *step {
+                        "failed" => note(header),
+                        "snoozed" => Header::put_off(header).map(cut).unwrap_or_default(),
+                        _ => String::new(),
                     })
                 }
                 Verb::Bury { header } => cmd
@@ -404,12 +407,16 @@ fn to_arm(answers: &[Answered], followers: Vec<(usize, UnixMs)>) -> Vec<Answered
     pending
 }
 
-/// The note of the history for a failed attempt: its number and the error, cut at [`NOTE_BYTES`].
+/// The note of the history for a failed attempt: its number and the error.
 fn note(header: &str) -> String {
     let Some((attempts, error)) = Header::told_by(header) else {
         return String::new();
     };
-    let mut note = format!("{attempts} {error}");
+    cut(format!("{attempts} {error}"))
+}
+
+/// A note of the history, cut at [`NOTE_BYTES`].
+fn cut(mut note: String) -> String {
     if note.len() > NOTE_BYTES {
         let end = (0..=NOTE_BYTES).rev().find(|at| note.is_char_boundary(*at));
         note.truncate(end.unwrap_or_default());

@@ -1,7 +1,7 @@
 //! `cancel.lua`: pending jobs go, running jobs are not retried.
 
 use super::support::{Bench, HOUR, State, after, later, same_when_repeated, soon, word, words};
-use crate::store::{Answered, Lane, Mode, Outdated, Verb};
+use crate::store::{Answered, CancelIf, Condition, JobVersion, Lane, Mode, Verb, VersionState};
 
 use State::*;
 
@@ -127,16 +127,16 @@ async fn ordered(bench: &Bench, id: &str, order: u64) -> &'static str {
     word(bench.place(&[item]).await[0].answer)
 }
 
-async fn overtaken(bench: &Bench, items: &[Outdated]) -> Vec<Answered> {
+async fn cancel_if(bench: &Bench, items: &[CancelIf]) -> Vec<Answered> {
     let mut lane = Lane::new();
-    let answers = bench.ledger.cancel_outdated(&mut lane, items, soon());
+    let answers = bench.ledger.cancel_if(&mut lane, items, soon());
     answers.await.unwrap()
 }
 
 async fn outdated(bench: &Bench, id: &str, below: u64) -> &'static str {
     let key = bench.key(id);
-    let items = [Outdated { key, below }];
-    word(overtaken(bench, &items).await[0].answer)
+    let condition = Condition::OrderBelow(below);
+    word(cancel_if(bench, &[CancelIf { key, condition }]).await[0].answer)
 }
 
 #[tokio::test]
@@ -163,11 +163,59 @@ async fn an_overtaken_call_changes_nothing() {
     // If one item of a call is overtaken, the next item is still carried out.
     ordered(&bench, "b", 9).await;
     let key = bench.key("b");
-    let items = [8, 10].map(|below| Outdated {
+    let items = [8, 10].map(|below| CancelIf {
         key: key.clone(),
-        below,
+        condition: Condition::OrderBelow(below),
     });
-    let answers = overtaken(&bench, &items).await;
+    let answers = cancel_if(&bench, &items).await;
     assert_eq!(words(&answers), ["overtaken", "cancelled"]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_job_that_has_changed_since_it_was_seen_is_not_cancelled() {
+    let bench = Bench::new().await;
+    for state in [State::Pending, State::Leased, State::LeasedNext] {
+        bench.bring(&state.id(), state).await;
+    }
+    let send = async |id: &str, seen: &JobVersion| {
+        let item = CancelIf {
+            key: bench.key(id),
+            condition: Condition::Seen(seen.clone()),
+        };
+        word(cancel_if(&bench, &[item]).await[0].answer)
+    };
+    let changed = "changed";
+    for (id, answer) in [
+        ("Pending", "cancelled"),
+        ("Leased", "running"),
+        ("LeasedNext", "running"),
+    ] {
+        let seen = bench.seen(id).await;
+        for state in [
+            VersionState::Pending,
+            VersionState::Leased,
+            VersionState::Successor,
+        ] {
+            if state != seen.state {
+                let other = JobVersion {
+                    state,
+                    ..seen.clone()
+                };
+                assert_eq!(send(id, &other).await, changed, "{id} as {state:?}");
+            }
+        }
+        // Another call has stored a job with the same header in the meantime.
+        bench.place(&[bench.placement(id, after(HOUR))]).await;
+        assert_eq!(send(id, &seen).await, changed, "{id}");
+        let seen = bench.seen(id).await;
+        assert_eq!(send(id, &seen).await, answer, "{id}");
+    }
+    let gone = bench.key("Pending");
+    let absent = JobVersion {
+        state: VersionState::Pending,
+        opening: "{}".into(),
+    };
+    assert_eq!(send(gone.id(), &absent).await, "absent");
     bench.balanced().await;
 }

@@ -80,6 +80,24 @@ async fn bury_leaves_a_dead_letter_unless_the_job_was_cancelled() {
 }
 
 #[tokio::test]
+async fn a_skipped_job_is_gone_and_its_successor_takes_its_place() {
+    let bench = Bench::new().await;
+    let jobs = bench.every_state().await;
+    let note = "1h late".to_owned();
+    let answers = settle_all(&bench, &jobs, Verb::Skip { note }).await;
+    let table = State::ALL.map(|state| match state {
+        Leased | Lapsed => (state, "skipped", Absent),
+        LeasedNext | LapsedNext => (state, "skipped", Pending),
+        CancelledRun | LapsedCancelled => (state, "cancelled", Absent),
+        CancelledRunNext | LapsedCancelledNext => (state, "cancelled", Pending),
+        other => nothing_to_settle(other),
+    });
+    bench.hold_against(table, &answers).await;
+    assert_eq!(bench.counted("unrun").await, 4);
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn a_foreign_token_settles_nothing() {
     for (verb, kind) in [Verb::Done, later(after(HOUR), "failed"), bury()]
         .into_iter()

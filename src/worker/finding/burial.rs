@@ -130,6 +130,7 @@ impl Burial {
         let verb = Verb::Bury { header };
         let end = RunEnd {
             now,
+            claimed: now,
             due: job.due,
             random: rand::random(),
         };

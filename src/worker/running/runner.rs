@@ -22,11 +22,13 @@ use super::slots::Slot;
 use super::span;
 use crate::client::{Durably, DyingJob};
 use crate::durable::Reached;
+use crate::durations::written;
 use crate::ended::{self, Ended};
 use crate::error::Result;
 use crate::handler::{CancelSignal, Job, JobParts, PullPermit};
 use crate::hooks::{Hooks, Start};
 use crate::key::JobKey;
+use crate::lateness::MaxLateness;
 use crate::lease::Lease;
 use crate::moment::Moment;
 use crate::outcome::Outcome;
@@ -297,6 +299,7 @@ impl JobRun {
         let estimate = || at.server.plus(at.received.elapsed());
         RunEnd {
             now: clock.now().unwrap_or_else(estimate).floor_ms(),
+            claimed: at.server.floor_ms(),
             due: self.due,
             random: rand::random(),
         }
@@ -377,6 +380,9 @@ impl JobRun {
                 begun.attempt
             )));
         }
+        if let Some(verb) = self.too_late(record, &ended, route, at) {
+            return Some(verb);
+        }
         let limit = terms.timeout().or(route.timeout);
         let mut limit = limit.unwrap_or(runner.settings.timeout);
         if let Some(recurring) = record.header.recur() {
@@ -422,6 +428,43 @@ impl JobRun {
                 None
             }
         }
+    }
+
+    /// The settlement of a run that exceeds its limit of lateness, and so does not begin. A run that
+    /// another worker has begun goes on, however late it is.
+    fn too_late(
+        &self,
+        record: &Record,
+        ended: &Ended<'_>,
+        route: &RouteEntry,
+        at: ClaimedAt,
+    ) -> Option<Verb> {
+        if self.claims > 1 {
+            return None;
+        }
+        let own = record.header.terms.max_lateness;
+        let of_rule = || {
+            let recurring = record.header.recur()?;
+            recurring.max_lateness(own.map(|it| it.limit))
+        };
+        let MaxLateness { limit, then } = own.or_else(of_rule).or(route.max_lateness)?;
+        // It could have begun when a worker gave it back, and may have.
+        let since = record
+            .given_back_at()
+            .map_or(self.due, |at| at.max(self.due));
+        let late = at.server.plus(at.received.elapsed()).since(since);
+        if late <= limit {
+            return None;
+        }
+        let seconds = |time: Duration| written(&Duration::from_secs(time.as_secs()));
+        let (late, limit) = (seconds(late), seconds(limit));
+        let verb = ended.too_late(
+            then,
+            format!("{late} late, and the limit is {limit}"),
+            rand::random(),
+        )?;
+        tracing::warn!(late, limit, %then, "the run is too late");
+        Some(verb)
     }
 
     /// Calls the hook for late jobs if this start is late. Of several starts for the same due time,

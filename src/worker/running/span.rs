@@ -75,6 +75,7 @@ pub(super) fn ended(verb: &Verb) {
     let span = Span::current();
     let (outcome, failure) = match verb {
         Verb::Done => ("done", None),
+        Verb::Skip { .. } => ("skipped", None),
         Verb::Later { step, header, .. } if *step == "failed" => (*step, Some(header)),
         Verb::Later { step, .. } => (*step, None),
         Verb::Bury { header } => ("buried", Some(header)),

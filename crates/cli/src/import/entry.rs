@@ -77,6 +77,7 @@ impl Entry {
             retry: job.retry,
             attempts: job.max_attempts,
             timeout: job.timeout,
+            max_lateness: job.max_lateness,
             condition: (!replace).then_some(Condition::Absent),
             durable: None,
             fsynced: false,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use keyfall::{Client, Declared, JobKey, NewJob, RetryPolicy, Rule};
+use keyfall::{Client, Declared, JobKey, MaxLateness, NewJob, RetryPolicy, Rule};
 use serde_json::{Map, Value as Json};
 use toml::de::DeValue;
 
@@ -13,7 +13,7 @@ use super::file::{Entry, File};
 use super::rules::longer_than_zero;
 
 /// The fields of a recurring job that make up its rule.
-const RULE: [&str; 12] = [
+const RULE: [&str; 13] = [
     "cron",
     "every",
     "after_end",
@@ -25,11 +25,20 @@ const RULE: [&str; 12] = [
     "busy",
     "gap",
     "overlap",
+    "missed",
     "template",
 ];
 
 /// The other fields of a recurring job.
-const OTHERS: [&str; 6] = ["key", "payload", "headers", "retry", "attempts", "timeout"];
+const OTHERS: [&str; 7] = [
+    "key",
+    "payload",
+    "headers",
+    "retry",
+    "attempts",
+    "timeout",
+    "max_lateness",
+];
 
 /// All fields of a recurring job.
 pub(super) fn fields() -> impl Iterator<Item = &'static str> + Clone {
@@ -46,6 +55,7 @@ pub struct RecurringConfig {
     pub retry: Option<RetryPolicy>,
     pub attempts: Option<NonZeroU32>,
     pub timeout: Option<Duration>,
+    pub max_lateness: Option<MaxLateness>,
 }
 
 impl RecurringConfig {
@@ -63,6 +73,9 @@ impl RecurringConfig {
         if let Some(limit) = self.timeout {
             job = job.timeout(limit);
         }
+        if let Some(MaxLateness { limit, then }) = self.max_lateness {
+            job = job.max_lateness(limit, then);
+        }
         job
     }
 }
@@ -79,6 +92,7 @@ pub async fn declare(client: &Client, name: &str, jobs: &[RecurringConfig]) -> k
         created,
         changed,
         ended,
+        running,
         foreign,
         removed,
         ..
@@ -99,6 +113,12 @@ pub async fn declare(client: &Client, name: &str, jobs: &[RecurringConfig]) -> k
         tracing::warn!(
             "recurring job {key} is not scheduled again: its rule has ended, or somebody has \
              cancelled it; change its entry to schedule it anew"
+        );
+    }
+    for key in running {
+        tracing::warn!(
+            "recurring job {key} is running, and its new rule allows no further run: the rule that \
+             it has goes on until the next start or SIGHUP"
         );
     }
     for key in foreign {
@@ -144,6 +164,7 @@ fn one(entry: &Entry<'_>, faults: &mut Faults) -> Option<RecurringConfig> {
     });
     let attempts = entry.value("attempts", &[], faults);
     let timeout = entry.value("timeout", &[longer_than_zero], faults);
+    let max_lateness = entry.value("max_lateness", &[], faults);
     Some(RecurringConfig {
         key: key?,
         rule: rule?,
@@ -155,6 +176,7 @@ fn one(entry: &Entry<'_>, faults: &mut Faults) -> Option<RecurringConfig> {
         },
         attempts,
         timeout,
+        max_lateness,
     })
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use keyfall::target::Pull;
-use keyfall::{Handler, RetryPolicy, Router};
+use keyfall::{Handler, MaxLateness, RetryPolicy, Router};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 
@@ -20,12 +20,13 @@ use super::value::{Adoption, Bytes, Rate};
 pub const PAYLOAD_LIMIT: usize = 1024 * 1024;
 
 /// The fields of a route.
-pub(super) const FIELDS: [&str; 14] = [
+pub(super) const FIELDS: [&str; 15] = [
     "pattern",
     "target",
     "priority",
     "retry",
     "timeout",
+    "max_lateness",
     "lease",
     "concurrency",
     "rate",
@@ -45,6 +46,7 @@ pub struct RouteConfig {
     pub priority: i32,
     pub retry: Option<RetryPolicy>,
     pub timeout: Option<Duration>,
+    pub max_lateness: Option<MaxLateness>,
     pub lease: Option<Duration>,
     /// The most of its jobs that consumers of this daemon hold at once.
     pub concurrency: Option<NonZeroU32>,
@@ -88,6 +90,9 @@ impl RouteConfig {
         }
         if let Some(timeout) = self.timeout {
             route = route.timeout(timeout);
+        }
+        if let Some(MaxLateness { limit, then }) = self.max_lateness {
+            route = route.max_lateness(limit, then);
         }
         if let Some(lease) = self.lease {
             route = route.lease(lease);
@@ -249,6 +254,7 @@ fn one(
         priority: entry.value("priority", &[], faults).unwrap_or(0),
         retry: retry(entry, faults),
         timeout: entry.value("timeout", &[longer_than_zero], faults),
+        max_lateness: entry.value("max_lateness", &[], faults),
         lease: entry.value("lease", &[lease], faults),
         concurrency: entry.value("concurrency", &[], faults),
         rate: entry.value("rate", &[], faults),

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use keyfall::MissingKey;
+use keyfall::{MaxLateness, MissingKey};
 use tracing_subscriber::EnvFilter;
 
 use super::fault::Wrong;
@@ -165,6 +165,16 @@ impl Value for Duration {
             let (rule, remedy) = wrong.told();
             Wrong::new(format_args!("{} {rule}", cut(text)), remedy)
         })
+    }
+}
+
+impl Value for MaxLateness {
+    const FORM: Form = Form::Text;
+    const WHAT: &'static str = "LIMIT";
+
+    fn parse(text: &str) -> Result<Self, Wrong> {
+        text.parse()
+            .map_err(|error: keyfall::Error| Wrong(error.to_string()))
     }
 }
 

@@ -277,6 +277,7 @@ impl WaitOut {
     fn new(wait: &Wait, show: impl Fn(SystemTime) -> String) -> Self {
         let (what, until, since, by) = match wait {
             Wait::Due { at, .. } => ("due", Some(*at), None, None),
+            Wait::RulePaused { since } => ("rule_paused", None, Some(*since), None),
             Wait::PutOff { .. } => ("put_off", None, None, None),
             Wait::Paused { since, .. } => ("paused", None, Some(*since), None),
             Wait::Unrouted => ("unrouted", None, None, None),

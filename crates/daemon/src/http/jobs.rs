@@ -4,8 +4,8 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use keyfall::{
-    Cancelled, Client, Error, ErrorKind, IfAbsent, IfPresent, JobKey, Placed, Rescheduled,
-    RetryPolicy, Rule, Scheduled, Updated,
+    Cancelled, Client, Error, ErrorKind, IfAbsent, IfPresent, JobKey, MaxLateness, Placed,
+    Rescheduled, RetryPolicy, Rule, Scheduled, Updated,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -61,6 +61,12 @@ pub struct NewJobIn {
     /// Its own timeout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
+    /// How late it may start, and what becomes of it if it could start only later: a duration, and
+    /// `run`, `skip`, `bury` or `spread` with the time over which late jobs are spread. Instead of
+    /// the limit of its route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1h skip")]
+    pub max_lateness: Option<MaxLateness>,
     /// Schedules only if there is no such job, or only if there is one.
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     pub condition: Option<Condition>,
@@ -262,6 +268,9 @@ async fn schedule(
     }
     if let Some(Span(limit)) = job.timeout {
         call = call.timeout(limit);
+    }
+    if let Some(MaxLateness { limit, then }) = job.max_lateness {
+        call = call.max_lateness(limit, then);
     }
     let durable = DurableIn {
         durable: job.durable,

@@ -71,6 +71,9 @@ pub struct CountersOut {
     pub replaced: u64,
     /// Jobs that ended as dead letters.
     pub buried: u64,
+    /// Jobs that ended without a run, because they were too late.
+    #[serde(default)]
+    pub skipped: u64,
     /// Dead letters that were deleted.
     pub deleted: u64,
     /// Dead letters that the limits of number and age removed.
@@ -309,6 +312,7 @@ impl From<&Stats> for CountersOut {
             cancelled: stats.cancelled,
             replaced: stats.replaced,
             buried: stats.buried,
+            skipped: stats.skipped,
             deleted: stats.deleted,
             trimmed: stats.trimmed,
             failed: stats.failed,

@@ -1,7 +1,7 @@
 //! Restores jobs and dead letters from a backup.
 
 use axum::Json;
-use keyfall::{ErrorKind, JobKey, KeptJob, Restored, RetryPolicy};
+use keyfall::{ErrorKind, JobKey, KeptJob, MaxLateness, Restored, RetryPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -50,6 +50,12 @@ pub struct RestoreIn {
     max_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<Span>,
+    /// How late it may start, and what becomes of it if it could start only later: a duration, and
+    /// `run`, `skip`, `bury` or `spread` with the time over which late jobs are spread. Instead of
+    /// the limit of its route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1h skip")]
+    max_lateness: Option<MaxLateness>,
     /// Its occurrence, if it recurs.
     #[serde(skip_serializing_if = "Option::is_none")]
     occurrence: Option<OccurrenceOut>,
@@ -158,6 +164,9 @@ impl RestoreIn {
         if let Some(Span(limit)) = self.timeout {
             job = job.timeout(limit);
         }
+        if let Some(MaxLateness { limit, then }) = self.max_lateness {
+            job = job.max_lateness(limit, then);
+        }
         if let Some(occurrence) = self.occurrence {
             job = job.occurrence(occurrence.restored()?);
         }
@@ -180,6 +189,7 @@ impl From<Job> for RestoreIn {
             retry: job.retry,
             max_attempts: job.max_attempts,
             timeout: job.timeout,
+            max_lateness: job.max_lateness,
             occurrence: job.occurrence,
             replace: false,
         }

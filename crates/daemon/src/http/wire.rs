@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use jiff::fmt::friendly::{Spacing, SpanPrinter};
-use keyfall::{Headers, JobState, JobView, Occurrence, RetryPolicy, Unseen};
+use keyfall::{Headers, JobState, JobView, MaxLateness, Occurrence, RetryPolicy, Unseen};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -272,6 +272,12 @@ pub struct Job {
     /// Its own timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
+    /// How late it may start, and what becomes of it if it could start only later: a duration, and
+    /// `run`, `skip`, `bury` or `spread` with the time over which late jobs are spread. Instead of
+    /// the limit of its route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1h skip")]
+    pub max_lateness: Option<MaxLateness>,
     /// Its occurrence, if it recurs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub occurrence: Option<OccurrenceOut>,
@@ -367,6 +373,7 @@ impl Job {
             retry: None,
             max_attempts: None,
             timeout: None,
+            max_lateness: None,
             occurrence: None,
             letter: None,
             successor_due: None,
@@ -402,6 +409,7 @@ impl Job {
             retry: view.retry().cloned(),
             max_attempts: view.max_attempts(),
             timeout: view.timeout().map(Span),
+            max_lateness: view.max_lateness(),
             occurrence: view.occurrence().map(OccurrenceOut::of),
             letter: view.letter(),
             successor_due: view.successor_due().map(Time),

@@ -134,7 +134,7 @@ impl Calls {
         let job = json!({
             "key": text, "state": "pending", "due": time, "attempts": 2, "last_error": text,
             "first_scheduled_at": time, "headers": {text: text, "traceparent": TRACEPARENT}, "payload": {text: [text, 1.50]},
-            "retry": {"ladder": ["15s"]}, "timeout": "3s", "letter": 7, "successor_due": time,
+            "retry": {"ladder": ["15s"]}, "timeout": "3s", "max_lateness": "1h skip", "letter": 7, "successor_due": time,
             "occurrence": {
                 "number": 12, "scheduled_for": time, "skipped": 3, "declared_by": text,
                 "rule": {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
@@ -150,6 +150,7 @@ impl Calls {
             "cancelled",
             "replaced",
             "buried",
+            "skipped",
             "deleted",
             "trimmed",
             "failed",

@@ -297,6 +297,7 @@ impl Only {
             Only::Claimed => &["claimed", "lapsed"],
             Only::Ended => &[
                 "done",
+                "skipped",
                 "again",
                 "snoozed",
                 "returned",

@@ -1,5 +1,6 @@
 //! The replies to calls with a lane, word for word: to new, repeated and late calls.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use super::ledger::{Job, Kept, Lane, Ledger};
@@ -143,11 +144,18 @@ impl Ledger {
                 .map(|(id, payload)| self.update(id, payload))
                 .collect(),
             Operation::Amend(items) => {
-                let amend = |item| self.amend(item, &known.seen(item));
+                let amend = |item| self.amend(item, &known.seen(item.id, item.is_seen));
                 items.iter().map(amend).collect()
             }
             Operation::Cancel(items) => {
-                let cancel = |(id, limit): &(Id, _)| self.cancel(id, *limit);
+                let mut done = HashSet::new();
+                let cancel = |(id, condition): &(Id, _)| {
+                    let answer = self.cancel(id, *condition, known, done.contains(id));
+                    if matches!(&*answer, "cancelled" | "running" | "absent") {
+                        done.insert(*id);
+                    }
+                    answer
+                };
                 items.iter().map(cancel).collect()
             }
             Operation::Settle { ends, limits } => {

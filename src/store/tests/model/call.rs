@@ -4,7 +4,7 @@ use redis::{Cmd, ToRedisArgs};
 
 use super::answer::{Number, REQUEUED, Reply};
 use super::ledger::Ledger;
-use super::operations::{AT_ONCE, Id, LONG_AGO, Next, Operation, Verb, When};
+use super::operations::{AT_ONCE, Condition, Id, LONG_AGO, Next, Operation, Verb, When};
 use crate::names::MARKER;
 use crate::store::ledger::script::{
     AMEND, CANCEL, CLAIM, DISCARD, GET, LETTERS, PAUSE, RECLAIM, RENEW, REQUEUE, RESCHEDULE,
@@ -145,7 +145,12 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
         Operation::Amend(items) => items.iter().for_each(|item| {
             args(
                 cmd,
-                (item.id, known.seen(item), at(&item.when), item.header),
+                (
+                    item.id,
+                    known.seen(item.id, item.is_seen),
+                    at(&item.when),
+                    item.header,
+                ),
             );
             let keep = if item.payload.is_some() {
                 "set"
@@ -154,9 +159,15 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
             };
             args(cmd, (item.payload.unwrap_or_default(), keep));
         }),
-        Operation::Cancel(items) => items.iter().for_each(|(id, limit)| match limit {
-            Some(limit) => args(cmd, format!("{id} {limit}")),
-            None => args(cmd, id),
+        Operation::Cancel(items) => items.iter().for_each(|(id, condition)| match condition {
+            Condition::Always => args(cmd, id),
+            Condition::OrderBelow(limit) => args(cmd, format!("{id} {limit}")),
+            Condition::Seen(is_seen) => {
+                args(
+                    cmd,
+                    [id.as_bytes(), b"\n", &known.seen(id, *is_seen)].concat(),
+                );
+            }
         }),
         Operation::Reclaim { ids, .. } => args(cmd, ids),
         Operation::Claim { ids, fill, lease } => {
@@ -179,6 +190,7 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
                 args(cmd, token(&alike[0]));
                 match &alike[0].2 {
                     Verb::Done => args(cmd, ("done", "", "", "", "")),
+                    Verb::Skip => args(cmd, ("skip", "", "", "", "1h late")),
                     Verb::Later(when, header, step) => {
                         args(cmd, ("later", at(when), header, step, "1 no"));
                     }

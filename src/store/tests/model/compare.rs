@@ -152,7 +152,7 @@ impl Stored {
             value.map_or(0, |value| value.parse().expect("a number"))
         };
         let came = counted("accepted") + counted("requeued");
-        let ended = ["done", "cancelled", "replaced", "buried"].map(counted);
+        let ended = ["done", "cancelled", "replaced", "buried", "unrun"].map(counted);
         let jobs = size("due") + size("leased") + size("next") + ended.iter().sum::<i64>();
         let fell = ["requeued", "deleted", "trimmed"].map(counted);
         let letters = counted("buried") - fell.iter().sum::<i64>();

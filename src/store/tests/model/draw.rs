@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::operations::{
-    Amendment, CLIENTS, HOUR, Holder, IDS, Id, Limits, MOMENT, Next, Operation, Page, Payload,
-    Placement, Step, Verb, When, Which,
+    Amendment, CLIENTS, Condition, HOUR, Holder, IDS, Id, Limits, MOMENT, Next, Operation, Page,
+    Payload, Placement, Step, Verb, When, Which,
 };
 
 /// The most steps of a sequence.
@@ -47,7 +47,7 @@ fn producing() -> impl Strategy<Value = Operation> {
         3 => some(change).prop_map(Operation::Reschedule),
         2 => some((id(), payload())).prop_map(Operation::Update),
         3 => some(amendment()).prop_map(Operation::Amend),
-        2 => some((id(), limit())).prop_map(Operation::Cancel),
+        2 => some((id(), condition())).prop_map(Operation::Cancel),
     ]
 }
 
@@ -55,6 +55,7 @@ fn working() -> impl Strategy<Value = Operation> {
     let again = select(&["failed", "again", "snoozed", "returned"][..]);
     let verb = prop_oneof![
         1 => Just(Verb::Done),
+        1 => Just(Verb::Skip),
         2 => (instant(), header(), again).prop_map(|(when, header, step)| {
             Verb::Later(when, header, step)
         }),
@@ -227,8 +228,10 @@ fn header() -> impl Strategy<Value = &'static str> {
 }
 
 /// No order number, or one among the numbers that headers have.
-fn limit() -> impl Strategy<Value = Option<u64>> {
-    select(vec![None, None, Some(1), Some(3), Some(9)])
+fn condition() -> impl Strategy<Value = Condition> {
+    let seen = prop::bool::weighted(0.8).prop_map(Condition::Seen);
+    let below = select(vec![1, 3, 9]).prop_map(Condition::OrderBelow);
+    prop_oneof![2 => Just(Condition::Always), 3 => below, 2 => seen]
 }
 
 fn payload() -> impl Strategy<Value = Payload> {

@@ -46,8 +46,7 @@ pub(super) enum Operation {
     Reschedule(Vec<(Id, When, &'static str)>),
     Update(Vec<(Id, Payload)>),
     Amend(Vec<Amendment>),
-    /// A number cancels the job only if its order number is lower.
-    Cancel(Vec<(Id, Option<u64>)>),
+    Cancel(Vec<(Id, Condition)>),
     Claim {
         ids: Vec<Id>,
         fill: usize,
@@ -96,6 +95,17 @@ pub(super) struct Placement {
     pub(super) payload: Payload,
 }
 
+/// When a job is cancelled.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Condition {
+    Always,
+    /// If its order number is lower.
+    OrderBelow(u64),
+    /// If it is as the caller has seen it; and whether the caller has seen it as it is when the call
+    /// is sent.
+    Seen(bool),
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Amendment {
     pub(super) id: Id,
@@ -132,6 +142,7 @@ pub(super) enum Holder {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Verb {
     Done,
+    Skip,
     Later(When, &'static str, &'static str),
     Bury(&'static str),
 }

@@ -1,7 +1,7 @@
 //! The calls of producers, state by state.
 
 use super::ledger::{Job, Ledger, Record, Waiting};
-use super::operations::{Amendment, Id, Payload, Placement, When};
+use super::operations::{Amendment, Condition, Id, Payload, Placement, When};
 
 impl Ledger {
     pub(super) fn schedule_all(&mut self, items: &[Placement]) -> Vec<String> {
@@ -101,11 +101,11 @@ impl Ledger {
         answer
     }
 
-    /// The job as the caller of this amendment has seen it.
-    pub(super) fn seen(&self, item: &Amendment) -> Vec<u8> {
-        let (state, record) = match self.jobs.get(item.id) {
-            Some(Job::Pending(job)) if item.is_seen => ("pending", &job.record),
-            Some(Job::Leased(run)) if item.is_seen => match &run.successor {
+    /// The job as a caller has seen it, or another one if `is_seen` is false.
+    pub(super) fn seen(&self, id: Id, is_seen: bool) -> Vec<u8> {
+        let (state, record) = match self.jobs.get(id) {
+            Some(Job::Pending(job)) if is_seen => ("pending", &job.record),
+            Some(Job::Leased(run)) if is_seen => match &run.successor {
                 Some(next) => ("successor", &next.record),
                 None => ("leased", &run.record),
             },
@@ -119,11 +119,7 @@ impl Ledger {
         if !self.jobs.contains_key(id) {
             return "absent".to_owned();
         }
-        let as_it_is = Amendment {
-            is_seen: true,
-            ..item.clone()
-        };
-        if self.seen(&as_it_is) != seen {
+        if self.seen(id, true) != seen {
             return "changed".to_owned();
         }
         let (at, due) = (self.ms(), self.due(item.when));
@@ -177,10 +173,26 @@ impl Ledger {
         }
     }
 
-    pub(super) fn cancel(&mut self, id: Id, limit: Option<u64>) -> String {
+    /// `known` is the model when the call was sent; `is_done` says that an earlier item of the call
+    /// has cancelled this job.
+    pub(super) fn cancel(
+        &mut self,
+        id: Id,
+        condition: Condition,
+        known: &Ledger,
+        is_done: bool,
+    ) -> String {
         let there = self.jobs.get(id).map_or(0, order_of);
-        if limit.is_some_and(|limit| there >= limit) {
-            return format!("overtaken:{there}");
+        match condition {
+            Condition::OrderBelow(limit) if there >= limit => return format!("overtaken:{there}"),
+            Condition::Seen(is_seen)
+                if !is_done
+                    && self.jobs.contains_key(id)
+                    && self.seen(id, true) != known.seen(id, is_seen) =>
+            {
+                return "changed".to_owned();
+            }
+            _ => {}
         }
         match self.jobs.get_mut(id) {
             None => "absent".to_owned(),

@@ -196,6 +196,11 @@ impl Ledger {
                 self.count("cancelled");
                 "cancelled".to_owned()
             }
+            (Verb::Skip, false, next) => {
+                self.follow(id, next);
+                self.count("unrun");
+                "skipped".to_owned()
+            }
             (Verb::Later(_, _, step), false, Some(next)) => {
                 self.follow(id, Some(next));
                 if step == "failed" {

@@ -78,6 +78,7 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Running => "running",
         Word::Cancelled => "cancelled",
         Word::Done => "done",
+        Word::Skipped => "skipped",
         Word::Recurs => "recurs",
         Word::Later(_) => "later",
         Word::Buried(_) => "buried",
@@ -225,12 +226,17 @@ impl Bench {
         Update { key, payload }
     }
 
+    /// A job as it is now.
+    pub(in crate::store::tests) async fn seen(&self, id: &str) -> JobVersion {
+        let found = self.ledger.get(id, soon()).await.unwrap();
+        JobVersion::of(&found).expect("it is pending or running")
+    }
+
     /// An amendment of a job as it is now; it keeps the payload.
     pub(in crate::store::tests) async fn amendment(&self, id: &str, when: When) -> Amendment {
-        let found = self.ledger.get(id, soon()).await.unwrap();
         Amendment {
             key: self.key(id),
-            seen: JobVersion::of(&found).expect("it is pending or running"),
+            seen: self.seen(id).await,
             when,
             header: HEADER.into(),
             payload: None,
