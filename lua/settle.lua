@@ -19,7 +19,8 @@
 --       when ('+ms' or '@ms', for later), header (for later and bury; empty keeps the old one),
 --       step (for later: failed | again | snoozed | returned), note (for the history), next ('@ms',
 --       when the next occurrence of a recurring job is due; `-` if none follows; empty if the
---       caller does not know of any), the header of the next occurrence, number of items, and their ids
+--       caller does not know of any), the header of the next occurrence, number of items, and their
+--       ids
 -- Reply {'ok', now µs, answers, trimmed} or {'late', now µs}; trimmed is the number of old dead
 --       letters that the limits removed. If KEYS has no triggers, a list follows: for each
 --       successor or occurrence that is pending now the index of its item, from 0, and its due

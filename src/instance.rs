@@ -30,6 +30,9 @@ pub(crate) struct Description {
     pub(crate) version: String,
     /// The time at which it started, Unix ms by its own clock.
     pub(crate) started: u64,
+    /// The version of its time zone database when it started; empty if it does not know.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) zones: String,
     /// The patterns of its routes, each with its priority.
     pub(crate) routes: Vec<(String, i32)>,
     /// Whether it has a fallback, and so takes jobs that no instance has a route for. In the list

@@ -10,6 +10,7 @@
 //! | `missed` | times at which nobody could run the job |
 //! | `template` | payloads that name the time of their occurrence |
 //! | `changing` | another rule, a pause, a resume |
+//! | `zones` | the version of the time zone database |
 
 mod changing;
 mod cron;
@@ -27,6 +28,8 @@ mod occurrence;
 )]
 mod template;
 mod written;
+#[cfg(feature = "worker")]
+mod zones;
 
 #[cfg(all(test, feature = "worker"))]
 mod tests;
@@ -44,6 +47,8 @@ use interval::Interval;
 pub use missed::Missed;
 pub use occurrence::Occurrence;
 pub(crate) use occurrence::Recurring;
+#[cfg(feature = "worker")]
+pub(crate) use zones::database_version;
 
 /// The times of a recurring job.
 ///

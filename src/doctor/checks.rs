@@ -202,6 +202,10 @@ checks! {
     WORKERS_ALIKE = "workers-alike" []
         "all workers run one version",
         "Two versions side by side mean that a deployment is under way, or was never finished.";
+    ZONES_ALIKE = "zones-alike" []
+        "all workers have one version of the time zone database",
+        "The worker that ends a run computes the next time of a recurring job, so the time depends \
+         on its database.";
     BREAKERS_CLOSED = "breakers-closed" []
         "no worker has stopped calling a host of callbacks because the host is down",
         "The jobs of such a host wait until the host is up again; meanwhile no attempt is counted.";

@@ -1,9 +1,9 @@
 //! Checks of the live workers: their number, whether they hear events, their versions, and hosts of
 //! callbacks that they pause.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::checks::{BREAKERS_CLOSED, WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR};
+use super::checks::{BREAKERS_CLOSED, WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR, ZONES_ALIKE};
 use super::finding::Finding;
 use super::ledgers::Ledgers;
 use crate::client::Instance;
@@ -42,6 +42,29 @@ pub(super) fn look(live: &[Instance], ledgers: Option<&Ledgers>, found: &mut Vec
         1 => Finding::fine(&WORKERS_ALIKE, shown),
         _ => Finding::info(&WORKERS_ALIKE, shown),
     });
+    found.push(zones(live));
+}
+
+/// The finding about the time zone databases of the workers that know their version.
+fn zones(live: &[Instance]) -> Finding {
+    let mut versions: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for one in live.iter().filter(|one| !one.zones.is_empty()) {
+        versions.entry(&one.zones).or_default().push(name(one));
+    }
+    let who = |(version, workers): (&&str, &Vec<String>)| {
+        let named = workers.iter().take(NAMED).cloned().collect::<Vec<_>>();
+        format!("{version} ({})", named.join(", "))
+    };
+    match versions.len() {
+        0 => Finding::fine(&ZONES_ALIKE, "no worker knows the version of its database"),
+        1 => Finding::fine(&ZONES_ALIKE, Vec::from_iter(versions.into_keys()).join("")),
+        _ => Finding::warning(
+            &ZONES_ALIKE,
+            versions.iter().map(who).collect::<Vec<_>>().join("; "),
+            "install the same version of the package tzdata on the machines of these workers, and \
+             restart them",
+        ),
+    }
 }
 
 /// The finding about hosts of callbacks that are paused because they are down.

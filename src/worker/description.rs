@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use crate::handler::MissingKey;
 use crate::instance::{CANCELS, Description, RUNS};
+use crate::recurrence::database_version;
 use crate::router::{RouteEntry, Routes};
 
 /// The description of a worker in this process that starts now with these routes, and runs
@@ -14,6 +15,7 @@ pub(super) fn describe(routes: &Routes, concurrency: usize) -> Description {
     Description {
         host: gethostname::gethostname().to_string_lossy().into_owned(),
         pid: std::process::id(),
+        zones: database_version(),
         version: env!("CARGO_PKG_VERSION").into(),
         started: u64::try_from(started.as_millis()).unwrap_or(u64::MAX),
         routes: routes

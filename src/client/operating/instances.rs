@@ -32,6 +32,9 @@ pub struct Instance {
     pub pid: u32,
     /// Its version of Keyfall.
     pub version: String,
+    /// The version of its [time zone database](https://www.iana.org/time-zones) when it started, such
+    /// as `2026a`. Empty if it does not know.
+    pub zones: String,
     /// The time of its start, by the clock of its host.
     pub started: SystemTime,
     /// The time since its last heartbeat.
@@ -279,6 +282,7 @@ impl Instance {
             host: description.host,
             pid: description.pid,
             version: description.version,
+            zones: description.zones,
             started: UnixMs(description.started).to_system(),
             seen: seen.age,
             saturated: saturated.map(|(route, _)| route.clone()).collect(),
