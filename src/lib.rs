@@ -83,6 +83,7 @@
 //! | 1 | `durations` | reads and writes durations as people write them |
 //! | 1 | `embedded` | starts a private Redis for demos and tests |
 //! | 1 | `key` | parses the names of jobs and kinds |
+//! | 2 | `activity` | sums the starts and ends of runs by minute |
 //! | 2 | `counters` | counts and measures for the metrics |
 //! | 2 | `headers` | holds the headers of a job |
 //! | 2 | `lease` | proves the right to run a job |
@@ -91,7 +92,6 @@
 //! | 2 | `recurrence` | computes when a recurring job runs again |
 //! | 2 | `retry` | computes when a job that failed runs again |
 //! | 2 | `routing` | finds the route that a job key belongs to |
-//! | 2 | `series` | sums the starts and ends of runs by minute |
 //! | 2 | `shards` | computes the shard of a job, and the server of a shard |
 //! | 3 | `ending` | decides the settlement of a run: done, later, or a dead letter |
 //! | 3 | `instance` | reads the description that a worker publishes |
@@ -112,6 +112,8 @@
 //! | 11 | `internals` | opens a few functions to the benchmarks and fuzz targets of this repository |
 #![deny(missing_docs)]
 
+#[cfg(feature = "worker")]
+mod activity;
 mod client;
 #[cfg(feature = "worker")]
 mod clock;
@@ -152,8 +154,6 @@ mod retry;
 mod router;
 #[cfg(feature = "worker")]
 mod routing;
-#[cfg(feature = "worker")]
-mod series;
 mod settings;
 mod shards;
 #[cfg(feature = "worker")]
@@ -177,12 +177,14 @@ pub mod target;
 pub mod testing;
 
 #[cfg(feature = "worker")]
+pub use activity::Activity;
+#[cfg(feature = "worker")]
 pub use client::{
-    Action, Declared, Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory,
-    KeyDiffers, KindLayout, Layouts, LogAction, MendSlots, MendedSlots, PacerShare, RedisServer,
-    Reshard, Resharded, Resharding, Series, SeriesSpan, SettleDurably, SettleLease, Settled,
-    ShardPlace, ShardPlaces, Story, StraySlot, StrayState, Tail, Tidings, Topology, TornLedger,
-    Unrouted, UnroutedKinds, Wait, What,
+    Action, ActivityChart, ActivitySpan, Declared, Dropped, ExtendLease, Extended, Happening,
+    Instance, Instances, KeepHistory, KeyDiffers, KindLayout, Layouts, LogAction, MendSlots,
+    MendedSlots, PacerShare, RedisServer, Reshard, Resharded, Resharding, SettleDurably,
+    SettleLease, Settled, ShardPlace, ShardPlaces, Story, StraySlot, StrayState, Tail, Tidings,
+    Topology, TornLedger, Unrouted, UnroutedKinds, Wait, What,
 };
 pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
@@ -216,8 +218,6 @@ pub use recurrence::{Busy, Gap, Occurrence, Overlapping, Rule};
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::{IntoRouter, Router};
-#[cfg(feature = "worker")]
-pub use series::Activity;
 pub use shards::{MAX_SHARDS, server_of, shard_of};
 #[cfg(feature = "worker")]
 pub use source::Source;

@@ -43,6 +43,8 @@ pub(crate) use listeners::{
 };
 #[cfg(feature = "worker")]
 pub use operating::actions::{Action, LogAction};
+#[cfg(feature = "worker")]
+pub use operating::activity::{ActivityChart, ActivitySpan};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
@@ -70,8 +72,6 @@ pub use operating::pausing::{Pause, Paused, Resume};
 pub use operating::resharding::{Reshard, Resharded, Resharding};
 pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
-#[cfg(feature = "worker")]
-pub use operating::series::{Series, SeriesSpan};
 #[cfg(feature = "worker")]
 pub use operating::servers::{PacerShare, RedisServer, Topology};
 pub use operating::stats::{DueWithin, Stats};

@@ -74,12 +74,12 @@ use std::time::Instant;
 use redis::Cmd;
 
 use super::{Lane, RedisClock, Server, Store};
+#[cfg(feature = "worker")]
+use crate::activity::LedgerSum;
 use crate::counters::Meter;
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::names::LedgerNames;
-#[cfg(feature = "worker")]
-use crate::series::LedgerSum;
 use crate::shards::{Layout, ShardRef};
 use call::Called;
 #[cfg(feature = "worker")]
@@ -107,7 +107,7 @@ pub(crate) struct Ledger {
     meter: Meter,
     #[cfg(feature = "worker")]
     failures: Failures,
-    /// The starts and ends of runs, for the series of the kind.
+    /// The starts and ends of runs, for the activity of the kind.
     #[cfg(feature = "worker")]
     sum: Arc<LedgerSum>,
     /// The clock of its server or, on a cluster, of the node that has it.
@@ -186,13 +186,13 @@ impl Ledger {
         &self.meter
     }
 
-    /// Counts the start of a run in the series of the kind.
+    /// Counts the start of a run in the activity of the kind.
     #[cfg(feature = "worker")]
     pub(crate) fn run_begins(&self, lag: Duration) {
         self.sum.begun(self.clock.now(), lag);
     }
 
-    /// Counts the end of a run in the series of the kind; `outcome` is a label of the metrics.
+    /// Counts the end of a run in the activity of the kind; `outcome` is a label of the metrics.
     #[cfg(feature = "worker")]
     pub(super) fn run_ended(&self, outcome: &str) {
         self.sum.ended(self.clock.now(), outcome);

@@ -240,7 +240,7 @@ scripts! {
     GET = "get", 8 keys, ["clock", "lasting", "calls"];
     STATS = "stats", 8 keys, ["clock", "placeholder", "paused"];
     #[cfg(feature = "worker")]
-    SERIES = "series", 2 keys, ["clock"];
+    ACTIVITY = "activity", 2 keys, ["clock"];
     UPCOMING = "upcoming", 1 keys, ["clock", "placeholder"];
     SCAN = "scan", 7 keys, ["clock", "placeholder", "successor", "faults"];
     AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "successor", "faults", "record", "lease", "trigger", "dead"];

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, suspect, word, words};
 use crate::ErrorKind;
+use crate::activity::{Activity, Minutes};
 use crate::error::{Error, Result};
-use crate::series::{Activity, Minutes};
 use crate::shards::Layout;
 use crate::store::kinds::layout::Expected;
 use crate::store::kinds::moving::{Item, Late, MoveBatch};
@@ -201,9 +201,9 @@ impl Scene {
                 let counted = ledger.upcoming(now, now, HOUR, 3, soon()).await;
                 counted.map(|_| vec!["counted"])
             }
-            "series" => {
+            "activity" => {
                 let minutes = Minutes::from([(1, Activity::default())]);
-                let added = ledger.store.add_to_series(ledger.kind(), &minutes, soon());
+                let added = ledger.store.add_activity(ledger.kind(), &minutes, soon());
                 added.await.map(|()| vec!["added"])
             }
             "layout" => {
@@ -364,7 +364,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("sweep", &["swept"]),
         ("stats", &["counted"]),
         ("upcoming", &["counted"]),
-        ("series", &["added"]),
+        ("activity", &["added"]),
         ("touch", &["absent"]),
         ("list", &["pending", "leased", "dead"]),
         ("scan", &[]),

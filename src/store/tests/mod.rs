@@ -3,6 +3,7 @@
 mod support;
 
 // One file for each script.
+mod activity;
 mod adopt;
 mod amend;
 mod audit;
@@ -22,7 +23,6 @@ mod requeue;
 mod reschedule;
 mod restore;
 mod schedule;
-mod series;
 mod settle;
 mod streams;
 mod update;
