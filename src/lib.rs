@@ -89,7 +89,7 @@
 //! | 2 | `lease` | proves the right to run a job |
 //! | 2 | `line_limit` | limits the log lines of one kind |
 //! | 2 | `prefix` | selects kinds by the first segments of their names |
-//! | 2 | `recurrence` | computes when a recurring job runs again |
+//! | 2 | `recurrence` | computes the times of recurring jobs and of series, outside of quiet hours |
 //! | 2 | `retry` | computes when a job that failed runs again |
 //! | 2 | `routing` | finds the route that a job key belongs to |
 //! | 2 | `shards` | computes the shard of a job, and the server of a shard |
@@ -190,9 +190,10 @@ pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
     Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage, DamagedJob, DeadGroup,
     DeadGroups, DeleteDeadLetter, DueWithin, Flawed, Functions, GroupDead, IfAbsent, IfPresent,
-    JobState, JobView, KeptJob, Kinds, LibraryState, ListJobs, NewJob, Ordered, Page, Pause,
-    Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume,
-    RuleChange, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Unseen,
+    JobState, JobView, KeptJob, Kinds, LibraryState, ListJobs, Member, MemberChange, MemberState,
+    MemberView, NewJob, Ordered, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued,
+    Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule, ScheduleIfAbsent,
+    ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView, Stats, Unseen,
     Upcoming, Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
@@ -214,7 +215,10 @@ pub use lease::Lease;
 #[cfg(feature = "worker")]
 pub use outcome::{Failure, IntoOutcome, MAX_FAILURE_BYTES, Outcome};
 pub use record::Step;
-pub use recurrence::{Busy, Gap, Occurrence, Overlapping, Rule};
+pub use recurrence::{
+    Anchor, Busy, Gap, Instead, MAX_MEMBERS, MemberFate, Occurrence, Offset, Overlapping, Past,
+    QuietHours, Rule,
+};
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::{IntoRouter, Router};
@@ -248,6 +252,11 @@ struct Adoption;
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/recurring.md")]
 struct RecurringJobs;
+
+/// Compiles the examples of the page on series.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/series.md")]
+struct SeriesOfJobs;
 
 /// Compiles the examples of the page on durable calls.
 #[cfg(all(doctest, feature = "worker"))]

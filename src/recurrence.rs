@@ -1,4 +1,5 @@
-//! Recurring jobs: the rule that names their times, and the occurrence that is stored.
+//! The times of jobs: the rule of a recurring job with the occurrence that is stored, the plan of a
+//! series, and quiet hours.
 //!
 //! | part | task |
 //! |---|---|
@@ -9,6 +10,9 @@
 //! | `following` | which occurrence follows the end of another |
 //! | `template` | payloads that name the time of their occurrence |
 //! | `changing` | another rule, a pause, a resume |
+//! | `offset` | `-3d 09:00`: times relative to a date |
+//! | `plan` | the plan of a series, and what a change does to its members |
+//! | `quiet` | hours and days on which no job is to be due |
 
 mod changing;
 mod cron;
@@ -16,6 +20,9 @@ mod cron;
 mod following;
 mod interval;
 mod occurrence;
+mod offset;
+mod plan;
+mod quiet;
 #[cfg_attr(
     not(feature = "worker"),
     expect(
@@ -41,6 +48,11 @@ pub(crate) use following::RunEnd;
 use interval::Interval;
 pub use occurrence::Occurrence;
 pub(crate) use occurrence::Recurring;
+pub use offset::Offset;
+pub use plan::{Anchor, MAX_MEMBERS, MemberFate, Past};
+pub(crate) use plan::{Deed, Plan, Planned, Stand, WantedMember, Wish, decide};
+pub(crate) use quiet::Shift;
+pub use quiet::{Instead, QuietHours};
 
 /// The times of a recurring job.
 ///
@@ -98,7 +110,7 @@ enum Times {
 
 /// A time zone and its name.
 #[derive(Debug, Clone)]
-struct Zone {
+pub(crate) struct Zone {
     name: String,
     zone: TimeZone,
 }
@@ -193,10 +205,7 @@ impl Rule {
     fn new(times: Times) -> Self {
         Rule {
             times,
-            zone: Zone {
-                name: "UTC".to_owned(),
-                zone: TimeZone::UTC,
-            },
+            zone: Zone::utc(),
             from: None,
             until: None,
             runs: None,
@@ -370,6 +379,13 @@ impl Rule {
 }
 
 impl Zone {
+    pub(crate) fn utc() -> Self {
+        Zone {
+            name: "UTC".to_owned(),
+            zone: TimeZone::UTC,
+        }
+    }
+
     fn named(name: &str) -> Result<Self> {
         let zone = TimeZone::get(name).map_err(|error| {
             invalid(format!(

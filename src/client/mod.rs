@@ -87,6 +87,9 @@ pub use producing::rule::RuleChange;
 pub use producing::schedule::{
     IfAbsent, IfPresent, Placed, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
 };
+pub use producing::series::{
+    Member, MemberChange, MemberState, MemberView, Series, SeriesChange, SeriesView,
+};
 use registry::{KindRegistry, KindShards};
 #[cfg(feature = "worker")]
 pub(crate) use settling::SettleTerms;
@@ -98,8 +101,8 @@ use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, LANES};
 use crate::shards::Layout;
 use crate::store::{
-    Amendment, BackupItem, Change, Discard, LanePool, Ledger, Outdated, Placement, Revival, Store,
-    Update, Word,
+    Amendment, BackupItem, Change, Discard, LanePool, Ledger, Outdated, Placement, Revival,
+    SeriesCall, Store, Update, Word,
 };
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Server, Settlement};
@@ -157,6 +160,7 @@ struct ShardClient {
     changes: Batcher<Change>,
     updates: Batcher<Update>,
     amendments: Batcher<Amendment>,
+    series: Batcher<SeriesCall>,
     cancels: Batcher<JobKey>,
     outdated: Batcher<Outdated>,
     durable_schedules: Batcher<Durably<Placement>>,
@@ -181,6 +185,7 @@ impl ShardClient {
             changes: Batcher::new(ledger.clone(), ()),
             updates: Batcher::new(ledger.clone(), ()),
             amendments: Batcher::new(ledger.clone(), ()),
+            series: Batcher::new(ledger.clone(), ()),
             cancels: Batcher::new(ledger.clone(), ()),
             outdated: Batcher::new(ledger.clone(), ()),
             durable_schedules: Batcher::new(ledger.clone(), ()),

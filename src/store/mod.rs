@@ -61,6 +61,7 @@ pub(crate) use ledger::list::{Position, Seen, Slice, Sought};
 pub(crate) use ledger::mending::Wrong;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::pace::PaceRequest;
+pub(crate) use ledger::plan::{SeriesCall, SeriesJob, SeriesPut};
 pub(crate) use ledger::produce::{
     Amendment, Change, JobVersion, Mode, Outdated, Placement, Update, VersionState, When,
 };

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
 //! | [`call`], [`lane`] | calls of scripts; numbered calls, which may be repeated, and pools of lanes |
-//! | [`produce`], `work` | the operations of producers and of workers |
+//! | [`produce`], [`plan`], `work` | the operations of producers, on single jobs and on series, and of workers |
 //! | [`inspect`], [`list`], [`letters`] | reads of one job; lists of jobs, page by page; dead letters |
 //! | `history` | the history of jobs, for people |
 //! | `adopt`, `keyspace` | adoption of plain keys, and the search for such keys |
@@ -56,6 +56,7 @@ pub(super) mod list;
 pub(super) mod mending;
 #[cfg(feature = "worker")]
 pub(super) mod pace;
+pub(super) mod plan;
 pub(super) mod produce;
 pub(super) mod reply;
 pub(super) mod script;

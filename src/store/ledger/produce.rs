@@ -137,7 +137,7 @@ impl JobVersion {
     }
 
     /// The argument of `lua/amend.lua`.
-    fn to_arg(&self) -> Vec<u8> {
+    pub(in crate::store) fn to_arg(&self) -> Vec<u8> {
         let state: &[u8] = match self.state {
             VersionState::Pending => b"pending ",
             VersionState::Leased => b"leased ",

@@ -214,6 +214,7 @@ scripts! {
     RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "record", "trigger", "successor"];
     UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "record", "successor"];
     AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "trigger"];
+    PLAN = "plan", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger"];
     CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken"];
     #[cfg(feature = "worker")]
     CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease"];

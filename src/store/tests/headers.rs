@@ -184,6 +184,14 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.update(lane, &items, soon()).await.unwrap();
     let items = [bench.amendment("pending", after(Duration::ZERO)).await];
     ledger.amend(lane, &items, soon()).await.unwrap();
+    let jobs = vec![
+        bench
+            .of_series("pending", Some(after(Duration::ZERO)))
+            .await,
+    ];
+    let key = bench.key("pending");
+    let items = [crate::store::SeriesCall { key, jobs }];
+    ledger.plan(lane, &items, soon()).await.unwrap();
     let job = bench.claim(&["pending"], 0).await.jobs.remove(0);
     bench.renew(&[("pending", &job.token)]).await;
     bench.cancel("pending").await;

@@ -15,6 +15,7 @@ mod letters;
 mod list;
 mod mend;
 mod pause;
+mod plan;
 mod raze;
 mod reads;
 mod reclaim;

@@ -117,7 +117,10 @@ impl Ledger {
             (Kept::Answers(answers), Operation::Settle { .. }) => {
                 Reply::ok([answers.as_str(), "0"])
             }
-            (Kept::Answers(answers), Operation::Schedule(_) | Operation::Requeue(_)) => {
+            (
+                Kept::Answers(answers),
+                Operation::Schedule(_) | Operation::Requeue(_) | Operation::Plan(_),
+            ) => {
                 let mark = self.unlisted.map(|since| since.to_string());
                 Reply::ok([answers.clone()].into_iter().chain(mark))
             }
@@ -145,6 +148,15 @@ impl Ledger {
             Operation::Amend(items) => {
                 let amend = |item| self.amend(item, &known.seen(item));
                 items.iter().map(amend).collect()
+            }
+            Operation::Plan(series) => {
+                let is_new = !self.counters.contains_key("accepted");
+                let plan = |jobs: &Vec<_>| self.plan(jobs, known);
+                let answers = series.iter().map(plan).collect();
+                if is_new && self.counters.contains_key("accepted") {
+                    self.unlisted = Some(self.now);
+                }
+                return (answers, self.unlisted.map(|since| since.to_string()));
             }
             Operation::Cancel(items) => {
                 let cancel = |(id, limit): &(Id, _)| self.cancel(id, *limit);
