@@ -83,6 +83,7 @@
 //! | 1 | `durations` | reads and writes durations as people write them |
 //! | 1 | `embedded` | starts a private Redis for demos and tests |
 //! | 1 | `key` | parses the names of jobs and kinds |
+//! | 2 | `activity` | sums the starts and ends of runs by minute |
 //! | 2 | `counters` | counts and measures for the metrics |
 //! | 2 | `headers` | holds the headers of a job |
 //! | 2 | `lateness` | limits how late a job may start |
@@ -91,12 +92,11 @@
 //! | 2 | `prefix` | selects kinds by the first segments of their names |
 //! | 2 | `retry` | computes when a job that failed runs again |
 //! | 2 | `routing` | finds the route that a job key belongs to |
-//! | 2 | `series` | sums the starts and ends of runs by minute |
 //! | 2 | `shards` | computes the shard of a job, and the server of a shard |
 //! | 3 | `ending` | decides the settlement of a run: done, later, or a dead letter |
 //! | 3 | `instance` | reads the description that a worker publishes |
 //! | 3 | `names` | names all keys and channels in Redis |
-//! | 3 | `recurrence` | computes when a recurring job runs again |
+//! | 3 | `recurrence` | computes the times of recurring jobs and of series, outside of quiet hours |
 //! | 3 | `traces` | carries the trace of the caller in the headers of a job |
 //! | 4 | `record` | reads and writes the stored record of a job |
 //! | 5 | `store` | speaks to Redis, alone of all modules, through the scripts in `lua/` |
@@ -113,6 +113,8 @@
 //! | 12 | `internals` | opens a few functions to the benchmarks and fuzz targets of this repository |
 #![deny(missing_docs)]
 
+#[cfg(feature = "worker")]
+mod activity;
 mod client;
 #[cfg(feature = "worker")]
 mod clock;
@@ -154,8 +156,6 @@ mod retry;
 mod router;
 #[cfg(feature = "worker")]
 mod routing;
-#[cfg(feature = "worker")]
-mod series;
 mod settings;
 mod shards;
 #[cfg(feature = "worker")]
@@ -179,20 +179,23 @@ pub mod target;
 pub mod testing;
 
 #[cfg(feature = "worker")]
+pub use activity::Activity;
+#[cfg(feature = "worker")]
 pub use client::{
-    Action, Declared, Dropped, ExtendLease, Extended, Happening, Instance, Instances, KeepHistory,
-    KeyDiffers, KindLayout, Layouts, LogAction, MendSlots, MendedSlots, PacerShare, RedisServer,
-    Reshard, Resharded, Resharding, Series, SeriesSpan, SettleDurably, SettleLease, Settled,
-    ShardPlace, ShardPlaces, Story, StraySlot, StrayState, Tail, Tidings, Topology, TornLedger,
-    Unrouted, UnroutedKinds, Wait, What,
+    Action, ActivityChart, ActivitySpan, Declared, Dropped, ExtendLease, Extended, Happening,
+    Instance, Instances, KeepHistory, KeyDiffers, KindLayout, Layouts, LogAction, MendSlots,
+    MendedSlots, PacerShare, RedisServer, Reshard, Resharded, Resharding, SettleDurably,
+    SettleLease, Settled, ShardPlace, ShardPlaces, Story, StraySlot, StrayState, Tail, Tidings,
+    Topology, TornLedger, Unrouted, UnroutedKinds, Wait, What,
 };
 pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
     Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage, DamagedJob, DeadGroup,
     DeadGroups, DeleteDeadLetter, DueWithin, Flawed, Functions, GroupDead, IfAbsent, IfPresent,
-    JobState, JobView, KeptJob, Kinds, LibraryState, ListJobs, NewJob, Ordered, Page, Pause,
-    Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume,
-    RuleChange, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Stats, Unseen,
+    JobState, JobView, KeptJob, Kinds, LibraryState, ListJobs, Member, MemberChange, MemberState,
+    MemberView, NewJob, Ordered, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued,
+    Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule, ScheduleIfAbsent,
+    ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView, Stats, Unseen,
     Upcoming, Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
@@ -215,12 +218,13 @@ pub use lease::Lease;
 #[cfg(feature = "worker")]
 pub use outcome::{Failure, IntoOutcome, MAX_FAILURE_BYTES, Outcome};
 pub use record::Step;
-pub use recurrence::{Busy, Gap, Missed, Occurrence, Overlapping, Rule};
+pub use recurrence::{
+    Anchor, Busy, Gap, Instead, MAX_MEMBERS, MemberFate, Missed, Occurrence, Offset, Overlapping,
+    Past, QuietHours, Rule,
+};
 pub use retry::RetryPolicy;
 #[cfg(feature = "worker")]
 pub use router::{IntoRouter, Router};
-#[cfg(feature = "worker")]
-pub use series::Activity;
 pub use shards::{MAX_SHARDS, server_of, shard_of};
 #[cfg(feature = "worker")]
 pub use source::Source;
@@ -251,6 +255,11 @@ struct Adoption;
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/recurring.md")]
 struct RecurringJobs;
+
+/// Compiles the examples of the page on series.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/series.md")]
+struct SeriesOfJobs;
 
 /// Compiles the examples of the page on durable calls.
 #[cfg(all(doctest, feature = "worker"))]

@@ -3,7 +3,7 @@
 //!
 //! The keys of a ledger share the hash tag `{app:module:biz/shard}`, so they are in one slot and
 //! one script can change them together. None of them expires but triggers, and `calls` and `lanes`
-//! after the kind was dropped; scripts do the trimming. The series of a kind expire as well.
+//! after the kind was dropped; scripts do the trimming. The activity of a kind expires as well.
 
 use std::sync::Arc;
 
@@ -195,18 +195,18 @@ impl Names {
             adopted: key("adopted"),
             trigger: key("trigger"),
             #[cfg(feature = "worker")]
-            minutes: self.series(kind, "minutes"),
+            minutes: self.activity(kind, "minutes"),
             #[cfg(feature = "worker")]
-            quarters: self.series(kind, "quarters"),
+            quarters: self.activity(kind, "quarters"),
             subject,
         }
     }
 
-    /// One of the two keys with the series of a kind. Their hash tag belongs to no ledger, and
+    /// One of the two keys with the activity of a kind. Their hash tag belongs to no ledger, and
     /// begins with the application, so that a user who may write the application's ledgers may
     /// write them.
     #[cfg(feature = "worker")]
-    fn series(&self, kind: &Kind, part: &str) -> String {
+    fn activity(&self, kind: &Kind, part: &str) -> String {
         format!("{}:{{{kind}}}:{part}", self.namespace)
     }
 
@@ -404,7 +404,7 @@ pub(crate) struct LedgerNames {
     /// adopted from keys, until the key is gone.
     pub(crate) adopted: String,
     /// Hash beside the ledger, one for all shards of the kind: place in a ring → `minute counts`,
-    /// the starts and ends of runs in each of the last 60 minutes; `lua/series.lua` has the layout.
+    /// the starts and ends of runs in each of the last 60 minutes; `lua/activity.lua` has the layout.
     /// Expires when nothing was counted for an hour.
     #[cfg(feature = "worker")]
     pub(crate) minutes: String,

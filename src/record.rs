@@ -19,19 +19,23 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::JobKey;
 use crate::lateness::MaxLateness;
-use crate::recurrence::Recurring;
+use crate::recurrence::{Plan, Recurring, Shift};
 use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 use crate::time::UnixMs;
 
 /// The newest version of the format that this crate reads. It refuses a record of a newer version.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The version of a record that every version of this crate can serve.
 const FIRST: u32 = 1;
 
 /// The version of a record whose job recurs: a worker that knows nothing of that would end it.
 const RECURRING: u32 = 2;
+
+/// The version of a record that is the plan of a series: a worker that knows nothing of that would
+/// hand it to a handler.
+const PLAN: u32 = 3;
 
 /// The header with which nearly every job is scheduled, a constant so that it need not be rendered.
 pub(crate) const PLAIN: &str = r#"{"v":1}"#;
@@ -68,6 +72,12 @@ pub(crate) struct Header {
     /// The reason why that value cannot be a payload, such as its size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unusable: Option<String>,
+    /// The plan, if the job is the plan of a series.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    series: Option<Box<Plan>>,
+    /// The change of the due time by quiet hours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shift: Option<Box<Shift>>,
     /// The headers that the job was scheduled with.
     #[serde(default, skip_serializing_if = "Headers::is_empty")]
     pub(crate) headers: Headers,
@@ -225,6 +235,8 @@ impl Header {
             put_off: None,
             adopted: None,
             unusable: None,
+            series: None,
+            shift: None,
             headers,
             before: None,
             order: None,
@@ -259,6 +271,18 @@ impl Header {
         self.recur.as_deref()
     }
 
+    /// The same header with this plan, or without one.
+    pub(crate) fn with_plan(mut self, plan: Option<Plan>) -> Self {
+        self.v = if plan.is_some() { PLAN } else { FIRST };
+        self.series = plan.map(Box::new);
+        self
+    }
+
+    /// The plan, if the job is the plan of a series.
+    pub(crate) fn plan(&self) -> Option<&Plan> {
+        self.series.as_deref()
+    }
+
     /// The header of the next occurrence, as a line: like a job that is accepted now.
     #[cfg(feature = "worker")]
     pub(crate) fn followed_by(&self, next: Recurring) -> String {
@@ -275,6 +299,8 @@ impl Header {
             && self.put_off.is_none()
             && self.adopted.is_none()
             && self.unusable.is_none()
+            && self.series.is_none()
+            && self.shift.is_none()
             && self.headers.is_empty()
             && self.before.is_none()
             && self.order.is_none()
@@ -290,6 +316,7 @@ impl Header {
             error: None,
             put_off: None,
             before: None,
+            shift: None,
             ..self.clone()
         }
     }
@@ -534,7 +561,7 @@ mod tests {
     fn faults_are_distinguished() {
         let fault = |bytes: &'static [u8]| Record::parse(bytes).unwrap_err();
         assert_eq!(fault(b""), RecordFault::Missing);
-        assert_eq!(fault(b"{\"v\":3,\"x\":1}\n1\n"), RecordFault::Newer(3));
+        assert_eq!(fault(b"{\"v\":4,\"x\":1}\n1\n"), RecordFault::Newer(4));
         assert!(matches!(fault(b"payload"), RecordFault::Damaged(_)));
         assert!(matches!(fault(b"{}\n1\n"), RecordFault::Damaged(_)));
         assert!(matches!(

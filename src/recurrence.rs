@@ -1,4 +1,5 @@
-//! Recurring jobs: the rule that names their times, and the occurrence that is stored.
+//! The times of jobs: the rule of a recurring job with the occurrence that is stored, the plan of a
+//! series, and quiet hours.
 //!
 //! | part | task |
 //! |---|---|
@@ -11,6 +12,9 @@
 //! | `template` | payloads that name the time of their occurrence |
 //! | `changing` | another rule, a pause, a resume |
 //! | `zones` | the version of the time zone database |
+//! | `offset` | `-3d 09:00`: times relative to a date |
+//! | `plan` | the plan of a series, and what a change does to its members |
+//! | `quiet` | hours and days on which no job is to be due |
 
 mod changing;
 mod cron;
@@ -19,6 +23,9 @@ mod following;
 mod interval;
 mod missed;
 mod occurrence;
+mod offset;
+mod plan;
+mod quiet;
 #[cfg_attr(
     not(feature = "worker"),
     expect(
@@ -47,6 +54,11 @@ use interval::Interval;
 pub use missed::Missed;
 pub use occurrence::Occurrence;
 pub(crate) use occurrence::Recurring;
+pub use offset::Offset;
+pub use plan::{Anchor, MAX_MEMBERS, MemberFate, Past};
+pub(crate) use plan::{Deed, Plan, Planned, Stand, WantedMember, Wish, decide};
+pub(crate) use quiet::Shift;
+pub use quiet::{Instead, QuietHours};
 #[cfg(feature = "worker")]
 pub(crate) use zones::database_version;
 
@@ -107,7 +119,7 @@ enum Times {
 
 /// A time zone and its name.
 #[derive(Debug, Clone)]
-struct Zone {
+pub(crate) struct Zone {
     name: String,
     zone: TimeZone,
 }
@@ -202,10 +214,7 @@ impl Rule {
     fn new(times: Times) -> Self {
         Rule {
             times,
-            zone: Zone {
-                name: "UTC".to_owned(),
-                zone: TimeZone::UTC,
-            },
+            zone: Zone::utc(),
             from: None,
             until: None,
             runs: None,
@@ -389,6 +398,13 @@ impl Rule {
 }
 
 impl Zone {
+    pub(crate) fn utc() -> Self {
+        Zone {
+            name: "UTC".to_owned(),
+            zone: TimeZone::UTC,
+        }
+    }
+
     fn named(name: &str) -> Result<Self> {
         let zone = TimeZone::get(name).map_err(|error| {
             invalid(format!(

@@ -5,8 +5,9 @@
 -- How long the last reply of a silent lane is kept: far longer than any call is repeated.
 local LANE_MEMORY_MS = 3600000
 
--- The first words of replies that found no job. A claim without jobs replies nothing.
-local FOUND_NOTHING = {[''] = true, absent = true, gone = true}
+-- The first words of replies that found no job. A claim without jobs replies nothing. A series that
+-- is planned, and has stored no job, had none.
+local FOUND_NOTHING = {[''] = true, absent = true, gone = true, changed = true, planned = true}
 
 -- A call on named jobs has the argument `place`: the epoch of the layout by which the caller chose
 -- this ledger, and behind it a `-` if the jobs belong to another ledger by now and stay here only

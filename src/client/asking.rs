@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
 use crate::store::{
     Amendment, Answered, BackupItem, CancelIf, Change, Discard, Found, KeptAs, Letter, Placement,
-    Revival, Update, Word, is_of_absence,
+    Revival, SeriesCall, Update, Word, is_of_absence,
 };
 
 /// A call on one job.
@@ -306,6 +306,7 @@ job_calls! {
     Change: changes, |it| &it.key;
     Update: updates, |it| &it.key;
     Amendment: amendments, |it| &it.key;
+    SeriesCall: series, |it| &it.key, stores, creates SeriesCall::creates;
     JobKey: cancels, |it| it;
     Durably<JobKey>: durable_cancels, |it| &it.item;
     CancelIf: conditional_cancels, |it| &it.key;

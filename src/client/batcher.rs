@@ -17,7 +17,7 @@ use crate::settings::{BATCH, BATCH_BYTES, IDLE_LOOK, LANES, QUEUE};
 use crate::shards::Layout;
 use crate::store::{
     Amendment, Answered, BackupItem, CancelIf, Change, Discard, HeldLane, Lane, LanePool, Ledger,
-    Placement, Revival, Update,
+    Placement, Revival, SeriesCall, Update,
 };
 
 /// An operation that a lane can send to a ledger in batches.
@@ -345,6 +345,7 @@ operations! {
     Amendment by amend, |item| {
         item.payload.as_ref().map_or(0, |it| it.len()) + item.header.len() + item.seen.opening.len()
     };
+    SeriesCall by plan, SeriesCall::bytes;
     JobKey by cancel, |_| 0;
     CancelIf by cancel_if, |_| 0;
     Revival by requeue, |item| item.record_bytes + item.header.len();

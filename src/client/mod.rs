@@ -43,6 +43,8 @@ pub(crate) use listeners::{
 };
 #[cfg(feature = "worker")]
 pub use operating::actions::{Action, LogAction};
+#[cfg(feature = "worker")]
+pub use operating::activity::{ActivityChart, ActivitySpan};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
@@ -71,8 +73,6 @@ pub use operating::resharding::{Reshard, Resharded, Resharding};
 pub use operating::restoring::{KeptJob, Restored};
 pub use operating::selection::Selection;
 #[cfg(feature = "worker")]
-pub use operating::series::{Series, SeriesSpan};
-#[cfg(feature = "worker")]
 pub use operating::servers::{PacerShare, RedisServer, Topology};
 pub use operating::stats::{DueWithin, Stats};
 #[cfg(feature = "worker")]
@@ -87,6 +87,9 @@ pub use producing::rule::RuleChange;
 pub use producing::schedule::{
     IfAbsent, IfPresent, Placed, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled,
 };
+pub use producing::series::{
+    Member, MemberChange, MemberState, MemberView, Series, SeriesChange, SeriesView,
+};
 use registry::{KindRegistry, KindShards};
 #[cfg(feature = "worker")]
 pub(crate) use settling::SettleTerms;
@@ -98,8 +101,8 @@ use crate::key::{IntoJobKey, JobKey, Kind};
 use crate::settings::{ClientSettings, LANES};
 use crate::shards::Layout;
 use crate::store::{
-    Amendment, BackupItem, CancelIf, Change, Discard, LanePool, Ledger, Placement, Revival, Store,
-    Update, Word,
+    Amendment, BackupItem, CancelIf, Change, Discard, LanePool, Ledger, Placement, Revival,
+    SeriesCall, Store, Update, Word,
 };
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Server, Settlement};
@@ -157,6 +160,7 @@ struct ShardClient {
     changes: Batcher<Change>,
     updates: Batcher<Update>,
     amendments: Batcher<Amendment>,
+    series: Batcher<SeriesCall>,
     cancels: Batcher<JobKey>,
     conditional_cancels: Batcher<CancelIf>,
     durable_schedules: Batcher<Durably<Placement>>,
@@ -181,6 +185,7 @@ impl ShardClient {
             changes: Batcher::new(ledger.clone(), ()),
             updates: Batcher::new(ledger.clone(), ()),
             amendments: Batcher::new(ledger.clone(), ()),
+            series: Batcher::new(ledger.clone(), ()),
             cancels: Batcher::new(ledger.clone(), ()),
             conditional_cancels: Batcher::new(ledger.clone(), ()),
             durable_schedules: Batcher::new(ledger.clone(), ()),

@@ -65,7 +65,7 @@ impl JobView {
     ///
     /// # Errors
     /// [`ErrorKind::Damaged`] if record or lease cannot be read.
-    pub(super) fn from_found(key: JobKey, found: Found) -> Result<Option<Self>> {
+    pub(in crate::client) fn from_found(key: JobKey, found: Found) -> Result<Option<Self>> {
         let (record, state, due) = match found {
             Found::Absent | Found::Elsewhere => return Ok(None),
             Found::Pending { due, record } => (record, JobState::Pending, due),
@@ -193,6 +193,20 @@ impl JobView {
     /// occurrence that died.
     pub fn occurrence(&self) -> Option<Occurrence> {
         self.record.header.recur().map(Recurring::view)
+    }
+
+    /// The plan as a table in JSON, if the job is the plan of a [series](crate::Client::series).
+    pub fn series_plan(&self) -> Option<serde_json::Value> {
+        let plan = self.record.header.plan()?;
+        Some(serde_json::to_value(plan).expect("a table of texts and numbers is JSON"))
+    }
+
+    /// The time that was asked for, and the reason why the job is due at another one, such as quiet
+    /// hours. `None` if it is due as asked, or was moved since.
+    pub fn shift(&self) -> Option<(SystemTime, &str)> {
+        let shift = self.record.header.shift.as_deref()?;
+        let is_so = self.due == UnixMs(shift.to);
+        is_so.then(|| (UnixMs(shift.from).to_system(), &*shift.why))
     }
 
     /// The error of the last failed attempt, or the reason of the dead letter; `None` if no attempt

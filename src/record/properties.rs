@@ -58,6 +58,8 @@ fn header() -> impl Strategy<Value = Header> {
             put_off: error,
             adopted: None,
             unusable: None,
+            series: None,
+            shift: None,
             headers: headers.into(),
             before,
             order,

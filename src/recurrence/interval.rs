@@ -129,7 +129,7 @@ impl Interval {
 }
 
 /// Whether a span has days or more.
-fn is_calendar(span: &Span) -> bool {
+pub(super) fn is_calendar(span: &Span) -> bool {
     span.get_days() != 0 || span.get_weeks() != 0 || span.get_months() != 0 || span.get_years() != 0
 }
 

@@ -145,7 +145,7 @@ fn choice<T: Copy>(field: &str, text: Option<&str>, words: &[(T, &str)]) -> Resu
 }
 
 /// Reads a time: with its offset, or on the wall of the zone.
-fn point_in_time(field: &str, text: &str, zone: &Zone) -> Result<Timestamp> {
+pub(super) fn point_in_time(field: &str, text: &str, zone: &Zone) -> Result<Timestamp> {
     let text = text.trim();
     let wall = || text.parse::<DateTime>().ok();
     let on_wall = || instant_of(wall()?, &zone.zone, Gap::Run);
@@ -154,8 +154,8 @@ fn point_in_time(field: &str, text: &str, zone: &Zone) -> Result<Timestamp> {
     let rounded = read.and_then(|time| Timestamp::from_millisecond(time.as_millisecond()).ok());
     rounded.ok_or_else(|| {
         invalid(format!(
-            "`{field}` is {:?}, which is no time: write \"2026-12-07 09:00\", which is in the \
-             zone of the rule, or \"2026-12-07T08:00:00Z\"",
+            "`{field}` is {:?}, which is no time: write \"2026-12-07 09:00\", which is on the wall \
+             of the zone, or \"2026-12-07T08:00:00Z\"",
             shown(text)
         ))
     })

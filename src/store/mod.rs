@@ -36,12 +36,12 @@ pub(crate) use connections::subscription::{Signal, Subscription};
 pub(crate) use connections::subscriptions::follow_events;
 pub(crate) use connections::url::check_url;
 #[cfg(feature = "worker")]
+pub(crate) use kinds::activity::ActivityShape;
+#[cfg(feature = "worker")]
 pub(crate) use kinds::dropping::Razed;
 use kinds::layout::Layouts;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::moving::{COUNTERS, Part};
-#[cfg(feature = "worker")]
-pub(crate) use kinds::series::SeriesShape;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::slot_repair::{MissingPart, SlotOutcome, Spares};
 #[cfg(feature = "worker")]
@@ -61,6 +61,7 @@ pub(crate) use ledger::list::{Position, Seen, Slice, Sought};
 pub(crate) use ledger::mending::Wrong;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::pace::PaceRequest;
+pub(crate) use ledger::plan::{SeriesCall, SeriesJob, SeriesPut};
 pub(crate) use ledger::produce::{
     Amendment, CancelIf, Change, Condition, JobVersion, Mode, Placement, Update, VersionState, When,
 };
@@ -96,11 +97,11 @@ pub(crate) use servers::vitals::{ClockReading, LedgerSample, Observed, ServerRep
 #[cfg(feature = "worker")]
 pub(crate) use target_redis::{EntryId, EntryQuery, EntryStatus, TargetRedis, WriteRetry};
 
+#[cfg(feature = "worker")]
+use crate::activity::Sums;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::names::Names;
-#[cfg(feature = "worker")]
-use crate::series::Sums;
 use crate::settings::LinkSettings;
 use crate::shards::ShardRef;
 use crate::time::{UnixMs, UnixUs};

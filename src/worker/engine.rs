@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::activity_writer::ActivityWriter;
 use super::claiming::claimer::Claimer;
 use super::claiming::inbox::ClaimInbox;
 use super::description::describe;
@@ -28,7 +29,6 @@ use super::running::leases::Leases;
 use super::running::limits::Limits;
 use super::running::runner::Runner;
 use super::running::slots::Slots;
-use super::series_writer::SeriesWriter;
 use super::served::ServedLedgers;
 use super::server_monitor::{MonitorContext, ServerMonitors};
 use crate::client::{LeaseSubscribers, SettleTerms};
@@ -132,7 +132,7 @@ struct Engine {
     slots: Arc<Slots>,
     hooks: Arc<Hooks>,
     leases: Arc<Leases>,
-    series_writer: SeriesWriter,
+    activity_writer: ActivityWriter,
     stop: StopSignals,
 }
 
@@ -198,7 +198,7 @@ impl Engine {
             dead,
             settings.bury_unrouted,
         );
-        let series_writer = SeriesWriter::new(store.clone());
+        let activity_writer = ActivityWriter::new(store.clone());
         let stop = StopSignals {
             retired: plan.retired,
             gently: plan.gently,
@@ -252,7 +252,7 @@ impl Engine {
             slots,
             hooks,
             leases,
-            series_writer,
+            activity_writer,
             stop,
         })
     }
@@ -267,7 +267,7 @@ impl Engine {
     /// | 4 | hooks | like handlers: a dying job waits for its hook |
     /// | 5 | slots | when the remaining jobs have been given back |
     /// | 6 | leases | when the engine has no job left: they are renewed until then |
-    /// | 7 | series writer | last: it counts the ends of all runs |
+    /// | 7 | activity writer | last: it counts the ends of all runs |
     async fn run(self) {
         let Engine {
             link,
@@ -279,7 +279,7 @@ impl Engine {
             slots,
             hooks,
             leases,
-            series_writer,
+            activity_writer,
             stop,
         } = self;
         let retired = &stop.retired;
@@ -294,7 +294,7 @@ impl Engine {
                 finders.pacer.run(retired),
                 finders.reconciler.run(retired),
                 finders.kind_monitor.run(retired),
-                series_writer.run(retired),
+                activity_writer.run(retired),
                 join_all(servers),
             )
         };
@@ -326,7 +326,7 @@ impl Engine {
             () = leases.run() => {}
         }
         if !stop.at_once.is_cancelled() {
-            series_writer.stop().await;
+            activity_writer.stop().await;
         }
         if stop.gently.is_cancelled() {
             tracing::info!("stopped");

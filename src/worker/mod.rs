@@ -15,13 +15,14 @@
 //! | [`adopting`] | turns plain keys into jobs |
 //! | [`claiming`] | claims found jobs, as many as there are free slots |
 //! | [`running`] | calls the handlers, and renews the leases of their jobs |
-//! | [`series_writer`] | writes once a minute how many runs began and ended |
+//! | [`activity_writer`] | writes once a minute how many runs began and ended |
 //! | [`served`] | lists the kinds that this worker serves, with their ledgers |
 //! | [`freshness`] | decides when the list of kinds is read again |
 //! | [`description`] | describes this instance and its routes to its peers |
 //! | [`instances`] | ranks the live instances: which one claims a job, which one paces a ledger |
 //! | [`notice`] | reports events to the owner of the worker; [`readiness`] answers probes |
 
+mod activity_writer;
 mod adopting;
 mod checkup;
 mod claiming;
@@ -37,7 +38,6 @@ mod notice;
 mod readiness;
 mod rerouting;
 mod running;
-mod series_writer;
 mod served;
 mod server_monitor;
 

@@ -108,7 +108,7 @@ impl Client {
         if layout != Layout::FIRST {
             self.raze_the_rest(kind, layout, until).await?;
         }
-        store.drop_series(kind, until).await?;
+        store.drop_activity(kind, until).await?;
         let is_unlisted = store.unlist(kind, mark, until).await?;
         // A call that was about to list the kind may have ended before.
         let is_used = store.was_used(kind, until).await;

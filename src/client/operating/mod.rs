@@ -3,6 +3,8 @@
 
 #[cfg(feature = "worker")]
 pub(super) mod actions;
+#[cfg(feature = "worker")]
+pub(super) mod activity;
 pub(super) mod audit;
 pub(super) mod bulk;
 pub(super) mod counting;
@@ -30,8 +32,6 @@ pub(super) mod resharding;
 pub(super) mod restoring;
 pub(super) mod scan;
 pub(super) mod selection;
-#[cfg(feature = "worker")]
-pub(super) mod series;
 #[cfg(feature = "worker")]
 pub(super) mod servers;
 pub(super) mod stats;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use serde::Deserialize;
 
 use crate::client::producing::new_job::{at, check_payload};
 use crate::client::{Client, JobState, JobView, out_of_place};
@@ -13,7 +14,7 @@ use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::lateness::{Late, MaxLateness};
 use crate::record::{Header, Step, Terms};
-use crate::recurrence::{Occurrence, Recurring};
+use crate::recurrence::{Occurrence, Plan, Recurring, Shift};
 use crate::retry::RetryPolicy;
 use crate::store::{BackupItem, KeptAs, When, Word};
 
@@ -48,6 +49,9 @@ pub struct KeptJob {
     max_attempts: Option<u32>,
     /// The occurrence of a recurring job.
     recurring: Option<Recurring>,
+    /// The plan of a series.
+    plan: Option<Plan>,
+    shift: Option<Box<Shift>>,
 }
 
 /// The answer of [`Client::restore`].
@@ -95,6 +99,8 @@ impl KeptJob {
             max_lateness: None,
             max_attempts: None,
             recurring: None,
+            plan: None,
+            shift: None,
         }
     }
 
@@ -162,6 +168,19 @@ impl KeptJob {
         self
     }
 
+    /// The plan of a series, as [`JobView::series_plan`] has it. Defaults to none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidRule`] if it cannot be read.
+    pub fn series_plan(mut self, plan: &serde_json::Value) -> Result<Self> {
+        let read = Plan::deserialize(plan);
+        self.plan = Some(read.map_err(|error| {
+            let message = format!("it is no plan of a series: {error}");
+            Error::new(ErrorKind::InvalidRule, message)
+        })?);
+        Ok(self)
+    }
+
     /// Replaces a pending job with this key, instead of leaving it. For a dead letter, this has no
     /// effect.
     pub fn replace(mut self) -> Self {
@@ -191,7 +210,11 @@ impl KeptJob {
         };
         let story = story(&key, self.accepted, &self.steps)?;
         let header = Header::told(self.headers, terms, self.attempts, self.error);
-        let mut header = header.with_recur(self.recurring);
+        let mut header = match self.plan {
+            Some(plan) => header.with_plan(Some(plan)),
+            None => header.with_recur(self.recurring),
+        };
+        header.shift = self.shift;
         if let Some(since) = self
             .accepted
             .and_then(|it| it.duration_since(UNIX_EPOCH).ok())
@@ -264,6 +287,8 @@ impl From<&JobView> for KeptJob {
         job.max_lateness = view.max_lateness();
         job.max_attempts = view.max_attempts();
         job.recurring = view.record.header.recur().cloned();
+        job.plan = view.record.header.plan().cloned();
+        job.shift = view.record.header.shift.clone();
         job
     }
 }

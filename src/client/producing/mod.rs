@@ -8,3 +8,4 @@ pub(super) mod new_job;
 pub(super) mod ordered;
 pub(super) mod rule;
 pub(super) mod schedule;
+pub(super) mod series;

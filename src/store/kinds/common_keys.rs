@@ -68,7 +68,7 @@ impl Store {
             let listed = kept.iter().flat_map(|one| one.kinds.keys());
             let kinds: BTreeSet<Kind> = listed.filter_map(|name| kind_in(name)).collect();
             let kinds = Vec::from_iter(kinds);
-            wrong.extend(self.wrong_series(&kinds, until).await?);
+            wrong.extend(self.wrong_activity(&kinds, until).await?);
             for one in &self.servers {
                 wrong.extend(one.wrong_turn(until).await?);
             }

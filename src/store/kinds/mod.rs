@@ -15,9 +15,11 @@
 //! | [`order`] | order numbers, which say which of several jobs came last |
 //! | [`search`] | finds kinds with jobs by their keys, without the list of kinds |
 //! | [`common_keys`] | checks the keys that all kinds share |
-//! | `series` | how many runs of a kind began and ended, minute by minute |
+//! | `activity` | how many runs of a kind began and ended, minute by minute |
 //! | [`split`], [`stray_slots`], `slot_repair` | ledgers with a part on another node: how calls treat them, where the part is, how it is brought back |
 
+#[cfg(feature = "worker")]
+pub(super) mod activity;
 pub(super) mod common_keys;
 #[cfg(feature = "worker")]
 pub(super) mod declared;
@@ -28,8 +30,6 @@ pub(super) mod order;
 pub(super) mod pause;
 pub(super) mod registration;
 pub(super) mod search;
-#[cfg(feature = "worker")]
-pub(super) mod series;
 #[cfg(feature = "worker")]
 pub(super) mod slot_repair;
 pub(super) mod split;

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`script`], [`reply`] | the Lua scripts, and the closed set of their answers |
 //! | [`call`], [`lane`] | calls of scripts; numbered calls, which may be repeated, and pools of lanes |
-//! | [`produce`], `work` | the operations of producers and of workers |
+//! | [`produce`], [`plan`], `work` | the operations of producers, on single jobs and on series, and of workers |
 //! | [`inspect`], [`list`], [`letters`] | reads of one job; lists of jobs, page by page; dead letters |
 //! | `history` | the history of jobs, for people |
 //! | `adopt`, `keyspace` | adoption of plain keys, and the search for such keys |
@@ -56,6 +56,7 @@ pub(super) mod list;
 pub(super) mod mending;
 #[cfg(feature = "worker")]
 pub(super) mod pace;
+pub(super) mod plan;
 pub(super) mod produce;
 pub(super) mod reply;
 pub(super) mod script;
@@ -74,12 +75,12 @@ use std::time::Instant;
 use redis::Cmd;
 
 use super::{Lane, RedisClock, Server, Store};
+#[cfg(feature = "worker")]
+use crate::activity::LedgerSum;
 use crate::counters::Meter;
 use crate::error::Result;
 use crate::key::{JobKey, Kind};
 use crate::names::LedgerNames;
-#[cfg(feature = "worker")]
-use crate::series::LedgerSum;
 use crate::shards::{Layout, ShardRef};
 use call::Called;
 #[cfg(feature = "worker")]
@@ -107,7 +108,7 @@ pub(crate) struct Ledger {
     meter: Meter,
     #[cfg(feature = "worker")]
     failures: Failures,
-    /// The starts and ends of runs, for the series of the kind.
+    /// The starts and ends of runs, for the activity of the kind.
     #[cfg(feature = "worker")]
     sum: Arc<LedgerSum>,
     /// The clock of its server or, on a cluster, of the node that has it.
@@ -186,13 +187,13 @@ impl Ledger {
         &self.meter
     }
 
-    /// Counts the start of a run in the series of the kind.
+    /// Counts the start of a run in the activity of the kind.
     #[cfg(feature = "worker")]
     pub(crate) fn run_begins(&self, lag: Duration) {
         self.sum.begun(self.clock.now(), lag);
     }
 
-    /// Counts the end of a run in the series of the kind; `outcome` is a label of the metrics.
+    /// Counts the end of a run in the activity of the kind; `outcome` is a label of the metrics.
     #[cfg(feature = "worker")]
     pub(super) fn run_ended(&self, outcome: &str) {
         self.sum.ended(self.clock.now(), outcome);

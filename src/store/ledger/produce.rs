@@ -145,7 +145,7 @@ impl JobVersion {
     }
 
     /// As `lua/lib/version.lua` reads it.
-    fn to_arg(&self) -> Vec<u8> {
+    pub(in crate::store) fn to_arg(&self) -> Vec<u8> {
         let state: &[u8] = match self.state {
             VersionState::Pending => b"pending ",
             VersionState::Leased => b"leased ",

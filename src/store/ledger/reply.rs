@@ -40,6 +40,8 @@ pub(crate) enum ReplyWord {
     SuccessorMoved(UnixMs),
     /// Nothing was done, because the job is not as the caller has seen it.
     Changed,
+    /// All jobs of the series are as asked for.
+    Planned,
     /// A run of the job is in progress.
     Running,
     /// The job will not run, or not again. For a renewal: the lease is extended, but the run should
@@ -167,6 +169,7 @@ impl Answered {
             ("updated", Some(n)) => ReplyWord::Updated(UnixMs(n)),
             ("successor", Some(n)) => ReplyWord::SuccessorMoved(UnixMs(n)),
             ("changed", None) => ReplyWord::Changed,
+            ("planned", None) => ReplyWord::Planned,
             ("running", None) => ReplyWord::Running,
             ("cancelled", None) => ReplyWord::Cancelled,
             ("done", None) => ReplyWord::Done,

@@ -214,6 +214,7 @@ scripts! {
     RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "record", "trigger", "successor"];
     UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "record", "successor"];
     AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "version", "trigger"];
+    PLAN = "plan", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger"];
     CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken", "version"];
     #[cfg(feature = "worker")]
     CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease"];
@@ -240,7 +241,7 @@ scripts! {
     GET = "get", 8 keys, ["clock", "lasting", "calls"];
     STATS = "stats", 8 keys, ["clock", "placeholder", "paused"];
     #[cfg(feature = "worker")]
-    SERIES = "series", 2 keys, ["clock"];
+    ACTIVITY = "activity", 2 keys, ["clock"];
     UPCOMING = "upcoming", 1 keys, ["clock", "placeholder"];
     SCAN = "scan", 7 keys, ["clock", "placeholder", "successor", "faults"];
     AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "successor", "faults", "record", "lease", "trigger", "dead"];

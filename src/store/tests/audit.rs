@@ -119,7 +119,7 @@ async fn a_scan_returns_the_opening_of_a_record_unless_it_has_only_a_time() {
         // would accept 07 as a number.
         ("{\"v\":1,\"us\":0}\n1\n", false),
         ("{\"v\":1,\"us\":7,\"attempts\":1}\n1\n", false),
-        ("{\"v\":3,\"us\":7}\n1\n", false),
+        ("{\"v\":4,\"us\":7}\n1\n", false),
         ("{\"v\":1,\"us\":7}\nsoon\n", false),
         // The following headers are not JSON.
         ("{\"v\":1,\"us\":}\n1\n", false),

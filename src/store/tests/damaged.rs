@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, suspect, word, words};
 use crate::ErrorKind;
+use crate::activity::{Activity, Minutes};
 use crate::error::{Error, Result};
-use crate::series::{Activity, Minutes};
 use crate::shards::Layout;
 use crate::store::kinds::layout::Expected;
 use crate::store::kinds::moving::{Item, Late, MoveBatch};
 use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::script::{self, Script};
 use crate::store::{
-    Amendment, Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, Sought, Verb, Why,
+    Amendment, Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, SeriesCall, Sought, Verb,
+    Why,
 };
 use crate::time::UnixMs;
 
@@ -25,6 +26,7 @@ struct Scene {
     /// The token of the running job.
     token: String,
     amendments: Vec<Amendment>,
+    series: SeriesCall,
 }
 
 impl Scene {
@@ -40,10 +42,14 @@ impl Scene {
         for id in ["Pending", "LeasedNext", "Amended"] {
             amendments.push(bench.amendment(id, after(HOUR)).await);
         }
+        let mut jobs = vec![bench.of_series("Pending", Some(after(HOUR))).await];
+        jobs.push(bench.of_series("Planned", Some(after(HOUR))).await);
+        let key = bench.key("Pending");
         Scene {
             bench,
             token,
             amendments,
+            series: SeriesCall { key, jobs },
         }
     }
 
@@ -66,6 +72,10 @@ impl Scene {
             "update" => {
                 let items = ["Pending", "LeasedNext"].map(|id| bench.update(id, b"new"));
                 ledger.update(lane, &items, soon()).await.map(said)
+            }
+            "plan" => {
+                let items = std::slice::from_ref(&self.series);
+                ledger.plan(lane, items, soon()).await.map(said)
             }
             "amend" => ledger.amend(lane, &self.amendments, soon()).await.map(said),
             "cancel" => {
@@ -201,9 +211,9 @@ impl Scene {
                 let counted = ledger.upcoming(now, now, HOUR, 3, soon()).await;
                 counted.map(|_| vec!["counted"])
             }
-            "series" => {
+            "activity" => {
                 let minutes = Minutes::from([(1, Activity::default())]);
-                let added = ledger.store.add_to_series(ledger.kind(), &minutes, soon());
+                let added = ledger.store.add_activity(ledger.kind(), &minutes, soon());
                 added.await.map(|()| vec!["added"])
             }
             "layout" => {
@@ -356,7 +366,8 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
     }
     // With sound keys, the calls succeed.
     let answers = [
-        ("amend", &["moved", "successor", "succeeds"][..]),
+        ("plan", &["planned"][..]),
+        ("amend", &["changed", "successor", "succeeds"]),
         ("idle", &["there"]),
         ("raze", &["held"]),
         ("get", &["pending", "leased", "dead"]),
@@ -364,7 +375,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("sweep", &["swept"]),
         ("stats", &["counted"]),
         ("upcoming", &["counted"]),
-        ("series", &["added"]),
+        ("activity", &["added"]),
         ("touch", &["absent"]),
         ("list", &["pending", "leased", "dead"]),
         ("scan", &[]),
@@ -430,6 +441,7 @@ async fn a_damaged_counter_stops_the_call_before_it_writes() {
     let bench = &scene.bench;
     for (script, counter) in [
         ("schedule", "accepted"),
+        ("plan", "accepted"),
         ("adopt", "accepted"),
         ("cancel", "cancelled"),
         ("reclaim", "lapsed"),

@@ -11,10 +11,10 @@ use regex::Regex;
 use super::support::{
     Bench, HOUR, KEPT, State, after, bury, key_called, keys_in_header, soon, suspect, word,
 };
+use crate::activity::{Activity, Minutes};
 use crate::embedded::Embedded;
 use crate::key::Kind;
 use crate::names::{MARKER, Names};
-use crate::series::{Activity, Minutes};
 use crate::shards::Layout;
 use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::reply::{Answered, Reply, ReplyWord};
@@ -184,6 +184,14 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.update(lane, &items, soon()).await.unwrap();
     let items = [bench.amendment("pending", after(Duration::ZERO)).await];
     ledger.amend(lane, &items, soon()).await.unwrap();
+    let jobs = vec![
+        bench
+            .of_series("pending", Some(after(Duration::ZERO)))
+            .await,
+    ];
+    let key = bench.key("pending");
+    let items = [crate::store::SeriesCall { key, jobs }];
+    ledger.plan(lane, &items, soon()).await.unwrap();
     let job = bench.claim(&["pending"], 0).await.jobs.remove(0);
     bench.renew(&[("pending", &job.token)]).await;
     bench.cancel("pending").await;
@@ -205,7 +213,7 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let counted = ledger.upcoming(now, now, HOUR, 3, soon());
     counted.await.unwrap();
     let minutes = Minutes::from([(1, Activity::parse(["1", "0", "0", "3", "1"].into_iter()))]);
-    let added = ledger.store.add_to_series(ledger.kind(), &minutes, soon());
+    let added = ledger.store.add_activity(ledger.kind(), &minutes, soon());
     added.await.unwrap();
     bench.beat("pending", "1h").await;
     let items = [(bench.key("pending"), Why::Seen)];

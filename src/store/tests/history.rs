@@ -59,6 +59,30 @@ fn at_once(told: Vec<String>) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn changes_of_series_are_recorded() {
+    let bench = Bench::new().await;
+    let due = at(bench.now().await + 3_600_000);
+    let told = bench
+        .told_by(async || {
+            for when in [Some(due), Some(due), Some(after(HOUR * 2)), None, None] {
+                let jobs = vec![bench.of_series("job", when).await];
+                bench.plan(jobs).await;
+            }
+        })
+        .await;
+    assert_eq!(
+        told,
+        [
+            "scheduled job -",
+            "updated job -",
+            "postponed job -",
+            "cancelled job -"
+        ]
+    );
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn calls_of_producers_are_recorded() {
     let bench = Bench::new().await;
     let told = bench

@@ -3,6 +3,7 @@
 mod support;
 
 // One file for each script.
+mod activity;
 mod adopt;
 mod amend;
 mod audit;
@@ -14,6 +15,7 @@ mod letters;
 mod list;
 mod mend;
 mod pause;
+mod plan;
 mod raze;
 mod reads;
 mod reclaim;
@@ -22,7 +24,6 @@ mod requeue;
 mod reschedule;
 mod restore;
 mod schedule;
-mod series;
 mod settle;
 mod streams;
 mod update;

@@ -9,7 +9,7 @@ use super::support::{
 use crate::ErrorKind;
 use crate::embedded::Embedded;
 use crate::flaw::Flaw;
-use crate::store::{KeptAs, Lane, Mode, Placement, Verb};
+use crate::store::{KeptAs, Lane, Mode, Placement, SeriesCall, Verb};
 
 use State::*;
 
@@ -104,6 +104,27 @@ async fn amend_is_refused_and_writes_nothing() {
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Full);
         assert_eq!(bench.snapshot().await, stored);
     }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn plan_is_refused_unless_it_only_removes_jobs() {
+    let (_server, bench, _) = full().await;
+    let stored = bench.snapshot().await;
+    let send = async |jobs: Vec<_>| {
+        let key = bench.key("Pending");
+        let items = [SeriesCall { key, jobs }];
+        let mut lane = Lane::new();
+        bench.ledger.plan(&mut lane, &items, soon()).await
+    };
+    for id in ["Pending", "Absent"] {
+        let jobs = vec![bench.of_series(id, Some(after(HOUR))).await];
+        assert_eq!(send(jobs).await.unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(bench.snapshot().await, stored);
+    }
+    let jobs = vec![bench.of_series("Pending", None).await];
+    assert_eq!(words(&send(jobs).await.unwrap()), ["planned"]);
+    assert_eq!(bench.state("Pending").await, Absent);
     bench.balanced().await;
 }
 

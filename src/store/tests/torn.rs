@@ -30,7 +30,7 @@ const CALLED_AS_THEY_ARE: [(&str, &str); 11] = [
     ("FOUND", "where somebody gives up what is missing"),
     ("IDLE", "where there is no cluster"),
     ("LAYOUT", "on the list of kinds"),
-    ("SERIES", "its keys are beside the ledger"),
+    ("ACTIVITY", "its keys are beside the ledger"),
     ("TOUCH", "writes once more what is there"),
     ("UNMARK", "on the list of kinds"),
 ];

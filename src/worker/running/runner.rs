@@ -350,6 +350,10 @@ impl JobRun {
             attempt,
             policy,
         };
+        // The plan of a series has no work: it was kept for a while after the last member.
+        if record.header.plan().is_some() {
+            return Some(Verb::Done);
+        }
         if let Some(reason) = &record.header.unusable {
             return Some(ended.bury(reason.clone()));
         }

@@ -13,7 +13,7 @@
 //! | [`following`] | tails, overviews, and warnings about a job |
 //! | [`metrics`] | the metrics, as Prometheus reads them |
 //! | [`searching`] | lists with conditions on due time, attempts and error |
-//! | [`series`] | how many runs began and ended in each minute of the last hour, and over the day |
+//! | [`activity`] | how many runs began and ended in each minute of the last hour, and over the day |
 //! | [`servers`] | the servers, and the kinds with several shards |
 //! | [`traces`] | the trace of a producer continues through every attempt, as a collector sees it |
 //! | [`reloading`] | SIGHUP; retries and payload limits of routes |
@@ -24,6 +24,7 @@
 //! | [`limits`] | limits of size, time and number; TLS, ids, the log, the stop |
 
 mod actions;
+mod activity;
 mod calls;
 mod consumers;
 mod crowds;
@@ -39,7 +40,6 @@ mod metrics;
 mod reloading;
 mod revoking;
 mod searching;
-mod series;
 mod servers;
 mod traces;
 mod upcoming;

@@ -19,7 +19,7 @@
 //! | [`kinds`] | kinds, their counts, and pausing them |
 //! | [`overview`] | the counts of kinds, and the instances, for one screen |
 //! | [`upcoming`] | how many jobs fall due in each minute, hour or day |
-//! | [`series`] | the starts and ends of runs over the last hour or day |
+//! | [`activity`] | the starts and ends of runs over the last hour or day |
 //! | [`history`] | the story of a job, and the length of histories |
 //! | [`tail`] | changes of jobs as they happen; [`tails`] limits their number, and [`feed`] reads for many of them |
 //! | [`actions`] | the log of what operators did |
@@ -40,6 +40,7 @@
 //! | [`ui`] | the place of the web page, which is a package of its own |
 
 mod actions;
+mod activity;
 mod audit;
 mod auth;
 mod batch;
@@ -73,7 +74,6 @@ mod restore;
 mod rights;
 mod routes;
 mod rules;
-mod series;
 mod server;
 mod servers;
 mod settings;
@@ -126,6 +126,7 @@ use warnings::LiveRoutes;
 /// The JSON of requests and answers, for programs that make these calls.
 pub mod shapes {
     pub use super::actions::{ActionOut, ActionsIn, ActionsOut};
+    pub use super::activity::{ActivityIn, ActivityOut, KindActivityOut, SpanIn, StepsOut};
     pub use super::audit::{AuditIn, AuditOut, AuditedOut, DamageOut};
     pub use super::batch::BatchOut;
     pub use super::bulk::{BulkIn, BulkOut, BulkPostponeIn};
@@ -151,7 +152,6 @@ pub mod shapes {
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
     pub use super::rights::RightsOut;
     pub use super::rules::{PreviewOut, RuleIn, RuleOut};
-    pub use super::series::{KindSeriesOut, SeriesIn, SeriesOut, SpanIn, StepsOut};
     pub use super::servers::{
         KindShardsOut, PacerOut, ServerOut, ServersOut, ShardJobsOut, ShardOut, ShardsIn,
         ShardsOut, TopologyOut,
@@ -296,7 +296,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(tail::tail))
         .routes(calls!(overview::overview))
         .routes(calls!(upcoming::upcoming))
-        .routes(calls!(series::series))
+        .routes(calls!(activity::activity))
         .routes(calls!(history::list, history::keep))
         .routes(calls!(audit::audit))
         .routes(calls!(actions::list))

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::response::Response;
-use keyfall_daemon::shapes::{SeriesIn, SeriesOut, SpanIn, StepsOut, Time};
+use keyfall_daemon::shapes::{ActivityIn, ActivityOut, SpanIn, StepsOut, Time};
 use serde::Deserialize;
 
 use crate::api::Call;
@@ -71,9 +71,9 @@ pub(crate) async fn look(
     span: SpanIn,
     cursor: &str,
     limit: usize,
-) -> Result<SeriesOut, Fault> {
+) -> Result<ActivityOut, Fault> {
     let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let wanted = SeriesIn {
+    let wanted = ActivityIn {
         span,
         prefix: some(prefix),
         cursor: some(cursor),
@@ -92,7 +92,7 @@ pub(crate) fn word(span: &SpanIn) -> &'static str {
 }
 
 impl Past {
-    pub(crate) fn new(page: &Page, prefix: &str, span: SpanIn, seen: &SeriesOut) -> Self {
+    pub(crate) fn new(page: &Page, prefix: &str, span: SpanIn, seen: &ActivityOut) -> Self {
         let sum = &seen.sum;
         let name = |at: usize| {
             let at = u32::try_from(at).unwrap_or(u32::MAX);
@@ -131,7 +131,7 @@ impl Past {
 }
 
 impl Sparks {
-    pub(crate) fn all(page: &Page, seen: &SeriesOut) -> Vec<Self> {
+    pub(crate) fn all(page: &Page, seen: &ActivityOut) -> Vec<Self> {
         let sparks = seen.kinds.iter().map(|one| Sparks {
             kind: one.kind.clone(),
             rate: chart::stacks(&[&one.steps.started]),

@@ -118,7 +118,10 @@ impl Ledger {
             (Kept::Answers(answers), Operation::Settle { .. }) => {
                 Reply::ok([answers.as_str(), "0"])
             }
-            (Kept::Answers(answers), Operation::Schedule(_) | Operation::Requeue(_)) => {
+            (
+                Kept::Answers(answers),
+                Operation::Schedule(_) | Operation::Requeue(_) | Operation::Plan(_),
+            ) => {
                 let mark = self.unlisted.map(|since| since.to_string());
                 Reply::ok([answers.clone()].into_iter().chain(mark))
             }
@@ -146,6 +149,15 @@ impl Ledger {
             Operation::Amend(items) => {
                 let amend = |item| self.amend(item, &known.seen(item.id, item.is_seen));
                 items.iter().map(amend).collect()
+            }
+            Operation::Plan(series) => {
+                let is_new = !self.counters.contains_key("accepted");
+                let plan = |jobs: &Vec<_>| self.plan(jobs, known);
+                let answers = series.iter().map(plan).collect();
+                if is_new && self.counters.contains_key("accepted") {
+                    self.unlisted = Some(self.now);
+                }
+                return (answers, self.unlisted.map(|since| since.to_string()));
             }
             Operation::Cancel(items) => {
                 let mut done = HashSet::new();

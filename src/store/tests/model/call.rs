@@ -7,7 +7,7 @@ use super::ledger::Ledger;
 use super::operations::{AT_ONCE, Condition, Id, LONG_AGO, Next, Operation, Verb, When};
 use crate::names::MARKER;
 use crate::store::ledger::script::{
-    AMEND, CANCEL, CLAIM, DISCARD, GET, LETTERS, PAUSE, RECLAIM, RENEW, REQUEUE, RESCHEDULE,
+    AMEND, CANCEL, CLAIM, DISCARD, GET, LETTERS, PAUSE, PLAN, RECLAIM, RENEW, REQUEUE, RESCHEDULE,
     RESUME, SCHEDULE, SETTLE, STATS, SWEEP, Script, TRIM, UPDATE,
 };
 use crate::store::tests::support::{Bench, soon};
@@ -26,6 +26,7 @@ impl Operation {
             Operation::Reschedule(_) => &RESCHEDULE,
             Operation::Update(_) => &UPDATE,
             Operation::Amend(_) => &AMEND,
+            Operation::Plan(_) => &PLAN,
             Operation::Cancel(_) => &CANCEL,
             Operation::Claim { .. } => &CLAIM,
             Operation::Reclaim { .. } => &RECLAIM,
@@ -65,6 +66,7 @@ impl Operation {
             Operation::Schedule(items) => items.iter().map(|item| item.id).collect(),
             Operation::Reschedule(items) => items.iter().map(|item| item.0).collect(),
             Operation::Amend(items) => items.iter().map(|item| item.id).collect(),
+            Operation::Plan(series) => series.iter().flatten().map(|job| job.id).collect(),
             Operation::Cancel(items) => items.iter().map(|item| item.0).collect(),
             Operation::Reclaim { ids, .. } => ids.clone(),
             Operation::Settle { ends, .. } => ends.iter().map(|item| item.0).collect(),
@@ -101,6 +103,7 @@ pub(super) fn render(
         Operation::Schedule(_)
         | Operation::Reschedule(_)
         | Operation::Amend(_)
+        | Operation::Plan(_)
         | Operation::Requeue(_) => {
             args(&mut cmd, (wake, subject, MARKER));
         }
@@ -158,6 +161,19 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
                 "keep"
             };
             args(cmd, (item.payload.unwrap_or_default(), keep));
+        }),
+        Operation::Plan(series) => series.iter().for_each(|jobs| {
+            args(cmd, jobs.len());
+            for job in jobs {
+                args(cmd, (job.id, known.seen_of_series(job)));
+                match job.put {
+                    None => args(cmd, ("", "", "", "keep")),
+                    Some((when, header, payload)) => {
+                        let keep = if payload.is_some() { "set" } else { "keep" };
+                        args(cmd, (at(&when), header, payload.unwrap_or_default(), keep));
+                    }
+                }
+            }
         }),
         Operation::Cancel(items) => items.iter().for_each(|(id, condition)| match condition {
             Condition::Always => args(cmd, id),

@@ -9,7 +9,7 @@ use proptest::sample::select;
 
 use super::operations::{
     Amendment, CLIENTS, Condition, HOUR, Holder, IDS, Id, Limits, MOMENT, Next, Operation, Page,
-    Payload, Placement, Step, Verb, When, Which,
+    Payload, Placement, SeriesJob, Step, Verb, When, Which,
 };
 
 /// The most steps of a sequence.
@@ -47,6 +47,7 @@ fn producing() -> impl Strategy<Value = Operation> {
         3 => some(change).prop_map(Operation::Reschedule),
         2 => some((id(), payload())).prop_map(Operation::Update),
         3 => some(amendment()).prop_map(Operation::Amend),
+        4 => some(series()).prop_map(Operation::Plan),
         2 => some((id(), condition())).prop_map(Operation::Cancel),
     ]
 }
@@ -142,6 +143,19 @@ fn amendment() -> impl Strategy<Value = Amendment> {
             header,
             payload,
         }
+    })
+}
+
+fn series() -> impl Strategy<Value = Vec<SeriesJob>> {
+    let header = header().prop_filter("every record has a header", |it| !it.is_empty());
+    let put = (instant(), header, prop::option::of(payload()));
+    let put = prop::option::weighted(0.8, put);
+    let job = (prop::bool::weighted(0.9), put);
+    let ids = prop::sample::subsequence(IDS.to_vec(), 1..=3);
+    (ids, vec(job, 3)).prop_map(|(ids, jobs)| {
+        let jobs = ids.into_iter().zip(jobs);
+        jobs.map(|(id, (is_seen, put))| SeriesJob { id, is_seen, put })
+            .collect()
     })
 }
 

@@ -57,7 +57,7 @@ const WITHOUT_OPERATION: [(&str, &str); 22] = [
     ("raze", "a step of its own calls it"),
     ("restore", "the model has no backups"),
     ("scan", "the model has no damage"),
-    ("series", "it counts runs for charts, and changes no job"),
+    ("activity", "it counts runs for charts, and changes no job"),
     ("start", "the model has one ledger"),
     ("story", "the model has no history"),
     ("take", "the model has one ledger"),

@@ -46,6 +46,8 @@ pub(super) enum Operation {
     Reschedule(Vec<(Id, When, &'static str)>),
     Update(Vec<(Id, Payload)>),
     Amend(Vec<Amendment>),
+    /// The jobs of each series.
+    Plan(Vec<Vec<SeriesJob>>),
     Cancel(Vec<(Id, Condition)>),
     Claim {
         ids: Vec<Id>,
@@ -114,6 +116,17 @@ pub(super) struct Amendment {
     pub(super) when: When,
     pub(super) header: &'static str,
     pub(super) payload: Option<Payload>,
+}
+
+/// One job of a series; a series names a job once.
+#[derive(Debug, Clone)]
+pub(super) struct SeriesJob {
+    pub(super) id: Id,
+    /// Whether the caller has seen the job as it is when the call is sent. A job that is leased is
+    /// never seen as it is.
+    pub(super) is_seen: bool,
+    /// The job from now on: due time, header, and payload unless that stays.
+    pub(super) put: Option<(When, &'static str, Option<Payload>)>,
 }
 
 /// A due time. The times are far apart, so that no answer depends on the speed of a test.

@@ -1,7 +1,7 @@
 //! The calls of producers, state by state.
 
 use super::ledger::{Job, Ledger, Record, Waiting};
-use super::operations::{Amendment, Condition, Id, Payload, Placement, When};
+use super::operations::{Amendment, Condition, Id, Payload, Placement, SeriesJob, When};
 
 impl Ledger {
     pub(super) fn schedule_all(&mut self, items: &[Placement]) -> Vec<String> {
@@ -160,6 +160,83 @@ impl Ledger {
                 format!("{word}:{due}")
             }
         }
+    }
+
+    /// A job of a series as its caller has seen it.
+    pub(super) fn seen_of_series(&self, job: &SeriesJob) -> Vec<u8> {
+        match (self.jobs.get(job.id), job.is_seen) {
+            (None | Some(Job::Leased(_)), true) => Vec::new(),
+            (Some(Job::Pending(waiting)), true) => ["pending ", &waiting.record.opening()]
+                .concat()
+                .into_bytes(),
+            (_, false) => b"pending {\"v\":1}\n7\n".to_vec(),
+        }
+    }
+
+    /// Changes a series as a whole, or not at all.
+    pub(super) fn plan(&mut self, jobs: &[SeriesJob], known: &Ledger) -> String {
+        let is_as_seen = |job: &SeriesJob| {
+            let is_leased = matches!(self.jobs.get(job.id), Some(Job::Leased(_)));
+            let as_it_is = SeriesJob {
+                is_seen: true,
+                ..job.clone()
+            };
+            !is_leased && self.seen_of_series(&as_it_is) == known.seen_of_series(job)
+        };
+        if !jobs.iter().all(is_as_seen) {
+            return "changed".to_owned();
+        }
+        let mut mark = String::new();
+        for job in jobs {
+            let present = self.jobs.remove(job.id);
+            match (present, job.put) {
+                (None, None) => {}
+                (Some(_), None) => {
+                    self.disarm(job.id);
+                    self.count("cancelled");
+                }
+                (present, Some((when, header, payload))) => {
+                    let due = self.due(when);
+                    let waiting = self.planned(present, due, header, payload);
+                    if !self.put(job.id, waiting).is_empty() {
+                        "!".clone_into(&mut mark);
+                    }
+                }
+            }
+        }
+        format!("planned{mark}")
+    }
+
+    /// A job of a series from now on.
+    fn planned(
+        &mut self,
+        present: Option<Job>,
+        due: u64,
+        header: &str,
+        payload: Option<Payload>,
+    ) -> Waiting {
+        let at = self.ms();
+        let Some(Job::Pending(mut job)) = present else {
+            self.count("accepted");
+            let payload = payload.unwrap_or_default().to_owned();
+            let record = Record {
+                payload,
+                ..self.accepted_now(header)
+            };
+            return Waiting { due, record };
+        };
+        let step = if job.due == due {
+            "updated"
+        } else {
+            "postponed"
+        };
+        header.clone_into(&mut job.record.header);
+        if let Some(payload) = payload {
+            payload.clone_into(&mut job.record.payload);
+        }
+        job.record.step(step, at);
+        job.due = due;
+        job
     }
 
     /// The record of a job that is accepted now, without its payload.

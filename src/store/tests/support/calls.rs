@@ -10,8 +10,8 @@ use crate::flaw::Flaw;
 use crate::store::ledger::work::DeadLimits;
 use crate::store::{
     Alive, Amendment, Answered, BackupItem, Beat, Change, ClaimReply, Claimed, Discard, Extent,
-    JobVersion, Judged, KeptAs, Lane, Mode, Next, Placement, Revival, Settlement, Suspect, Update,
-    Verb, When, Word,
+    Found, JobVersion, Judged, KeptAs, Lane, Mode, Next, Placement, Revival, SeriesCall, SeriesJob,
+    SeriesPut, Settlement, Suspect, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -74,6 +74,7 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Moved(_) => "moved",
         Word::Updated(_) => "updated",
         Word::Changed => "changed",
+        Word::Planned => "planned",
         Word::SuccessorMoved(_) => "successor",
         Word::Running => "running",
         Word::Cancelled => "cancelled",
@@ -241,6 +242,34 @@ impl Bench {
             header: HEADER.into(),
             payload: None,
         }
+    }
+
+    /// A job of a series, seen as it is now.
+    pub(in crate::store::tests) async fn of_series(
+        &self,
+        id: &str,
+        when: Option<When>,
+    ) -> SeriesJob {
+        let found = self.ledger.get(id, soon()).await.unwrap();
+        let is_pending = matches!(found, Found::Pending { .. });
+        let put = when.map(|when| SeriesPut {
+            when,
+            header: HEADER.into(),
+            payload: Some(Bytes::from_static(b"member")),
+        });
+        SeriesJob {
+            key: self.key(id),
+            seen: JobVersion::of(&found).filter(|_| is_pending),
+            put,
+        }
+    }
+
+    /// Sends one call with a series of these jobs.
+    pub(in crate::store::tests) async fn plan(&self, jobs: Vec<SeriesJob>) -> Answered {
+        let key = jobs[0].key.clone();
+        let items = [SeriesCall { key, jobs }];
+        let mut lane = Lane::new();
+        self.ledger.plan(&mut lane, &items, soon()).await.unwrap()[0]
     }
 
     pub(in crate::store::tests) fn revival(&self, id: &str, letter: u64, when: When) -> Revival {

@@ -2,7 +2,7 @@
 //! minute, and how late they began.
 //!
 //! Each handle of a ledger sums in memory, and a worker writes the sums to Redis once a minute,
-//! in `src/worker/series_writer.rs`. An idle kind costs nothing.
+//! in `src/worker/activity_writer.rs`. An idle kind costs nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,7 +27,7 @@ const LATE_MS: u64 = 1000;
 const MINUTES: usize = 60;
 
 /// The starts and ends of runs in one span of time, summed over all workers; from
-/// [`Client::series`](crate::Client::series).
+/// [`Client::activity`](crate::Client::activity).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activity {
@@ -134,7 +134,7 @@ impl Activity {
     }
 }
 
-/// Writes the counts as `lua/series.lua` takes them, without the zeros at the end.
+/// Writes the counts as `lua/activity.lua` takes them, without the zeros at the end.
 impl fmt::Display for Activity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Activity {

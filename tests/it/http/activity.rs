@@ -1,6 +1,6 @@
 //! How many runs began and ended in each step of the last hour or day.
 
-use keyfall::{Dropped, Outcome, RetryPolicy, Router, SeriesSpan};
+use keyfall::{ActivitySpan, Dropped, Outcome, RetryPolicy, Router};
 use serde_json::{Value, json};
 
 use super::{Daemon, assert_problem};
@@ -17,7 +17,7 @@ fn sums(steps: &Value) -> [u64; 5] {
     ["started", "done", "failed", "buried", "late"].map(|name| sum(&steps[name]))
 }
 
-/// The names of the keys of all series of the app.
+/// The names of the keys with the activity of the app.
 async fn keys(site: &Site) -> Vec<String> {
     let pattern = format!("keyfall:{{{}:*}}:*", site.app);
     let mut keys: Vec<String> = site.command(&["KEYS", &pattern]).await;
@@ -26,7 +26,7 @@ async fn keys(site: &Site) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_series_counts_the_runs_of_all_workers() {
+async fn the_activity_counts_the_runs_of_all_workers() {
     let site = Site::new("http-series").await;
     let daemon = Daemon::start(&site);
     let (kind, prefix) = (site.kind(), format!("{}:", site.kind()));
@@ -79,7 +79,7 @@ async fn a_series_counts_the_runs_of_all_workers() {
         let longest = longest.filter_map(Value::as_f64).fold(0.0, f64::max);
         assert!(longest >= 1000.0, "{longest}");
     }
-    // The series of a kind goes with it.
+    // The activity of a kind goes with it.
     assert_eq!(keys(&site).await.len(), 2);
     let letters = site.client.prefix(&prefix).delete_dead_letters();
     assert_eq!(letters.await.unwrap().done, 1);
@@ -112,7 +112,11 @@ async fn leases_that_consumers_finish_are_counted() {
     assert_eq!(daemon.settle("fail", &pulled[2], bury).await, "buried");
     daemon.process.stop();
     let kinds = [site.kind().parse().unwrap()];
-    let series = site.client.series(&kinds, SeriesSpan::Hour).await.unwrap();
+    let series = site
+        .client
+        .activity(&kinds, ActivitySpan::Hour)
+        .await
+        .unwrap();
     let (_, steps) = &series.kinds[0];
     let count = |count: fn(&keyfall::Activity) -> u64| steps.iter().map(count).sum::<u64>();
     let counts = (
@@ -125,7 +129,7 @@ async fn leases_that_consumers_finish_are_counted() {
 }
 
 #[tokio::test]
-async fn a_client_without_a_worker_and_idle_kinds_leave_no_series() {
+async fn a_client_without_a_worker_and_idle_kinds_leave_no_activity() {
     let site = Site::new("http-series-idle").await;
     let worker = Running::start(site.worker(Router::new().route(&site.pattern(), async || {})));
     worker.ready().await;
@@ -141,7 +145,7 @@ async fn a_client_without_a_worker_and_idle_kinds_leave_no_series() {
 }
 
 #[tokio::test]
-async fn wrong_parameters_of_series_are_named() {
+async fn wrong_parameters_of_the_activity_are_named() {
     let site = Site::new("http-series-wrong").await;
     let daemon = Daemon::start(&site);
     for (query, code, field, hint) in [

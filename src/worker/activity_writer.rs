@@ -1,4 +1,4 @@
-//! The series writer: once a minute, writes to Redis how many runs began and ended, for each kind
+//! The activity writer: once a minute, writes to Redis how many runs began and ended, for each kind
 //! that was active.
 
 use std::collections::BTreeMap;
@@ -9,9 +9,9 @@ use futures_util::stream::{self, StreamExt};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::activity::{self, Minutes};
 use crate::error::ErrorKind;
 use crate::key::Kind;
-use crate::series::{self, Minutes};
 use crate::store::Store;
 
 /// The time between two writes.
@@ -27,17 +27,17 @@ const LAST: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 16;
 
 /// Writes the sums of a process.
-pub(crate) struct SeriesWriter {
+pub(crate) struct ActivityWriter {
     store: Arc<Store>,
     /// Sums that Redis could not take, because it was away.
     unwritten: Mutex<BTreeMap<Kind, Minutes>>,
 }
 
-impl SeriesWriter {
+impl ActivityWriter {
     /// From now on, the process sums.
     pub(crate) fn new(store: Arc<Store>) -> Self {
         store.sums().will_be_written();
-        SeriesWriter {
+        ActivityWriter {
             store,
             unwritten: Mutex::default(),
         }
@@ -67,13 +67,13 @@ impl SeriesWriter {
     async fn step(&self, until: Instant) {
         let mut sums = self.store.sums().take();
         for (kind, minutes) in std::mem::take(&mut *self.lock()) {
-            series::merge(sums.entry(kind).or_default(), minutes);
+            activity::merge(sums.entry(kind).or_default(), minutes);
         }
         let writes = sums.into_iter().map(|(kind, minutes)| async move {
-            let Err(error) = self.store.add_to_series(&kind, &minutes, until).await else {
+            let Err(error) = self.store.add_activity(&kind, &minutes, until).await else {
                 return;
             };
-            tracing::debug!(%kind, %error, "the series was not written");
+            tracing::debug!(%kind, %error, "the activity was not written");
             if error.kind() == ErrorKind::Unavailable {
                 self.lock().insert(kind, minutes);
             }

@@ -1,20 +1,20 @@
-//! [`Series`]: the starts and ends of runs over the last hour or day, for charts.
+//! [`ActivityChart`]: the starts and ends of runs over the last hour or day, for charts.
 
 use std::time::{Duration, SystemTime};
 
 use super::partial::PartialView;
+use crate::activity::Activity;
 use crate::client::{Client, Unseen};
 use crate::error::Result;
 use crate::key::Kind;
-use crate::series::Activity;
 use crate::shards::Layout;
-use crate::store::SeriesShape;
+use crate::store::ActivityShape;
 use crate::time::UnixMs;
 
-/// How far a series reaches back.
+/// How far the activity reaches back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum SeriesSpan {
+pub enum ActivitySpan {
     /// The last hour, in steps of a minute.
     #[default]
     Hour,
@@ -22,10 +22,10 @@ pub enum SeriesSpan {
     Day,
 }
 
-/// The starts and ends of runs of some kinds, step by step; from [`Client::series`].
+/// The starts and ends of runs of some kinds, step by step; from [`Client::activity`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Series {
+pub struct ActivityChart {
     /// The time of the answer, by Redis' clock. The last step is not over yet.
     pub at: SystemTime,
     /// The beginning of the first step.
@@ -39,11 +39,11 @@ pub struct Series {
     pub unseen: Vec<Unseen>,
 }
 
-impl SeriesSpan {
-    fn shape(self) -> SeriesShape {
+impl ActivitySpan {
+    fn shape(self) -> ActivityShape {
         match self {
-            SeriesSpan::Hour => SeriesShape::HOUR,
-            SeriesSpan::Day => SeriesShape::DAY,
+            ActivitySpan::Hour => ActivityShape::HOUR,
+            ActivitySpan::Day => ActivityShape::DAY,
         }
     }
 }
@@ -58,17 +58,17 @@ impl Client {
     ///
     /// # Errors
     /// If Redis does not answer in time, or denies the right.
-    pub async fn series(&self, kinds: &[Kind], span: SeriesSpan) -> Result<Series> {
+    pub async fn activity(&self, kinds: &[Kind], span: ActivitySpan) -> Result<ActivityChart> {
         let (store, until, shape) = (self.store(), self.deadline(), span.shape());
         let now = store.time(until).await?.floor_ms();
-        let (steps, away) = store.series(kinds, shape, now, until).await?;
+        let (steps, away) = store.activity(kinds, shape, now, until).await?;
         let mut view = PartialView::new(store, away);
         for kind in kinds {
-            // The series of a kind is on the server of its first ledger.
+            // The activity of a kind is on the server of its first ledger.
             view.misses(&store.ledger(kind, Layout::FIRST.place(0)));
         }
         let first = shape.step_at(now) + 1 - shape.steps;
-        Ok(Series {
+        Ok(ActivityChart {
             at: now.to_system(),
             from: UnixMs(first * shape.minutes * 60_000).to_system(),
             step: Duration::from_secs(shape.minutes * 60),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use keyfall::{Activity, Client, SeriesSpan};
+use keyfall::{Activity, ActivitySpan, Client};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -17,7 +17,7 @@ use super::wire::{Span, Time, UnseenOut};
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct SeriesIn {
+pub struct ActivityIn {
     /// The last hour in steps of a minute, or the last day in steps of a quarter of an hour.
     /// Defaults to `hour`.
     #[param(inline)]
@@ -40,7 +40,7 @@ pub struct SeriesIn {
     pub cursor: Option<String>,
 }
 
-/// How far a series reaches back.
+/// How far the activity reaches back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanIn {
@@ -49,9 +49,9 @@ pub enum SpanIn {
     Day,
 }
 
-/// The series of a page of kinds.
+/// The activity of a page of kinds.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct SeriesOut {
+pub struct ActivityOut {
     /// The time of the answer, by Redis' clock. The last step is not over yet.
     pub at: Time,
     /// The beginning of the first step.
@@ -63,7 +63,7 @@ pub struct SeriesOut {
     /// All kinds of this answer together.
     pub sum: StepsOut,
     /// The kinds of the page that had any activity, in order, and the named kinds.
-    pub kinds: Vec<KindSeriesOut>,
+    pub kinds: Vec<KindActivityOut>,
     /// The start of the next page; missing on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
@@ -72,9 +72,9 @@ pub struct SeriesOut {
     pub unseen: Vec<UnseenOut>,
 }
 
-/// The series of a kind.
+/// The activity of a kind.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct KindSeriesOut {
+pub struct KindActivityOut {
     #[schema(example = "app1:trans:notice")]
     pub kind: String,
     #[serde(flatten)]
@@ -105,15 +105,15 @@ pub struct StepsOut {
 
 /// How many runs began and ended in each minute of the last hour, or in each quarter of an hour of
 /// the last day, and how late they began.
-#[utoipa::path(get, path = "/v1/series", operation_id = "get_series", tag = "kinds", params(SeriesIn),
-    responses((status = 200, body = SeriesOut)))]
-pub(super) async fn series(caller: Caller, pairs: Pairs) -> Result<Json<SeriesOut>, Problem> {
-    let mut span = SeriesSpan::Hour;
+#[utoipa::path(get, path = "/v1/series", operation_id = "get_activity", tag = "kinds", params(ActivityIn),
+    responses((status = 200, body = ActivityOut)))]
+pub(super) async fn activity(caller: Caller, pairs: Pairs) -> Result<Json<ActivityOut>, Problem> {
+    let mut span = ActivitySpan::Hour;
     let known = "`span`, `prefix`, `kind`, `limit` and `cursor`";
     let page = KindPage::of(pairs, known, |name, value| {
         span = match (name, value) {
-            ("span", "hour") => SeriesSpan::Hour,
-            ("span", "day") => SeriesSpan::Day,
+            ("span", "hour") => ActivitySpan::Hour,
+            ("span", "day") => ActivitySpan::Day,
             ("span", _) => {
                 let rule = format!("{value:?} is not a span: write `hour` or `day`");
                 return Err(Problem::invalid("span", rule));
@@ -129,29 +129,33 @@ pub(super) async fn series(caller: Caller, pairs: Pairs) -> Result<Json<SeriesOu
     read.await?.map(Json)
 }
 
-async fn read(client: &Client, page: &KindPage, span: SeriesSpan) -> Result<SeriesOut, Problem> {
+async fn read(
+    client: &Client,
+    page: &KindPage,
+    span: ActivitySpan,
+) -> Result<ActivityOut, Problem> {
     let known = client.kinds().await?;
     let mut unseen = UnseenOut::all(&known.unseen);
     let picked = page.pick(known.kinds);
-    let series = client.series(&picked.kinds, span).await?;
-    UnseenOut::merge(&mut unseen, UnseenOut::all(&series.unseen));
-    let steps = series.kinds.first().map_or(0, |(_, steps)| steps.len());
+    let chart = client.activity(&picked.kinds, span).await?;
+    UnseenOut::merge(&mut unseen, UnseenOut::all(&chart.unseen));
+    let steps = chart.kinds.first().map_or(0, |(_, steps)| steps.len());
     let mut sum = vec![Activity::default(); steps];
-    for (_, steps) in &series.kinds {
+    for (_, steps) in &chart.kinds {
         for (sum, step) in sum.iter_mut().zip(steps) {
             sum.add(step);
         }
     }
-    let active = series.kinds.iter();
+    let active = chart.kinds.iter();
     let active = active.filter(|(_, steps)| !steps.iter().all(Activity::is_empty));
-    let kinds = active.map(|(kind, steps)| KindSeriesOut {
+    let kinds = active.map(|(kind, steps)| KindActivityOut {
         kind: kind.to_string(),
         steps: StepsOut::of(steps),
     });
-    Ok(SeriesOut {
-        at: Time(series.at),
-        from: Time(series.from),
-        step: Span(series.step),
+    Ok(ActivityOut {
+        at: Time(chart.at),
+        from: Time(chart.from),
+        step: Span(chart.step),
         total: picked.total,
         sum: StepsOut::of(&sum),
         kinds: kinds.collect(),

@@ -1,4 +1,4 @@
--- series: adds what one worker has counted to the series of a kind, for charts.
+-- activity: adds what one worker has counted to the activity of a kind, for charts.
 --
 -- KEYS  1 minutes   keyfall:{app:module:biz}:minutes
 --       2 quarters  keyfall:{app:module:biz}:quarters

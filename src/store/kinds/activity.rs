@@ -1,35 +1,35 @@
-//! The series of kinds: for each minute of the last hour, and each quarter of an hour of the last
+//! The activity of kinds: for each minute of the last hour, and each quarter of an hour of the last
 //! day, how many runs began and ended. Two hashes for each kind, on the server of its first shard.
 
 use std::time::Instant;
 
+use crate::activity::{Activity, Minutes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
-use crate::series::{Activity, Minutes};
 use crate::store::connections::fault::Fault;
 use crate::store::ledger::mending::Wrong;
-use crate::store::ledger::script::SERIES;
+use crate::store::ledger::script::ACTIVITY;
 use crate::store::{Away, Server, Store, texts};
 use crate::time::UnixMs;
 
 /// The number of kinds that are read in one round trip.
 const AT_ONCE: usize = 64;
 
-/// How far a series reaches back, and in which steps.
+/// How far the activity reaches back, and in which steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SeriesShape {
+pub(crate) struct ActivityShape {
     /// The length of a step, in minutes.
     pub(crate) minutes: u64,
-    /// The number of steps; the same as in `lua/series.lua`.
+    /// The number of steps; the same as in `lua/activity.lua`.
     pub(crate) steps: u64,
 }
 
-impl SeriesShape {
-    pub(crate) const HOUR: SeriesShape = SeriesShape {
+impl ActivityShape {
+    pub(crate) const HOUR: ActivityShape = ActivityShape {
         minutes: 1,
         steps: 60,
     };
-    pub(crate) const DAY: SeriesShape = SeriesShape {
+    pub(crate) const DAY: ActivityShape = ActivityShape {
         minutes: 15,
         steps: 96,
     };
@@ -41,9 +41,9 @@ impl SeriesShape {
 }
 
 impl Store {
-    /// Adds the activity of some minutes to the series of a kind; `lua/series.lua`. It is not to be
+    /// Adds the activity of some minutes to the activity of a kind; `lua/activity.lua`. It is not to be
     /// repeated: it would count twice.
-    pub(crate) async fn add_to_series(
+    pub(crate) async fn add_activity(
         &self,
         kind: &Kind,
         minutes: &Minutes,
@@ -51,39 +51,39 @@ impl Store {
     ) -> Result<()> {
         let home = self.home_of(kind, 0);
         let names = home.names.ledger(kind, 0);
-        let mut cmd = SERIES.call(SERIES.fixed_keys);
+        let mut cmd = ACTIVITY.call(ACTIVITY.fixed_keys);
         cmd.arg(&names.minutes).arg(&names.quarters);
         for (minute, activity) in minutes {
             cmd.arg(*minute).arg(activity.to_string());
         }
-        let called = home.eval(&SERIES, &cmd, &home.clock, "series", until);
+        let called = home.eval(&ACTIVITY, &cmd, &home.clock, "activity", until);
         called.await.map(drop)
     }
 
-    /// The series of these kinds up to this time: the activity of each step, the oldest first; and
+    /// The activity of these kinds up to this time: the activity of each step, the oldest first; and
     /// the servers that are away, whose kinds have none.
-    pub(crate) async fn series(
+    pub(crate) async fn activity(
         &self,
         kinds: &[Kind],
-        shape: SeriesShape,
+        shape: ActivityShape,
         now: UnixMs,
         until: Instant,
     ) -> Result<(Vec<Vec<Activity>>, Vec<Away>)> {
         let read = self.on_each(until, |it, until| {
             let all = kinds.iter().enumerate();
             let here = all.filter(|(_, kind)| self.place_of(kind, 0) == it.place());
-            Box::pin(it.series(here.collect(), shape, now, until))
+            Box::pin(it.activity(here.collect(), shape, now, until))
         });
         let (read, away) = read.await.there()?;
-        let mut series = vec![vec![Activity::default(); shape.steps as usize]; kinds.len()];
+        let mut activity = vec![vec![Activity::default(); shape.steps as usize]; kinds.len()];
         for (place, steps) in read.into_iter().flatten() {
-            series[place] = steps;
+            activity[place] = steps;
         }
-        Ok((series, away))
+        Ok((activity, away))
     }
 
-    /// Removes the series of a kind. If this user may not, they expire within a day.
-    pub(crate) async fn drop_series(&self, kind: &Kind, until: Instant) -> Result<()> {
+    /// Removes the activity of a kind. If this user may not, it expires within a day.
+    pub(crate) async fn drop_activity(&self, kind: &Kind, until: Instant) -> Result<()> {
         let home = self.home_of(kind, 0);
         let names = home.names.ledger(kind, 0);
         let mut del = redis::cmd("DEL");
@@ -94,8 +94,8 @@ impl Store {
         }
     }
 
-    /// The series of these kinds that have the wrong type.
-    pub(in crate::store) async fn wrong_series(
+    /// The activity of these kinds that have the wrong type.
+    pub(in crate::store) async fn wrong_activity(
         &self,
         kinds: &[Kind],
         until: Instant,
@@ -123,11 +123,11 @@ impl Store {
 }
 
 impl Server {
-    /// The series of some kinds on this server, each with its index.
-    async fn series(
+    /// The activity of some kinds on this server, each with its index.
+    async fn activity(
         &self,
         kinds: Vec<(usize, &Kind)>,
-        shape: SeriesShape,
+        shape: ActivityShape,
         now: UnixMs,
         until: Instant,
     ) -> Result<Vec<(usize, Vec<Activity>)>> {
@@ -137,7 +137,7 @@ impl Server {
             for (_, kind) in kinds {
                 let names = self.names.ledger(kind, 0);
                 let key = match shape {
-                    SeriesShape::HOUR => names.minutes,
+                    ActivityShape::HOUR => names.minutes,
                     _ => names.quarters,
                 };
                 reads.cmd("HGETALL").arg(key);
@@ -162,7 +162,7 @@ impl Server {
 
 /// The steps in the fields of a hash, the oldest first. Steps of an earlier round of the ring are
 /// left out.
-fn steps_in(fields: Vec<(String, String)>, shape: SeriesShape, now: UnixMs) -> Vec<Activity> {
+fn steps_in(fields: Vec<(String, String)>, shape: ActivityShape, now: UnixMs) -> Vec<Activity> {
     let mut steps = vec![Activity::default(); shape.steps as usize];
     let last = shape.step_at(now);
     for (_, text) in fields {

@@ -1,8 +1,8 @@
-//! `series.lua`: the rings of the last hour and the last day.
+//! `activity.lua`: the rings of the last hour and the last day.
 
 use super::support::{Bench, soon};
-use crate::series::{Activity, Minutes};
-use crate::store::SeriesShape;
+use crate::activity::{Activity, Minutes};
+use crate::store::ActivityShape;
 use crate::time::UnixMs;
 
 /// The activity with these counts.
@@ -16,19 +16,19 @@ impl Bench {
         let minutes = minutes.map(|(minute, text)| (*minute, activity(text)));
         let minutes: Minutes = minutes.collect();
         let kind = self.ledger.kind();
-        let added = self.ledger.store.add_to_series(kind, &minutes, soon());
+        let added = self.ledger.store.add_activity(kind, &minutes, soon());
         added.await.unwrap();
     }
 
     /// The steps up to this minute that are not empty, by their age.
-    async fn series(&self, shape: SeriesShape, minute: u64) -> Vec<(u64, String)> {
+    async fn activity(&self, shape: ActivityShape, minute: u64) -> Vec<(u64, String)> {
         let kinds = [self.ledger.kind().clone()];
         let now = UnixMs(minute * 60_000 + 59_999);
-        let read = self.ledger.store.series(&kinds, shape, now, soon());
-        let (series, away) = read.await.unwrap();
+        let read = self.ledger.store.activity(&kinds, shape, now, soon());
+        let (read, away) = read.await.unwrap();
         assert!(away.is_empty());
-        assert_eq!(series[0].len() as u64, shape.steps);
-        let steps = series[0].iter().rev().zip(0..);
+        assert_eq!(read[0].len() as u64, shape.steps);
+        let steps = read[0].iter().rev().zip(0..);
         let steps = steps.filter(|(step, _)| !step.is_empty());
         steps.map(|(step, age)| (age, step.to_string())).collect()
     }
@@ -51,19 +51,22 @@ async fn counts_of_the_same_minute_are_added() {
         .await;
     bench.add(&[(minute, "2 0 0 300 0 0 0 1")]).await;
     let hour = [(0, "3 0 2 300 3 0 0 1"), (1, "5 1 0 70 0 0 6")];
-    assert_eq!(bench.series(SeriesShape::HOUR, minute).await, told(&hour));
+    assert_eq!(
+        bench.activity(ActivityShape::HOUR, minute).await,
+        told(&hour)
+    );
     let day = [(0, "8 1 2 300 3 0 6 1")];
-    assert_eq!(bench.series(SeriesShape::DAY, minute).await, told(&day));
+    assert_eq!(bench.activity(ActivityShape::DAY, minute).await, told(&day));
     // As time passes, they become older and vanish.
     let later = [(59, "3 0 2 300 3 0 0 1")];
     assert_eq!(
-        bench.series(SeriesShape::HOUR, minute + 59).await,
+        bench.activity(ActivityShape::HOUR, minute + 59).await,
         told(&later)
     );
-    assert_eq!(bench.series(SeriesShape::HOUR, minute + 61).await, []);
+    assert_eq!(bench.activity(ActivityShape::HOUR, minute + 61).await, []);
     let later = [(95, "8 1 2 300 3 0 6 1")];
     assert_eq!(
-        bench.series(SeriesShape::DAY, minute + 95 * 15).await,
+        bench.activity(ActivityShape::DAY, minute + 95 * 15).await,
         told(&later)
     );
     bench.balanced().await;
@@ -87,11 +90,11 @@ async fn rings_stay_small_and_expire() {
         );
     }
     // Of the minutes in a ring, those of earlier rounds do not count.
-    let hour = bench.series(SeriesShape::HOUR, minute).await;
+    let hour = bench.activity(ActivityShape::HOUR, minute).await;
     assert!((8..=9).contains(&hour.len()), "{hour:?}");
     // A count that comes late is not added to another minute.
     bench.add(&[(minute - 60, "9 9 9 9 9")]).await;
-    assert_eq!(bench.series(SeriesShape::HOUR, minute).await, hour);
+    assert_eq!(bench.activity(ActivityShape::HOUR, minute).await, hour);
     bench.balanced().await;
 }
 
@@ -105,7 +108,7 @@ async fn foreign_values_and_times_to_come_are_replaced() {
             .ask(&["HSET", &bench.names().minutes, &field, foreign])
             .await;
         bench.add(&[(minute, "1 0 0 1 1")]).await;
-        let hour = bench.series(SeriesShape::HOUR, minute).await;
+        let hour = bench.activity(ActivityShape::HOUR, minute).await;
         assert_eq!(hour, told(&[(0, "1 0 0 1 1")]), "{foreign}");
     }
     bench.balanced().await;
