@@ -11,7 +11,7 @@ use serde::ser::{Serialize, Serializer};
 
 use super::cron::Expression;
 use super::interval::{Interval, instant_of};
-use super::{Busy, Gap, Overlapping, Rule, Times, Zone, invalid};
+use super::{Busy, Gap, Overlapping, QuietHours, Rule, Times, Zone, invalid};
 use crate::durations::{duration, shown, written};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -43,6 +43,8 @@ pub(super) struct Table {
     overlap: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     template: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quiet: Option<QuietHours>,
 }
 
 impl Table {
@@ -63,6 +65,7 @@ impl Table {
         table.gap = word(rule.gap, &GAPS);
         table.overlap = word(rule.overlap, &OVERLAPS);
         table.template = rule.template;
+        table.quiet.clone_from(&rule.quiet);
         table
     }
 
@@ -100,6 +103,7 @@ impl Table {
         rule.gap = choice("gap", self.gap.as_deref(), &GAPS)?;
         rule.overlap = choice("overlap", self.overlap.as_deref(), &OVERLAPS)?;
         rule.template = self.template;
+        rule.quiet = self.quiet;
         Ok(rule)
     }
 }
@@ -265,9 +269,15 @@ impl fmt::Display for Rule {
             write!(f, ", up to {} later at random", written(&self.jitter))?;
         }
         match self.busy {
-            Busy::Skip => Ok(()),
-            Busy::QueueOne => f.write_str("; a time that passes during a run is made up for once"),
-            Busy::Replace => f.write_str("; a run ends at the next time"),
+            Busy::Skip => {}
+            Busy::QueueOne => {
+                f.write_str("; a time that passes during a run is made up for once")?
+            }
+            Busy::Replace => f.write_str("; a run ends at the next time")?,
+        }
+        match &self.quiet {
+            Some(quiet) => write!(f, "; quiet {quiet}"),
+            None => Ok(()),
         }
     }
 }

@@ -59,6 +59,8 @@ pub enum Wait {
         ahead: Duration,
         /// The last change that set this due time, if it is known.
         since: Option<What>,
+        /// The time that was asked for, and the reason for this one, such as quiet hours.
+        shift: Option<(SystemTime, String)>,
     },
     /// The last run snoozed the job, without counting an attempt.
     PutOff {
@@ -255,7 +257,13 @@ impl Client {
                     let same = |it: &&Happening| it.due == Some(job.due());
                     let since = happenings.iter().rev().find(same).map(|it| it.what);
                     let at = job.due();
-                    waits.push(Wait::Due { at, ahead, since });
+                    let shift = job.shift().map(|(from, why)| (from, why.to_owned()));
+                    waits.push(Wait::Due {
+                        at,
+                        ahead,
+                        since,
+                        shift,
+                    });
                     waits.extend(job.put_off().map(|why| Wait::PutOff { why: why.into() }));
                 }
             }
@@ -339,14 +347,23 @@ impl Wait {
     /// The reason in plain words. `show` writes times.
     pub fn sentence(&self, show: impl Fn(SystemTime) -> String) -> String {
         match self {
-            Wait::Due { at, ahead, since } => {
+            Wait::Due {
+                at,
+                ahead,
+                since,
+                shift,
+            } => {
                 let why = match since {
                     Some(What::Failed) => "its next attempt is due",
                     Some(What::Snoozed) => "its handler has put it off: it is due",
                     Some(What::Postponed) => "it was postponed: it is due",
                     _ => "it is due",
                 };
-                format!("{why} {}, in {}", show(*at), span(*ahead))
+                let moved = shift
+                    .as_ref()
+                    .map(|(from, why)| format!("; moved from {}: {why}", show(*from)));
+                let moved = moved.unwrap_or_default();
+                format!("{why} {}, in {}{moved}", show(*at), span(*ahead))
             }
             Wait::PutOff { why } => format!("it was put off, without an attempt: {why}"),
             Wait::Paused { since, prefixes } => {
