@@ -43,7 +43,8 @@ pub enum ErrorKind {
     InvalidTime,
     /// A retry policy contradicts itself or does not parse.
     InvalidPolicy,
-    /// A rule of a recurring job contradicts itself, does not parse, or names no time.
+    /// A rule of a recurring job contradicts itself, does not parse, or names no time; or a series or
+    /// quiet hours are not valid.
     InvalidRule,
     /// A setting is out of range or does not parse.
     InvalidSetting,

@@ -57,8 +57,8 @@ pub(crate) use occurrence::Recurring;
 pub use offset::Offset;
 pub use plan::{Anchor, MAX_MEMBERS, MemberFate, Past};
 pub(crate) use plan::{Deed, Plan, Planned, Stand, WantedMember, Wish, decide};
-pub(crate) use quiet::Shift;
 pub use quiet::{Instead, QuietHours};
+pub(crate) use quiet::{Quieted, Shift};
 #[cfg(feature = "worker")]
 pub(crate) use zones::database_version;
 
@@ -107,6 +107,7 @@ pub struct Rule {
     overlap: Overlapping,
     missed: Missed,
     template: bool,
+    quiet: Option<QuietHours>,
 }
 
 /// The sort of a rule.
@@ -224,6 +225,7 @@ impl Rule {
             overlap: Overlapping::default(),
             missed: Missed::default(),
             template: false,
+            quiet: None,
         }
     }
 
@@ -328,6 +330,14 @@ impl Rule {
         self
     }
 
+    /// Hours and days on which no run is due, in the zone of the rule unless they have their own. A
+    /// time within them becomes a later or an earlier one; with [`Instead::Skip`] the rule does not
+    /// name it at all. Defaults to none.
+    pub fn quiet(mut self, quiet: QuietHours) -> Self {
+        self.quiet = Some(quiet);
+        self
+    }
+
     /// The first time of the rule after this one. `None` if there is none, or only beyond the next
     /// 100 years. The number of [`runs`](Self::runs) and the [`jitter`](Self::jitter) are not
     /// considered.
@@ -352,7 +362,25 @@ impl Rule {
         &self.zone.name
     }
 
+    /// The next time that quiet hours do not leave out.
     fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        /// More times than any quiet hours leave out, of a rule that names a time each second.
+        const TIMES: usize = 100_000;
+        let mut next = self.next_named(after)?;
+        let Some(quiet) = self.quiet.as_ref().filter(|it| it.leaves_out()) else {
+            return Some(next);
+        };
+        for _ in 0..TIMES {
+            let due = occurrence::unix(next)?;
+            match quiet.settle(due, due, &self.zone) {
+                Quieted::Out(_) => next = self.next_named(next)?,
+                _ => return Some(next),
+            }
+        }
+        None
+    }
+
+    fn next_named(&self, after: Timestamp) -> Option<Timestamp> {
         let (zone, from) = (&self.zone.zone, self.from);
         let next = match &self.times {
             Times::Cron(expression) => {

@@ -204,7 +204,9 @@ impl JobView {
     /// The time that was asked for, and the reason why the job is due at another one, such as quiet
     /// hours. `None` if it is due as asked, or was moved since.
     pub fn shift(&self) -> Option<(SystemTime, &str)> {
-        let shift = self.record.header.shift.as_deref()?;
+        let header = &self.record.header;
+        let own = header.shift.as_deref();
+        let shift = own.or(header.recur().and_then(Recurring::shift))?;
         let is_so = self.due == UnixMs(shift.to);
         is_so.then(|| (UnixMs(shift.from).to_system(), &*shift.why))
     }

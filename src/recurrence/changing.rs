@@ -32,7 +32,7 @@ impl Recurring {
     pub(crate) fn by_rule(&self, rule: &Rule, now: UnixMs, random: f64) -> Option<Self> {
         let mut changed = self.with_rule(rule)?;
         if !self.is_paused() {
-            changed.set(rule, rule.next(instant(now)?)?, random)?;
+            changed.set(rule, rule.next(instant(now)?)?, now, random)?;
         }
         Some(changed)
     }
@@ -63,7 +63,7 @@ impl Recurring {
     pub(crate) fn resumed(&self, now: UnixMs, random: f64) -> Option<Self> {
         let rule = Rule::from_table(&self.rule).ok()?;
         let mut resumed = self.with_own_time();
-        resumed.set(&rule, rule.next(instant(now)?)?, random)?;
+        resumed.set(&rule, rule.next(instant(now)?)?, now, random)?;
         Some(resumed)
     }
 
@@ -71,7 +71,7 @@ impl Recurring {
     pub(crate) fn with_own_time(&self) -> Self {
         Recurring {
             paused: 0,
-            due: self.at,
+            due: self.shift.as_ref().map_or(self.at, |shift| shift.to),
             ..self.clone()
         }
     }

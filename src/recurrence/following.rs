@@ -72,7 +72,7 @@ impl Recurring {
         };
         let at = rule.next(instant(end.now)?)?;
         let mut resolved = self.clone();
-        resolved.set(&rule, at, end.random)?;
+        resolved.set(&rule, at, end.now, end.random)?;
         Some(resolved)
     }
 
@@ -115,7 +115,7 @@ impl Recurring {
             next.skipped += passed;
             rule.next(now)?
         };
-        next.set(rule, at, end.random)?;
+        next.set(rule, at, end.now, end.random)?;
         Some(next)
     }
 }

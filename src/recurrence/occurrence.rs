@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Rule;
 use super::changing::NEVER;
+use super::{Quieted, Rule, Shift};
 use crate::error::Result;
 #[cfg(feature = "worker")]
 use crate::lateness::MaxLateness;
@@ -36,6 +36,9 @@ pub(crate) struct Recurring {
     /// The name of the declaration that the job comes from, if it comes from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) by: Option<String>,
+    /// The change of the due time by quiet hours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) shift: Option<Shift>,
 }
 
 /// The occurrence of a recurring job.
@@ -120,6 +123,7 @@ impl From<Occurrence> for Recurring {
             skipped: it.skipped,
             paused: it.paused_since.map_or(0, unix),
             by: it.declared_by,
+            shift: None,
         }
     }
 }
@@ -136,8 +140,9 @@ impl Recurring {
             skipped: 0,
             paused: 0,
             by: None,
+            shift: None,
         };
-        first.set(rule, at, random)?;
+        first.set(rule, at, now, random)?;
         Some(first)
     }
 
@@ -182,12 +187,33 @@ impl Recurring {
         }
     }
 
-    /// Sets the time, and the due time with its jitter.
-    pub(super) fn set(&mut self, rule: &Rule, at: Timestamp, random: f64) -> Option<()> {
+    /// Sets the time, and the due time with its jitter and outside of quiet hours.
+    pub(super) fn set(
+        &mut self,
+        rule: &Rule,
+        at: Timestamp,
+        now: UnixMs,
+        random: f64,
+    ) -> Option<()> {
         let at = unix(at)?;
+        let due = at.plus(rule.jitter.mul_f64(random));
+        let quieted = rule
+            .quiet
+            .as_ref()
+            .map(|it| it.settle(due, now, &rule.zone));
+        self.shift = match quieted {
+            Some(Quieted::Moved(shift)) => Some(shift),
+            // The rule does not name times that are left out; here the jitter led to one.
+            _ => None,
+        };
         self.at = at.0;
-        self.due = at.plus(rule.jitter.mul_f64(random)).0;
+        self.due = self.shift.as_ref().map_or(due.0, |shift| shift.to);
         Some(())
+    }
+
+    /// The change of the due time by quiet hours.
+    pub(crate) fn shift(&self) -> Option<&Shift> {
+        self.shift.as_ref()
     }
 }
 

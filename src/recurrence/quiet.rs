@@ -179,6 +179,11 @@ impl QuietHours {
         self
     }
 
+    /// Whether due times within them are left out.
+    pub(super) fn leaves_out(&self) -> bool {
+        self.instead == Instead::Skip
+    }
+
     /// What becomes of this due time. `zone` is the zone for want of another.
     pub(crate) fn settle(&self, due: UnixMs, now: UnixMs, zone: &Zone) -> Quieted {
         let zone = self.zone.as_ref().unwrap_or(zone);

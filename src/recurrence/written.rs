@@ -11,7 +11,7 @@ use serde::ser::{Serialize, Serializer};
 
 use super::cron::Expression;
 use super::interval::{Interval, instant_of};
-use super::{Busy, Gap, Missed, Overlapping, Rule, Times, Zone, invalid};
+use super::{Busy, Gap, Missed, Overlapping, QuietHours, Rule, Times, Zone, invalid};
 use crate::durations::{duration, shown, written};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -45,6 +45,8 @@ pub(super) struct Table {
     missed: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     template: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quiet: Option<QuietHours>,
 }
 
 impl Table {
@@ -66,6 +68,7 @@ impl Table {
         table.overlap = word(rule.overlap, &OVERLAPS);
         table.missed = (rule.missed != Missed::One).then(|| rule.missed.to_string());
         table.template = rule.template;
+        table.quiet.clone_from(&rule.quiet);
         table
     }
 
@@ -106,6 +109,7 @@ impl Table {
             rule.missed = missed.parse()?;
         }
         rule.template = self.template;
+        rule.quiet = self.quiet;
         Ok(rule)
     }
 }
@@ -276,13 +280,17 @@ impl fmt::Display for Rule {
             Busy::Replace => "; a run ends at the next time",
         })?;
         match self.missed {
-            Missed::One => Ok(()),
-            Missed::Skip => f.write_str("; missed times are left out"),
-            Missed::All(most) => write!(f, "; up to {most} missed times are made up for"),
+            Missed::One => {}
+            Missed::Skip => f.write_str("; missed times are left out")?,
+            Missed::All(most) => write!(f, "; up to {most} missed times are made up for")?,
             Missed::Spread(time) => {
                 let time = written(&time);
-                write!(f, "; a missed time is made up for within {time}, at random")
+                write!(f, "; a missed time is made up for within {time}, at random")?;
             }
+        }
+        match &self.quiet {
+            Some(quiet) => write!(f, "; quiet {quiet}"),
+            None => Ok(()),
         }
     }
 }

@@ -44,6 +44,7 @@ both_ways! {
     schedule_takes_terms_times_and_payloads on "cmd_schedule";
     a_job_recurs_by_a_rule_and_goes_on_after_a_restore on "cmd_recur";
     recur_lists_changes_pauses_and_resumes_rules on "cmd_rules";
+    series_are_set_shown_moved_and_cancelled on "cmd_series";
     get_shows_a_job on "cmd_get";
     cancel_asks_before_it_cancels_many on "cmd_cancel";
     postpone_and_fire_move_one_or_many on "cmd_move";
@@ -175,6 +176,80 @@ async fn recur_lists_changes_pauses_and_resumes_rules(site: Site) {
     );
     site.client.cancel(&key).await.unwrap();
     site.client.cancel(&single).await.unwrap();
+}
+
+async fn series_are_set_shown_moved_and_cancelled(site: Site) {
+    let key = site.key("s");
+    let absent = site.run(&format!("series show {key}")).await;
+    absent.fails(3, "there is no job");
+    let set = [
+        "series",
+        "set",
+        &key,
+        "2035-12-24 18:00",
+        "--zone",
+        "Europe/Berlin",
+    ];
+    let members = [
+        "--at=-3d 09:00",
+        "--at=-1h",
+        "--at=+1d 23:00",
+        "--quiet",
+        "22:00-08:00",
+    ];
+    let args = [&set[..], &members].concat();
+    let preview = [&["series", "preview"], &args[2..]].concat();
+    let ran = site.run_args(&preview).await;
+    assert_eq!(ran.out.matches("created").count(), 3, "{ran:?}");
+    assert_eq!(site.stats().await.pending, 0, "a preview");
+    let ran = site.run_args(&args).await;
+    assert_eq!(ran.out.matches("created").count(), 3, "{ran:?}");
+    assert!(ran.out.contains("2035-12-21T08:00:00Z"), "{ran:?}");
+    // 23:00 is quiet.
+    assert!(ran.out.contains("2035-12-26T07:00:00Z"), "{ran:?}");
+    let shown = site.run(&format!("series show {key}")).await;
+    assert!(shown.out.contains("quiet hours 22:00-08:00"), "{shown:?}");
+    let ran = site
+        .run_args(&["series", "move", &key, "2035-12-25 18:00", "--json"])
+        .await;
+    assert_eq!(ran.value()["members"][1]["what"], "moved");
+    let view = site.run(&format!("series show {key} --json")).await.value();
+    assert_eq!(view["anchor"], "2035-12-25T17:00:00.000Z");
+    assert_eq!(view["members"][0]["state"], "planned");
+    let wrong = site.run_args(&["series", "set", &key, "--at=3d"]).await;
+    wrong.fails(2, "which is no offset");
+
+    // A backup has the plan.
+    let folder = Folder::new(&site.app);
+    let file = folder.path("jobs");
+    let ran = site.run(&format!("export {}: -o {file}", site.app)).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let ran = site.run(&format!("series cancel {key}")).await;
+    assert_eq!(ran.out.matches("cancelled").count(), 4, "{ran:?}");
+    let ran = site.run(&format!("import {file}")).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let again = site.run(&format!("series show {key} --json")).await.value();
+    assert_eq!(again["members"], view["members"]);
+    site.run(&format!("series cancel {key}")).await;
+
+    let job = site.key("quiet");
+    let all_day = r#"{"hours": "00:01-00:00", "instead": "skip"}"#;
+    let args = [
+        "schedule",
+        &job,
+        "7",
+        "--at",
+        "2035-01-01T12:00:00Z",
+        "--quiet",
+        all_day,
+    ];
+    let ran = site.run_args(&args).await;
+    assert!(
+        ran.out.contains("is left out by its quiet hours"),
+        "{ran:?}"
+    );
+    assert!(site.client.get(&job).await.unwrap().is_none());
+    site.assert_balanced().await;
 }
 
 async fn a_job_recurs_by_a_rule_and_goes_on_after_a_restore(site: Site) {

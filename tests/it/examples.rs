@@ -17,7 +17,7 @@ mod handlers;
 
 /// All examples. Each has a test in this module, except `traced`, which `http::traces` tests, and
 /// `worker`, which other modules kill.
-const EXAMPLES: [&str; 10] = [
+const EXAMPLES: [&str; 11] = [
     "dead_man",
     "handlers",
     "layers",
@@ -25,6 +25,7 @@ const EXAMPLES: [&str; 10] = [
     "payment_notice",
     "producer",
     "refund",
+    "series",
     "traced",
     "web_service",
     "worker",
@@ -188,6 +189,32 @@ async fn order_timeout() {
     );
     assert_ended("app1:order:warn", 1).await;
     assert_ended("app1:order:close", 1).await;
+}
+
+#[tokio::test]
+async fn series() {
+    let lines = played("series");
+    assert_in_order(
+        &lines,
+        &[
+            "invoice 7, +3d 09:00: is scheduled",
+            "invoice 7, +21d 09:00: is scheduled",
+            "paid invoice 7, +3d 09:00: is cancelled",
+            "paid invoice 7, +21d 09:00: is cancelled",
+            "booking 42, -15d 09:00: is left out: its time had passed",
+            "booking 42, -3d 09:00: is left out: its time had passed",
+            "booking 42, -1h: is scheduled",
+            "booking 42, +1d 10:00: is scheduled",
+            "42~-1h: your stay",
+            "moved booking 42, -1h: has run already",
+            "moved booking 42, +1d 10:00: is moved",
+            "subscription 5, -14d 09:00: is scheduled",
+            "subscription 5, +0d: is scheduled",
+        ],
+    );
+    assert_ended("app1:invoice:dun", 0).await;
+    assert_ended("app1:booking:remind", 1).await;
+    assert_ended("app1:subscription:renew", 0).await;
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@
 //! | [`changing`] | reschedule, fire_now and update_payload in each state of a job |
 //! | [`cancelling`] | cancel, before, at and after the start of a run |
 //! | [`successors`] | jobs scheduled while a job of the same name runs |
+//! | [`series`] | jobs relative to a date: made, moved and cancelled as a whole; quiet hours |
 //! | [`letters`] | dead letters: viewed, requeued, deleted |
 //! | [`limits`] | refused values, with the rule and the remedy |
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
@@ -140,6 +141,7 @@ mod rights;
 mod runs;
 mod sabotage;
 mod scheduling;
+mod series;
 mod servers;
 mod shell;
 mod site;

@@ -44,6 +44,7 @@ mod progress;
 mod recur;
 mod reshard;
 mod schedule;
+mod series;
 mod stop;
 mod tail;
 mod token;
@@ -115,6 +116,11 @@ enum Command {
         after_help = "Examples:\n  keyfall recur ls app1:digest:\n  keyfall recur change app1:digest:daily:42 '0 9 * * MON-FRI' --zone Europe/Berlin"
     )]
     Recur(recur::Options),
+    /// Make, move, show and cancel series of jobs relative to a date
+    #[command(
+        after_help = "Examples:\n  keyfall series set app1:booking:remind:42 '2026-12-24 18:00' --zone Europe/Berlin --at='-3d 09:00' --at=-1h\n  keyfall series show app1:booking:remind:42"
+    )]
+    Series(series::Options),
     /// List jobs; for programs, one JSON object on each line
     #[command(
         alias = "ls",
@@ -328,6 +334,7 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Postpone(options) => change::postpone(options).await,
             Command::Fire(options) => change::fire(options).await,
             Command::Recur(options) => recur::run(options).await,
+            Command::Series(options) => series::run(options).await,
             Command::List(options) => list::run(options).await,
             Command::Count(options) => list::count(options).await,
             Command::Kinds(options) => kinds::run(options).await,

@@ -57,6 +57,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     attempts: Option<u32>,
 
+    /// Hours on which it is not to be due, such as `22:00-08:00`, or a table in JSON
+    #[arg(long, value_name = "HOURS")]
+    quiet: Option<String>,
+
     /// The longest duration of a run
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     timeout: Option<Duration>,
@@ -111,6 +115,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         after: options.when.after(),
         at: options.when.at()?,
         recurring,
+        quiet: match &options.quiet {
+            Some(text) => Some(super::series::quiet(text)?),
+            None => None,
+        },
         headers: options.header.into_iter().collect(),
         retry: options.retry,
         attempts: options.attempts,
@@ -126,6 +134,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         PlacedOut::Created => "is scheduled",
         PlacedOut::Replaced => "replaces the pending job",
         PlacedOut::Succeeds => "follows the running job",
+        PlacedOut::LeftOut => "is left out by its quiet hours, and not stored",
     };
     let reached = options.durably.told(scheduled.reached);
     let sentence = format!(

@@ -62,6 +62,8 @@ pub enum Wait {
         since: Option<What>,
         /// The occurrence, if the job recurs.
         occurrence: Option<Box<Occurrence>>,
+        /// The time that was asked for, and the reason for this one, such as quiet hours.
+        shift: Option<(SystemTime, String)>,
     },
     /// The rule of the job is [paused](Client::pause_rule).
     RulePaused {
@@ -271,6 +273,7 @@ impl Client {
                             ahead,
                             since,
                             occurrence: occurrence.map(Box::new),
+                            shift: job.shift().map(|(from, why)| (from, why.to_owned())),
                         },
                     });
                     waits.extend(job.put_off().map(|why| Wait::PutOff { why: why.into() }));
@@ -361,6 +364,7 @@ impl Wait {
                 ahead,
                 since,
                 occurrence,
+                shift,
             } => {
                 let why = match since {
                     Some(What::Failed) => "its next attempt is due",
@@ -380,6 +384,9 @@ impl Wait {
                             ));
                         }
                     }
+                }
+                if let Some((from, why)) = shift {
+                    text.push_str(&format!("; moved from {}: {why}", show(*from)));
                 }
                 text
             }

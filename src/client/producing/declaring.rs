@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::new_job::Placing;
 use super::rule::{Present, Sought};
 use crate::client::{Client, NewJob, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
@@ -119,14 +120,22 @@ impl Client {
                 format!("{key} has no rule, and only recurring jobs can be declared"),
             ));
         };
+        let rule = match job.quiet {
+            Some(quiet) => rule.quiet(quiet),
+            None => rule,
+        };
         let single = NewJob {
             key: Ok(key.clone()),
             rule: None,
+            quiet: None,
             mode: Mode::Absent,
             ..job
         };
         let now = self.store().now();
-        let placement = single.into_placement(self.settings().payload_limit, now)?;
+        let placing = single.into_placing(self.settings().payload_limit, now)?;
+        let Placing::Send(placement) = placing else {
+            unreachable!("it has no quiet hours of its own");
+        };
         let header = Header::parse(placement.header.as_bytes()).expect("it was just written");
         let mut all = format!("{name}\n{}\n{}\n", rule.to_value(), placement.header).into_bytes();
         all.extend_from_slice(&placement.payload);

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use futures_util::StreamExt;
 use futures_util::stream;
 
+use super::new_job::Placing;
 use crate::client::asking::JobVerdict;
 use crate::client::batcher::BatchOperation;
 use crate::client::durably::send_durably;
@@ -60,7 +61,8 @@ type PlacedItem = (Answered, Option<Result<Reached>>);
 impl Client {
     /// Schedules many jobs, of any kinds, and returns one answer for each, in their order: the
     /// answer of [`schedule`](Self::schedule), or `None` if the job was not scheduled because of
-    /// its condition, [if absent](NewJob::if_absent) or [if present](NewJob::if_present).
+    /// its condition, [if absent](NewJob::if_absent) or [if present](NewJob::if_present), or of
+    /// its [quiet hours](NewJob::quiet).
     ///
     /// Invalid jobs are refused before anything is sent, and do not affect the others. The others
     /// travel in batches of some hundred jobs, several at a time; if a batch fails, each of its
@@ -109,8 +111,10 @@ impl Client {
             let durable = job.durable;
             // Until the batch is answered.
             let mut answer = Ok(None);
-            match job.into_placement(limit, now) {
-                Ok(item) => {
+            match job.into_placing(limit, now) {
+                // Quiet hours leave it out: nothing is sent.
+                Ok(Placing::LeftOut(_)) => {}
+                Ok(Placing::Send(item)) => {
                     let kind = item.key.kind().to_owned();
                     let single = Single {
                         place,
@@ -357,9 +361,10 @@ mod tests {
         let mut batches = Vec::new();
         for (place, (id, bytes)) in jobs.enumerate() {
             let job = NewJob::from_bytes(format!("a:b:c:{id}"), vec![0; bytes]);
-            let item = job
-                .into_placement(usize::MAX, crate::time::UnixMs::now())
-                .unwrap();
+            let placing = job.into_placing(usize::MAX, crate::time::UnixMs::now());
+            let Ok(Placing::Send(item)) = placing else {
+                panic!("a plain job is sent");
+            };
             let durable = None;
             let single = Single {
                 place,

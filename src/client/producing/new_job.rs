@@ -15,7 +15,7 @@ use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::lateness::MaxLateness;
 use crate::record::{Header, Terms};
-use crate::recurrence::{Recurring, Rule};
+use crate::recurrence::{QuietHours, Quieted, Recurring, Rule, Zone};
 use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 use crate::store::{Mode, Placement, When};
@@ -42,6 +42,7 @@ pub struct NewJob {
     pub(crate) payload: Result<Bytes>,
     pub(crate) when: Result<When>,
     pub(crate) rule: Option<Rule>,
+    pub(crate) quiet: Option<QuietHours>,
     pub(crate) headers: Headers,
     pub(crate) retry: Option<RetryPolicy>,
     pub(crate) timeout: Option<Duration>,
@@ -51,6 +52,13 @@ pub struct NewJob {
     /// The order number, for [`Client::next_order`](crate::client::Client::next_order).
     pub(crate) order: Option<u64>,
     pub(crate) durable: Option<Durable>,
+}
+
+/// What becomes of a new job.
+pub(crate) enum Placing {
+    Send(Placement),
+    /// Its quiet hours leave it out: it would be due then.
+    LeftOut(UnixMs),
 }
 
 /// The builder methods of a job, for a type that holds a `NewJob` at `self$at`.
@@ -81,6 +89,14 @@ macro_rules! job_options {
         /// `docs/recurring.md`.
         pub fn recurring(mut self, rule: $crate::Rule) -> Self {
             self $($at)* .rule = Some(rule);
+            self
+        }
+
+        /// Hours and days on which the job is not to be due: within them it is due later or earlier,
+        /// or is not scheduled at all. Settled now, by the clock of Redis; the job keeps the reason.
+        /// For a recurring job, the same as [`Rule::quiet`](crate::Rule::quiet). Defaults to none.
+        pub fn quiet(mut self, quiet: $crate::QuietHours) -> Self {
+            self $($at)* .quiet = Some(quiet);
             self
         }
 
@@ -154,6 +170,7 @@ impl NewJob {
             payload,
             when: Ok(NOW),
             rule: None,
+            quiet: None,
             headers: Headers::new(),
             retry: None,
             timeout: None,
@@ -182,11 +199,11 @@ impl NewJob {
     }
 
     /// The item that is sent to the ledger. `now` is the time by the clock of Redis, as far as it
-    /// is known, for the first time of a rule.
+    /// is known, for the first time of a rule and for quiet hours.
     ///
     /// # Errors
     /// For the first value that is not valid.
-    pub(crate) fn into_placement(mut self, payload_limit: usize, now: UnixMs) -> Result<Placement> {
+    pub(crate) fn into_placing(mut self, payload_limit: usize, now: UnixMs) -> Result<Placing> {
         let key = self.key?;
         let payload = self.payload?;
         check_payload(&key, &payload, payload_limit)?;
@@ -198,9 +215,13 @@ impl NewJob {
         let terms = terms.max_lateness(&key, self.max_lateness)?;
         let mut header = Header::new(self.headers, terms);
         header.order = self.order;
-        if let Some(rule) = &self.rule {
+        if let Some(rule) = self.rule {
             rule.check_template(&payload)?;
-            let first = Recurring::first(rule, now, rand::random()).ok_or_else(|| {
+            let rule = match self.quiet {
+                Some(quiet) => rule.quiet(quiet),
+                None => rule,
+            };
+            let first = Recurring::first(&rule, now, rand::random()).ok_or_else(|| {
                 Error::new(
                     ErrorKind::InvalidRule,
                     format!("{key}: its rule names no time any more: {rule}"),
@@ -208,14 +229,27 @@ impl NewJob {
             })?;
             when = When::At(first.due());
             header = header.with_recur(Some(first));
+        } else if let Some(quiet) = &self.quiet {
+            let due = match when {
+                When::At(due) => due.max(now),
+                When::After(delay) | When::By(delay) => now.plus(delay),
+            };
+            match quiet.settle(due, now, &Zone::utc()) {
+                Quieted::Same => {}
+                Quieted::Moved(shift) => {
+                    when = When::At(UnixMs(shift.to));
+                    header.shift = Some(Box::new(shift));
+                }
+                Quieted::Out(_) => return Ok(Placing::LeftOut(due)),
+            }
         }
-        Ok(Placement {
+        Ok(Placing::Send(Placement {
             mode: self.mode,
             when,
             header: header.to_line(),
             key,
             payload,
-        })
+        }))
     }
 }
 

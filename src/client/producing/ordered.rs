@@ -4,7 +4,7 @@
 //! lower number than the stored job does nothing.
 
 use super::change::Cancelled;
-use super::schedule::{Schedule, Scheduled};
+use super::schedule::{Schedule, Scheduled, Sent};
 use crate::client::{Client, JobView};
 use crate::error::Result;
 use crate::key::IntoJobKey;
@@ -66,11 +66,13 @@ impl Schedule<'_> {
     pub async fn ordered(mut self, number: u64) -> Result<Ordered<Scheduled>> {
         self.job.mode = Mode::Ordered;
         self.job.order = Some(number);
-        let (answered, reached) = self.send().await?;
-        match answered.answer {
-            Word::Overtaken(number) => Ok(Ordered::Overtaken(number)),
-            _ => Scheduled::from_answer(answered, reached).map(Ordered::Done),
+        let sent = self.send().await?;
+        if let Sent::Placed(answered, _) = &sent
+            && let Word::Overtaken(number) = answered.answer
+        {
+            return Ok(Ordered::Overtaken(number));
         }
+        sent.scheduled().map(Ordered::Done)
     }
 }
 

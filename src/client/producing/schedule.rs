@@ -3,11 +3,12 @@
 use std::future::IntoFuture;
 use std::time::{Instant, SystemTime};
 
-use super::new_job::job_options;
+use super::new_job::{Placing, job_options};
 use crate::client::{Client, Durably, JobState, JobView, NewJob, Pending, out_of_place};
 use crate::durable::{Durable, Reached};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Answered, Mode, Placement, Word};
+use crate::time::UnixMs;
 
 /// A call to [`Client::schedule`]; sent when it is awaited. Answers [`Scheduled`].
 #[must_use = "nothing is scheduled until it is awaited"]
@@ -52,6 +53,8 @@ pub enum Placed {
     /// the failure is counted and recorded in the story of `Client::story`, and there is no dead
     /// letter. See "What does a successor supersede?" in `docs/states.md`.
     Succeeds,
+    /// Nothing was done: the job would be due in [quiet hours](crate::QuietHours) that leave it out.
+    LeftOut,
 }
 
 /// The answer of [`Schedule::if_absent`].
@@ -94,17 +97,33 @@ impl<'a> Schedule<'a> {
     }
 
     /// Sends the call; returns the answer of the script and the durability that was reached.
-    pub(super) async fn send(self) -> Result<(Answered, Option<Reached>)> {
+    pub(super) async fn send(self) -> Result<Sent> {
         let durable = self.job.durable;
         let until = self.client.deadline_for(durable);
         let limit = self.client.settings().payload_limit;
-        self.client
-            .place_job(
-                self.job.into_placement(limit, self.client.store().now())?,
-                durable,
-                until,
-            )
-            .await
+        match self.job.into_placing(limit, self.client.store().now())? {
+            Placing::LeftOut(due) => Ok(Sent::LeftOut(due)),
+            Placing::Send(placement) => {
+                let placed = self.client.place_job(placement, durable, until).await?;
+                Ok(Sent::Placed(placed.0, placed.1))
+            }
+        }
+    }
+}
+
+/// What became of a call.
+pub(super) enum Sent {
+    Placed(Answered, Option<Reached>),
+    /// Nothing was sent: quiet hours leave out a job that is due then.
+    LeftOut(UnixMs),
+}
+
+impl Sent {
+    pub(super) fn scheduled(self) -> Result<Scheduled> {
+        match self {
+            Sent::Placed(answered, reached) => Scheduled::from_answer(answered, reached),
+            Sent::LeftOut(due) => Ok(Scheduled::left_out(due)),
+        }
     }
 }
 
@@ -141,10 +160,7 @@ impl<'a> IntoFuture for Schedule<'a> {
     type IntoFuture = Pending<'a, Scheduled>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let (answered, reached) = self.send().await?;
-            Scheduled::from_answer(answered, reached)
-        })
+        Box::pin(async move { self.send().await?.scheduled() })
     }
 }
 
@@ -156,8 +172,11 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
         Box::pin(async move {
             let Schedule { client, job } = self.0;
             let durable = job.durable;
-            let placement =
-                job.into_placement(client.settings().payload_limit, client.store().now())?;
+            let limit = client.settings().payload_limit;
+            let placement = match job.into_placing(limit, client.store().now())? {
+                Placing::Send(placement) => placement,
+                Placing::LeftOut(due) => return Ok(IfAbsent::Scheduled(Scheduled::left_out(due))),
+            };
             let key = placement.key.clone();
             let until = client.deadline_for(durable);
             loop {
@@ -190,16 +209,25 @@ impl<'a> IntoFuture for ScheduleIfPresent<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let (answered, reached) = self.0.send().await?;
-            if answered.answer == Word::Absent {
+            let sent = self.0.send().await?;
+            if matches!(&sent, Sent::Placed(answered, _) if answered.answer == Word::Absent) {
                 return Ok(IfPresent::Absent);
             }
-            Scheduled::from_answer(answered, reached).map(IfPresent::Scheduled)
+            sent.scheduled().map(IfPresent::Scheduled)
         })
     }
 }
 
 impl Scheduled {
+    fn left_out(due: UnixMs) -> Self {
+        Scheduled {
+            placed: Placed::LeftOut,
+            due: due.to_system(),
+            armed: true,
+            reached: None,
+        }
+    }
+
     /// Reads the answer of the script.
     pub(crate) fn from_answer(answered: Answered, reached: Option<Reached>) -> Result<Self> {
         let (placed, due) = match answered.answer {

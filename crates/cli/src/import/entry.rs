@@ -73,6 +73,7 @@ impl Entry {
             after: None,
             at: None,
             recurring: None,
+            quiet: None,
             headers: job.headers,
             retry: job.retry,
             attempts: job.max_attempts,

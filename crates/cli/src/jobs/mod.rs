@@ -30,8 +30,8 @@ use keyfall_daemon::shapes::{
     CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn,
     FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn,
     NewJobIn, OverviewIn, OverviewOut, PageOut, PausedOut, Payloads, PostponeIn, Problem,
-    RequeueIn, RequeuedOut, RoutesOut, RuleIn, RuleOut, ScheduledOut, ShowIn, StoryIn, StoryOut,
-    SwitchedOut, TailIn,
+    RequeueIn, RequeuedOut, RoutesOut, RuleIn, RuleOut, ScheduledOut, SeriesChangeOut, SeriesIn,
+    SeriesOut, SeriesPreviewIn, ShowIn, StoryIn, StoryOut, SwitchedOut, TailIn,
 };
 
 pub(crate) use self::daemon::Address;
@@ -126,6 +126,30 @@ impl Jobs {
     pub(crate) async fn resume_rule(&self, key: &JobKey) -> anyhow::Result<RuleOut> {
         let path = ["jobs", key.as_str(), "rule", "resume"];
         self.ask(Call::new("POST", &path)).await
+    }
+
+    pub(crate) async fn put_series(
+        &self,
+        key: &JobKey,
+        series: &SeriesIn,
+    ) -> anyhow::Result<SeriesChangeOut> {
+        self.one("PUT", &["series", key.as_str()], series).await
+    }
+
+    pub(crate) async fn preview_series(
+        &self,
+        series: &SeriesPreviewIn,
+    ) -> anyhow::Result<SeriesChangeOut> {
+        self.one("POST", &["series", "preview"], series).await
+    }
+
+    pub(crate) async fn series(&self, key: &JobKey) -> anyhow::Result<SeriesOut> {
+        self.ask(Call::new("GET", &["series", key.as_str()])).await
+    }
+
+    pub(crate) async fn cancel_series(&self, key: &JobKey) -> anyhow::Result<SeriesChangeOut> {
+        self.ask(Call::new("DELETE", &["series", key.as_str()]))
+            .await
     }
 
     pub(crate) async fn cancel_many(&self, which: &BulkIn) -> anyhow::Result<BulkOut> {

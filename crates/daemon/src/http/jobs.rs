@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use keyfall::{
     Cancelled, Client, Error, ErrorKind, IfAbsent, IfPresent, JobKey, MaxLateness, Placed,
-    Rescheduled, RetryPolicy, Rule, Scheduled, Updated,
+    QuietHours, Rescheduled, RetryPolicy, Rule, Scheduled, Updated,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -46,6 +46,11 @@ pub struct NewJobIn {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub recurring: Option<Rule>,
+    /// Hours and days on which it is not to be due: `22:00-08:00`, or a table with `hours`, `days` or
+    /// `holidays`, `zone`, and `instead`: `later`, `earlier` or `skip`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>, example = "22:00-08:00")]
+    pub quiet: Option<QuietHours>,
     /// Texts that travel with it.
     #[serde(default)]
     #[schema(inline)]
@@ -152,6 +157,9 @@ pub enum PlacedOut {
     Replaced,
     /// A job is running, and this one follows it.
     Succeeds,
+    /// Nothing was stored: it would be due in quiet hours, which leave it out.
+    #[serde(rename = "left_out")]
+    LeftOut,
 }
 
 /// A job that was changed.
@@ -203,6 +211,7 @@ pub(super) async fn schedule_one(
     let (status, placed) = match scheduled.placed {
         Placed::Created => (StatusCode::CREATED, PlacedOut::Created),
         Placed::Replaced => (StatusCode::OK, PlacedOut::Replaced),
+        Placed::LeftOut => (StatusCode::OK, PlacedOut::LeftOut),
         _ => (StatusCode::OK, PlacedOut::Succeeds),
     };
     let out = ScheduledOut {
@@ -256,6 +265,9 @@ async fn schedule(
     }
     if let Some(rule) = job.recurring {
         call = call.recurring(rule);
+    }
+    if let Some(quiet) = job.quiet {
+        call = call.quiet(quiet);
     }
     for (name, value) in job.headers {
         call = call.header(name, value);

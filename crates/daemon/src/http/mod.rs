@@ -14,6 +14,7 @@
 //! | [`bulk`] | changes and cancels many jobs, by the prefix of their keys |
 //! | [`batch`] | many calls in one request; [`lines`] reads them as they come |
 //! | [`dead`] | dead letters |
+//! | [`series`] | jobs relative to a date: makes, moves, shows and cancels them as a whole |
 //! | [`restore`] | jobs and dead letters from a backup |
 //! | [`kind_page`] | picks the kinds of a page |
 //! | [`kinds`] | kinds, their counts, and pausing them |
@@ -74,6 +75,7 @@ mod restore;
 mod rights;
 mod routes;
 mod rules;
+mod series;
 mod server;
 mod servers;
 mod settings;
@@ -152,6 +154,10 @@ pub mod shapes {
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
     pub use super::rights::RightsOut;
     pub use super::rules::{PreviewOut, RuleIn, RuleOut};
+    pub use super::series::{
+        FateOut, MemberChangeOut, MemberIn, MemberOut, SeriesChangeOut, SeriesIn, SeriesOut,
+        SeriesPreviewIn, StandOut,
+    };
     pub use super::servers::{
         KindShardsOut, PacerOut, ServerOut, ServersOut, ShardJobsOut, ShardOut, ShardsIn,
         ShardsOut, TopologyOut,
@@ -275,6 +281,8 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(rules::pause))
         .routes(calls!(rules::resume))
         .routes(calls!(rules::preview))
+        .routes(calls!(series::put, series::show, series::cancel))
+        .routes(calls!(series::preview))
         .routes(calls!(restore::restore))
         .routes(calls!(list::list))
         .routes(calls!(count::count))

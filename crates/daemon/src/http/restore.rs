@@ -59,6 +59,10 @@ pub struct RestoreIn {
     /// Its occurrence, if it recurs.
     #[serde(skip_serializing_if = "Option::is_none")]
     occurrence: Option<OccurrenceOut>,
+    /// The plan, if it is the plan of a series.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    series: Option<serde_json::Value>,
     /// Replaces a pending job of the same name, instead of keeping it.
     #[serde(default)]
     pub replace: bool,
@@ -170,6 +174,10 @@ impl RestoreIn {
         if let Some(occurrence) = self.occurrence {
             job = job.occurrence(occurrence.restored()?);
         }
+        if let Some(plan) = &self.series {
+            let planned = job.series_plan(plan);
+            job = planned.map_err(|error| Problem::from(error).field("series"))?;
+        }
         Ok(if self.replace { job.replace() } else { job })
     }
 }
@@ -191,6 +199,7 @@ impl From<Job> for RestoreIn {
             timeout: job.timeout,
             max_lateness: job.max_lateness,
             occurrence: job.occurrence,
+            series: job.series,
             replace: false,
         }
     }

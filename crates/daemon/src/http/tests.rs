@@ -115,7 +115,7 @@ impl Daemon {
 }
 
 /// Every call that touches jobs, its body, and the scope that it takes for `a:b:c:`.
-const CALLS: [(&str, &str, &str); 29] = [
+const CALLS: [(&str, &str, &str); 33] = [
     ("PUT /v1/jobs/a:b:c:1", r#"{"after": "1h"}"#, "schedule"),
     ("GET /v1/jobs/a:b:c:1", "", "read"),
     (
@@ -168,6 +168,18 @@ const CALLS: [(&str, &str, &str); 29] = [
     ("GET /v1/overview?prefix=a:b:c:", "", "read"),
     ("GET /v1/upcoming?prefix=a:b:c:", "", "read"),
     ("GET /v1/series?prefix=a:b:c:", "", "read"),
+    (
+        "PUT /v1/series/a:b:c:s",
+        r#"{"anchor": "2035-01-01", "zone": "UTC", "at": ["-1d"]}"#,
+        "schedule",
+    ),
+    ("GET /v1/series/a:b:c:s", "", "read"),
+    ("DELETE /v1/series/a:b:c:s", "", "schedule"),
+    (
+        "POST /v1/series/preview",
+        r#"{"key": "a:b:c:s", "series": {"anchor": "2035-01-01", "zone": "UTC", "at": ["-1d"]}}"#,
+        "schedule",
+    ),
     ("GET /v1/actions?prefix=a:b:c:", "", "read"),
     (
         "POST /v1/pause",

@@ -281,6 +281,13 @@ pub struct Job {
     /// Its occurrence, if it recurs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub occurrence: Option<OccurrenceOut>,
+    /// The plan, if it is the plan of a series.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub series: Option<serde_json::Value>,
+    /// The time that was asked for, and why it is due at another one, such as quiet hours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shift: Option<ShiftOut>,
     /// The number of the dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub letter: Option<u64>,
@@ -348,6 +355,15 @@ impl OccurrenceOut {
     }
 }
 
+/// Why a job is due at another time than was asked for.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ShiftOut {
+    /// The time that was asked for.
+    pub from: Time,
+    #[schema(example = "quiet hours 22:00-08:00")]
+    pub why: String,
+}
+
 /// An event of a job.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Step {
@@ -375,6 +391,8 @@ impl Job {
             timeout: None,
             max_lateness: None,
             occurrence: None,
+            series: None,
+            shift: None,
             letter: None,
             successor_due: None,
             successor: None,
@@ -411,6 +429,11 @@ impl Job {
             timeout: view.timeout().map(Span),
             max_lateness: view.max_lateness(),
             occurrence: view.occurrence().map(OccurrenceOut::of),
+            series: view.series_plan(),
+            shift: view.shift().map(|(from, why)| ShiftOut {
+                from: Time(from),
+                why: why.to_owned(),
+            }),
             letter: view.letter(),
             successor_due: view.successor_due().map(Time),
             successor: view

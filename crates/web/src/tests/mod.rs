@@ -138,7 +138,8 @@ impl Calls {
             "occurrence": {
                 "number": 12, "scheduled_for": time, "skipped": 3, "declared_by": text,
                 "rule": {"cron": "0 9 * * *", "zone": "Europe/Berlin"}
-            }
+            },
+            "series": {"zone": text}, "shift": {"from": time, "why": text}
         });
         let happening = json!({
             "kind": text, "key": text, "what": text, "at": time, "by": text, "text": text
@@ -274,6 +275,10 @@ impl Calls {
             ("GET", path) if path.ends_with("/story") => json!({
                 "key": text, "state": "pending", "happenings": [happening], "history_entries": 1,
                 "waits": [{"for": text, "text": text}], "key_differs": text, "gap": text
+            }),
+            ("GET", path) if path.starts_with("/v1/series/") => json!({
+                "key": text, "anchor": time, "zone": text, "past": "skip", "kept_until": time,
+                "members": [{"key": text, "at": text, "state": "left_out", "due": time, "why": text}]
             }),
             ("GET", path) if path.starts_with("/v1/dead/") => json!({"letters": [job]}),
             ("GET", path) if path.starts_with("/v1/jobs/") => job,

@@ -5,7 +5,7 @@ use askama::Template;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use keyfall_daemon::shapes::{
-    Job, LettersOut, Payloads, PreviewOut, ShowIn, State, StoryIn, StoryOut,
+    Job, LettersOut, Payloads, PreviewOut, SeriesOut, ShowIn, State, StoryIn, StoryOut,
 };
 use serde::Deserialize;
 
@@ -29,6 +29,8 @@ struct Shown {
     job: Option<Job>,
     payload: Option<Payload>,
     recurs: Option<Recurs>,
+    /// The series whose plan it is.
+    series: Option<SeriesOut>,
     /// Another rule, which waits for a confirmation.
     proposed: Option<(Written, PreviewOut)>,
     story: Option<StoryOut>,
@@ -90,6 +92,14 @@ pub(crate) async fn show(
                 .replace("{trace_id}", trace_id(parent)?),
         )
     });
+    let series = match job.as_ref().is_some_and(|job| job.series.is_some()) {
+        true => match cx.caller.ask(Call::get(&["series", key])).await {
+            // The plan has ended in between.
+            Err(fault) if absent(&fault) => None,
+            found => Some(found?),
+        },
+        false => None,
+    };
     let proposed = match asked.rule.rule.is_empty() {
         true => None,
         false => {
@@ -101,6 +111,7 @@ pub(crate) async fn show(
     let view = Shown {
         trace,
         recurs: job.as_ref().and_then(Recurs::of),
+        series,
         proposed,
         page: cx.page.clone(),
         commands: commands::of_job(key),
@@ -175,6 +186,13 @@ impl Shown {
             }
             None => policy.to_string(),
         })
+    }
+
+    /// The key of the series that the job may be a member of.
+    fn whole(&self) -> Option<&str> {
+        let (series, _) = self.key.rsplit_once('~')?;
+        let job = self.job.as_ref()?;
+        (job.series.is_none() && series.matches(':').count() == 3).then_some(series)
     }
 
     /// Whether the job waits, so that it can be fired, postponed, changed and cancelled.
