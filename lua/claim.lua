@@ -47,8 +47,10 @@ end
 
 local paused = is_paused(since)
 local fence = now > last_fence and stamp or int(last_fence + 1)
+-- A list that grows is copied at one, two and four items; the `nil`s make room for them at once.
 -- `named` has the place of each job that is named, among the names.
-local misses, taken, dues_taken, named = {}, {}, {}, {}
+local misses, taken, dues_taken, named =
+  {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}, {}
 if #ARGV > HEAD then
   local dues = redis.call('ZMSCORE', due_key, unpack(ARGV, HEAD + 1))
   for i = 1, #dues do
@@ -93,8 +95,9 @@ for i = #taken, #records + 1, -1 do
   taken[i] = nil
 end
 
-local reply = {paused and 'paused' or 'ok', stamp, table.concat(misses, ' ')}
-local held, deadlines = {}, {}
+local reply =
+  {paused and 'paused' or 'ok', stamp, table.concat(misses, ' '), nil, nil, nil, nil, nil, nil}
+local held, deadlines = {nil, nil, nil, nil}, {nil, nil, nil, nil}
 local is_crowd = #taken > 0 and #taken + redis.call('ZCARD', leased_key) >= CROWD
 local claims = (is_crowd and ZEROS or '') .. '1'
 local due, text, lease, source

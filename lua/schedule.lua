@@ -39,7 +39,8 @@ if past then
   return past
 end
 
-local ids, is_ordered = {}, false
+-- The `nil`s make room for four items: a list that grows is copied.
+local ids, is_ordered = {nil, nil, nil, nil}, false
 local at, size, words = HEAD, 0, #ARGV
 while at < words do
   is_ordered = is_ordered or ARGV[at + 1] == 'ordered'
@@ -56,7 +57,8 @@ local leases = redis.call('HLEN', lease_key) > 0 and redis.call('HMGET', lease_k
 local successors = next_of(next_key, ids, leases)
 local before = soonest(due_key, stamp)
 
-local answers, records, scores, waiting, armed = {}, {}, {}, {}, {}
+local answers, records, scores, waiting, armed =
+  {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}, {}, {nil, nil, nil, nil}
 local accepted, replaced, stored, news = 0, 0, 0, {}
 local accepted_at = ms_of(stamp)
 local when, due, text, created, is_ahead, noted

@@ -53,7 +53,8 @@ if past then
   return past
 end
 
-local ids, terms, written = {}, {}, {}
+-- The `nil`s make room for four items: a list that grows is copied.
+local ids, terms, written = {nil, nil, nil, nil}, {nil, nil, nil, nil}, {}
 local at, size, words = HEAD, 0, #ARGV
 while at < words do
   local alike = {
@@ -89,7 +90,8 @@ if #written > 0 then
   redis.call('HLEN', grave_key)
 end
 
-local answers, ended, erased = {}, {}, {}
+local answers, ended, erased =
+  {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}
 local counts, done = {}, 0
 local promoted, promoted_at, shadows, scores, buried = {}, {}, {}, {}, {}
 local armed, armed_for = {}, {}

@@ -5,10 +5,6 @@
 -- How long the last reply of a silent lane is kept: far longer than any call is repeated.
 local LANE_MEMORY_MS = 3600000
 
--- The first words of replies that found no job. A claim without jobs replies nothing. A series that
--- is planned, and has stored no job, had none.
-local FOUND_NOTHING = {[''] = true, absent = true, gone = true, changed = true, planned = true}
-
 -- A call on named jobs has the argument `place`: the epoch of the layout by which the caller chose
 -- this ledger, and behind it a `-` if the jobs belong to another ledger by now and stay here only
 -- while they run.
@@ -73,7 +69,10 @@ local function remember(calls, lanes, lane, number, known, stamp, reply, ...)
   end
   local at = tonumber(at_ms)
   redis.pcall('ZADD', lanes, at, lane)
-  if is_first and FOUND_NOTHING[string.match(reply, '^%a*')] then
+  -- The first word of a reply that found no job. A claim without jobs replies nothing. A series that
+  -- is planned, and has stored no job, had none.
+  local word = is_first and string.match(reply, '^%a*')
+  if word == '' or word == 'absent' or word == 'gone' or word == 'changed' or word == 'planned' then
     keep_for_a_while(at, calls, lanes)
   end
   local old = redis.pcall('ZRANGEBYSCORE', lanes, '-inf', at - LANE_MEMORY_MS, 'LIMIT', 0, 8)

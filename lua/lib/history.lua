@@ -42,7 +42,9 @@ local function new_story(history)
 end
 
 local function new_entry(story, what, note)
-  local entry = {what = what, note = note, jobs = {}, bytes = 0, number = '', more = ''}
+  -- The `nil`s make room for the words of most entries: a list that grows is copied.
+  local jobs = {nil, nil, nil, nil}
+  local entry = {what = what, note = note, jobs = jobs, bytes = 0, number = '', more = ''}
   story[what .. ' ' .. note] = entry
   story[#story + 1] = entry
   return entry
@@ -58,15 +60,18 @@ end
 -- Adds ids[first] to ids[last] to an entry.
 local function add_ids(entry, ids, first, last, number, more)
   local jobs = entry.jobs
+  local count = #jobs
   if number ~= entry.number or more ~= entry.more then
-    if #jobs > 0 then
-      jobs[#jobs + 1] = ':'
+    if count > 0 then
+      count = count + 1
+      jobs[count] = ':'
     end
-    jobs[#jobs + 1], jobs[#jobs + 2] = number, more
+    jobs[count + 1], jobs[count + 2] = number, more
+    count = count + 2
     entry.number, entry.more = number, more
     entry.bytes = entry.bytes + #number + #more + 4
   end
-  jobs[#jobs + 1] = table.concat(ids, ' ', first, last)
+  jobs[count + 1] = first == last and ids[first] or table.concat(ids, ' ', first, last)
 end
 
 -- Adds an event of the jobs ids[first] to ids[last]. The jobs of a large batch mostly differ only

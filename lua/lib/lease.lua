@@ -20,9 +20,9 @@ local function fence_of(lease)
   return behind and tonumber(string.sub(lease, before + 1, behind - 1)) or 0
 end
 
--- Whether a lease has this token.
+-- Whether a lease has this token, and the blank behind it, 32. It makes no text of the two.
 local function holds(lease, token)
-  return string.find(lease, token .. ' ', 1, true) == 1
+  return string.find(lease, token, 1, true) == 1 and string.byte(lease, #token + 1) == 32
 end
 
 local function is_cancelled(lease)
@@ -36,7 +36,7 @@ end
 
 -- Whether the end of this lease is to be followed by another occurrence.
 local function is_recurring(lease)
-  return string.sub(lease, -7) == ' recurs'
+  return string.byte(lease, -1) == 115 and string.sub(lease, -7) == ' recurs'
 end
 
 -- The approximate limit of the records in the reply of a claim: about as much as a connection
@@ -49,7 +49,7 @@ local RECORDS = 16
 -- The records of these ids, '' for a missing one; only of the first ids if all would exceed `most`
 -- bytes.
 local function read_records(shadow_key, ids, most)
-  local records, bytes = {}, 0
+  local records, bytes = {nil, nil, nil, nil}, 0
   for first = 1, #ids, RECORDS do
     if bytes > most then
       break
