@@ -179,7 +179,7 @@ async fn get_sees(site: &Site) {
     // A record of a newer version, and records that no version wrote.
     site.bring("odd", "pending").await;
     for (record, code) in [
-        ("{\"v\":3}\n1\nx", "INCOMPATIBLE"),
+        ("{\"v\":4}\n1\nx", "INCOMPATIBLE"),
         ("x", "DAMAGED"),
         ("{}\n1\nx", "DAMAGED"),
     ] {
