@@ -13,7 +13,7 @@ use super::file::{Entry, File};
 use super::rules::longer_than_zero;
 
 /// The fields of a recurring job that make up its rule.
-const RULE: [&str; 13] = [
+const RULE: [&str; 14] = [
     "cron",
     "every",
     "after_end",
@@ -26,6 +26,7 @@ const RULE: [&str; 13] = [
     "gap",
     "overlap",
     "missed",
+    "quiet",
     "template",
 ];
 
