@@ -293,7 +293,11 @@ impl Ledger {
             (Some(held), Some(now)) if held.deadline > now => Some(format!(
                 "given to {token} at {now}, while {held:?} was valid"
             )),
-            (_, Some(now)) if due > now => Some(format!("given to {token} at {now}, due at {due}")),
+            // A lease that lapsed was judged when it was given: since then the clock may have been
+            // set back.
+            (None, Some(now)) if due > now => {
+                Some(format!("given to {token} at {now}, due at {due}"))
+            }
             _ if fence < self.fence || fence == self.fence && token != self.claim => {
                 Some(format!("fencing value {fence} after {}", self.fence))
             }
