@@ -52,6 +52,16 @@ pub(crate) enum What {
         /// Done or buried: nobody needs to run it again.
         last: bool,
     },
+    /// A run of a recurring job has begun.
+    Recurred {
+        key: String,
+        /// The number of the occurrence.
+        number: u64,
+        /// The time that the rule names, Unix ms.
+        at: u64,
+        /// The number of times of the rule that were left out before it.
+        skipped: u64,
+    },
     /// A worker told Redis the end of a run, and Redis took or refused it.
     Settled {
         key: String,

@@ -12,6 +12,7 @@ use crate::journal::Version;
 use crate::load::{FAR, KINDS};
 use crate::order::Order;
 use crate::plain::{CANCEL, RUN};
+use crate::recurring;
 use crate::sundry::{DAMAGED, IDLE, MOVED};
 
 /// The stored data at rest.
@@ -68,7 +69,7 @@ impl Kept {
         // half done.
         client.audit(DAMAGED).repair().await?;
         client.prefix(IDLE).resume().await?;
-        for kind in kinds().chain([IDLE, DAMAGED, MOVED]) {
+        for kind in kinds().chain([IDLE, DAMAGED, MOVED, recurring::KIND]) {
             let report = client.audit(kind).await?;
             // Some scenarios never use some kinds.
             if report.is_known && !report.is_clean() {

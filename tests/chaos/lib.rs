@@ -12,6 +12,7 @@
 //! | [`load`], [`service`], [`sundry`], [`order`] | the producer: its calls, their recipients, and the payloads of its jobs |
 //! | [`shared`], [`common`] | ids that several topics of the classic interface share: the last push wins; no topic ends or hides the job of another one |
 //! | [`plain`], [`races`] | the program that knows nothing of jobs, and sets keys that are adopted; commands within two milliseconds of the time of a key |
+//! | [`recurring`] | recurring jobs, and the rules for their occurrences |
 //! | [`foreign`] | the program that calls Redis functions, and repeats its calls under their ids |
 //! | [`witness`] | the listeners to key events, according to Redis |
 //! | [`worker`], [`settled`] | the worker: it writes down its runs, and the answers of Redis to their ends |
@@ -76,6 +77,7 @@ mod plain;
 mod proofs;
 mod punctual;
 mod races;
+mod recurring;
 mod report;
 mod resharding;
 mod restored;

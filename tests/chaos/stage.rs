@@ -51,7 +51,7 @@ const KEYS_TO_JOBS: f64 = 0.1;
 const PRODUCERS: u64 = 2;
 
 /// The limit of every wait of a trial.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The limit for a busy machine to work off its backlog.
 const REST: Duration = Duration::from_secs(180);

@@ -12,9 +12,10 @@ use crate::history::History;
 use crate::hosts::Hosts;
 use crate::kept::Kept;
 use crate::leases::{self, Leases};
+use crate::recurring;
 use crate::report::Row;
 use crate::scenarios::Scenario;
-use crate::stage::Stage;
+use crate::stage::{PATIENCE, Stage};
 use crate::strain::Gauge;
 
 /// The time without faults, before and after them: enough for a p99.
@@ -44,6 +45,9 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
             row.leases += end.leases.wrong.len();
             row.strain = strain;
             row.violations.extend(end.leases.wrong);
+            if let Some(stored) = &end.recurring {
+                row.violations.extend(recurring::judge(&journals, stored));
+            }
             row.violations.extend(end.wrong);
             scenario.expect(&mut row);
             row
@@ -61,6 +65,8 @@ struct TrialEnd {
     kept: Kept,
     /// The leases in the log of Redis.
     leases: Leases,
+    /// The recurring jobs, if there were some.
+    recurring: Option<recurring::Stored>,
     /// Failures on the way.
     wrong: Vec<String>,
 }
@@ -73,7 +79,12 @@ async fn try_to_play(
     gauge: &Gauge,
 ) -> Result<TrialEnd, String> {
     let setting = (scenario.setting)();
+    let recurs = setting.recurring;
     let mut stage = Stage::set(setting, dir.to_owned(), seed, span).await?;
+    if recurs {
+        let begun = recurring::begin(&stage.client().await?).await;
+        begun.map_err(|error| error.to_string())?;
+    }
     stage.produce();
     stage.live_for(BEFORE).await;
     stage.weather(true);
@@ -93,6 +104,12 @@ async fn try_to_play(
     stage.live_for(AFTER).await;
     wrong.extend(stage.stop_producing().await);
     let client = stage.client().await?;
+    let mut recurring = None;
+    if recurs {
+        let ended = tokio::time::timeout(PATIENCE, recurring::end(&client)).await;
+        let ended = ended.map_err(|_| "the recurring jobs do not come to rest")?;
+        recurring = Some(ended.map_err(|error| error.to_string())?);
+    }
     wrong.extend(stage.drain(&client).await.err());
     wrong.extend(stage.stop_working().await);
     let mut redis = match stage.deployment.is_one_place() {
@@ -118,6 +135,7 @@ async fn try_to_play(
     Ok(TrialEnd {
         kept,
         leases,
+        recurring,
         wrong,
     })
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::journal::{Journal, What};
 use crate::order::{Order, Plan};
 use crate::plain::{CANCEL, RUN};
+use crate::recurring;
 
 use crate::settled::{BEGAN, Settlements};
 
@@ -50,7 +51,10 @@ async fn work(terms: &Terms) {
     let policy = RetryPolicy::fixed(Duration::from_millis(100)).expect("it is valid");
     // So many attempts that a fault does not use them up.
     let route = || handler(journal.clone()).retry(policy.clone().attempts(1000));
-    let mut router = Router::new().route("chaos:load:*:{id}", route());
+    let mut router = Router::new().route("chaos:load:*:{id}", route()).route(
+        &format!("{}:*", recurring::KIND),
+        recurring::handler(journal.clone()),
+    );
     if terms.adopts {
         router = router
             .route(&format!("{RUN}:*"), route().adopt(MissingKey::Run))

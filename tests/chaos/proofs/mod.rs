@@ -12,12 +12,14 @@
 //! | [`ids`] | ids that topics share |
 //! | [`logs`] | findings in logs |
 //! | [`repeats`] | functions that are called again under their ids |
+//! | [`occurrences`] | recurring jobs |
 //! | [`gaps`] | scenarios that are not played, and keys that are left out |
 
 mod gaps;
 mod ids;
 mod keys;
 mod logs;
+mod occurrences;
 mod repeats;
 mod rollbacks;
 mod times;
@@ -48,6 +50,7 @@ pub(crate) fn all() -> Vec<Proof> {
         ids::ALL,
         logs::ALL,
         repeats::ALL,
+        occurrences::ALL,
         gaps::ALL,
     ]
     .concat()

@@ -129,6 +129,7 @@ fn with_sentinels() -> Setting {
 fn with(whose: Whose) -> Setting {
     Setting {
         clock: Some(whose),
+        recurring: matches!(whose, Whose::Redis | Whose::Workers),
         ..Setting::default()
     }
 }

@@ -30,7 +30,10 @@ pub(super) fn all() -> Vec<Scenario> {
         Scenario {
             name: "kill Redis, AOF always",
             quick: true,
-            setting: || with(&["--appendfsync", "always"]),
+            setting: || Setting {
+                recurring: true,
+                ..with(&["--appendfsync", "always"])
+            },
             faults: |stage| Box::pin(kill(stage, Disk::KeepsAll)),
             punctual: Punctual::Afterwards,
         },

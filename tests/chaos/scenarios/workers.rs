@@ -20,14 +20,14 @@ pub(super) fn all() -> Vec<Scenario> {
         Scenario {
             name: "kill one worker",
             quick: true,
-            setting: Setting::default,
+            setting: with_recurring,
             faults: |stage| Box::pin(kill_one(stage)),
             punctual: Punctual::Throughout,
         },
         Scenario {
             name: "kill all workers",
             quick: true,
-            setting: Setting::default,
+            setting: with_recurring,
             faults: |stage| Box::pin(kill_all(stage)),
             punctual: Punctual::Afterwards,
         },
@@ -38,12 +38,19 @@ pub(super) fn all() -> Vec<Scenario> {
                 // Their leases end while they are stopped; when they go on they settle at once,
                 // while other workers run the same jobs.
                 special: vec![(Plan::Slow(4000), 200), (Plan::Block(300), 50)],
-                ..Setting::default()
+                ..with_recurring()
             },
             faults: |stage| Box::pin(stop_one(stage)),
             punctual: Punctual::Throughout,
         },
     ]
+}
+
+fn with_recurring() -> Setting {
+    Setting {
+        recurring: true,
+        ..Setting::default()
+    }
 }
 
 /// Kills one of three workers, again and again; it comes back after a moment.
