@@ -7,6 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::cron::a_moment_before;
 use super::occurrence::{instant, unix};
 use super::{Busy, Missed, Recurring, Rule, Times};
+use crate::lateness::{Late, MaxLateness};
+use crate::settings::MAX_DELAY;
 use crate::time::UnixMs;
 
 /// How long an occurrence whose rule this process cannot read is left to others: its time zone is
@@ -15,6 +17,9 @@ const NOT_FOR_US: Duration = Duration::from_secs(30);
 
 /// The times of a rule that were left out are counted up to this number at once.
 const COUNTED: usize = 1000;
+
+/// From this lateness on, a time counts as missed.
+const MISSED_FROM: Duration = Duration::from_secs(60);
 
 /// The end of a run, by the clock of Redis.
 #[derive(Debug, Clone, Copy)]
@@ -121,6 +126,18 @@ impl Recurring {
 }
 
 impl Rule {
+    /// The limit of lateness that the rule sets; `None` if the rule leaves it to the route.
+    pub(crate) fn max_lateness(&self) -> Option<MaxLateness> {
+        let (limit, then) = match self.missed {
+            Missed::One => return None,
+            Missed::Skip => (MISSED_FROM, Late::Skip),
+            Missed::Spread(time) => (MISSED_FROM, Late::Spread(time)),
+            // Runs that are made up for are late.
+            Missed::All(_) => (MAX_DELAY, Late::Run),
+        };
+        Some(MaxLateness { limit, then })
+    }
+
     /// The number of times after `named` and up to `now`, [`COUNTED`] at the most.
     fn count_passed(&self, named: Timestamp, now: Timestamp) -> u64 {
         if matches!(self.times, Times::AfterEnd(_)) {

@@ -4,14 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Rule, invalid};
+use super::invalid;
 use crate::durations::{shown, written};
 use crate::error::Error;
-use crate::lateness::{Late, MaxLateness};
-use crate::settings::MAX_DELAY;
-
-/// From this lateness on, a time counts as missed.
-const MISSED_FROM: Duration = Duration::from_secs(60);
+use crate::lateness::Late;
 
 /// The most missed times that a rule makes up for.
 const MOST: u32 = 1000;
@@ -20,7 +16,7 @@ const MOST: u32 = 1000;
 const USUAL: u32 = 100;
 
 /// What becomes of times of the rule at which nobody could run the job, because Redis or all workers
-/// were away, or its kind was paused; see [`Rule::when_missed`].
+/// were away, or its kind was paused; see [`Rule::when_missed`](super::Rule::when_missed).
 ///
 /// As text: `one`, `skip`, `all`, `all 10`, `spread 10m`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,8 +25,7 @@ pub enum Missed {
     /// The job runs once, for the first time that was missed; the others are left out. The default.
     #[default]
     One,
-    /// All are left out. A time is missed if the job could start only after its
-    /// [`max_lateness`](crate::NewJob::max_lateness), or else a minute late.
+    /// All are left out. A time is missed if the job could start only a minute late.
     Skip,
     /// The job runs for each of them, one run after the other, but only for this many, the last ones:
     /// 1 to 1000.
@@ -50,23 +45,6 @@ impl Missed {
                 .map_err(|error| invalid(format!("`missed`: {error}"))),
             _ => Ok(self),
         }
-    }
-}
-
-impl Rule {
-    /// The limit of lateness that the rule sets; `limit` is the one of the job, if it has one. `None`
-    /// if the rule leaves it to the route.
-    #[cfg(feature = "worker")]
-    pub(crate) fn max_lateness(&self, limit: Option<Duration>) -> Option<MaxLateness> {
-        let limit = limit.unwrap_or(MISSED_FROM);
-        match self.missed {
-            Missed::One => None,
-            Missed::Skip => Some((limit, Late::Skip)),
-            Missed::Spread(time) => Some((limit, Late::Spread(time))),
-            // Runs that are made up for are late.
-            Missed::All(_) => Some((MAX_DELAY, Late::Run)),
-        }
-        .map(|(limit, then)| MaxLateness { limit, then })
     }
 }
 

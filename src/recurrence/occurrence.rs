@@ -1,7 +1,5 @@
 //! The occurrence of a recurring job that is stored.
 
-#[cfg(feature = "worker")]
-use std::time::Duration;
 use std::time::SystemTime;
 
 use jiff::Timestamp;
@@ -159,10 +157,11 @@ impl Recurring {
         self.by.as_deref() == Some(name)
     }
 
-    /// The limit of lateness that the rule sets; `limit` is the one of the job, if it has one.
+    /// The limit of lateness that the rule sets; `None` if it sets none, or this process cannot read
+    /// it.
     #[cfg(feature = "worker")]
-    pub(crate) fn max_lateness(&self, limit: Option<Duration>) -> Option<MaxLateness> {
-        Rule::from_table(&self.rule).ok()?.max_lateness(limit)
+    pub(crate) fn max_lateness(&self) -> Option<MaxLateness> {
+        Rule::from_table(&self.rule).ok()?.max_lateness()
     }
 
     /// The due time.

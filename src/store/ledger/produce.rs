@@ -68,6 +68,7 @@ pub(crate) enum Condition {
     /// If its order number is lower than this one.
     OrderBelow(u64),
     /// If it is as the caller has seen it.
+    #[cfg(feature = "worker")]
     Seen(JobVersion),
 }
 
@@ -162,6 +163,7 @@ impl CancelIf {
         let id = self.key.id();
         match &self.condition {
             Condition::OrderBelow(limit) => format!("{id} {limit}").into(),
+            #[cfg(feature = "worker")]
             Condition::Seen(version) => [id.as_bytes(), b"\n", &version.to_arg()].concat(),
         }
     }

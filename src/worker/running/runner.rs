@@ -447,10 +447,7 @@ impl JobRun {
             return None;
         }
         let own = record.header.terms.max_lateness;
-        let of_rule = || {
-            let recurring = record.header.recur()?;
-            recurring.max_lateness(own.map(|it| it.limit))
-        };
+        let of_rule = || record.header.recur()?.max_lateness();
         let MaxLateness { limit, then } = own.or_else(of_rule).or(route.max_lateness)?;
         // It could have begun when a worker gave it back, and may have.
         let since = record
