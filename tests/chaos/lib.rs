@@ -199,10 +199,12 @@ fn play_all(words: Vec<&String>) -> ExitCode {
         row.scenario = name.clone();
         (row, dir)
     };
-    // Two unoptimised daemons with their clients take most of two cores: a scenario beside them
-    // would distort its own measurements.
-    let is_heavy =
-        |(scenario, ..): &(&Scenario, u64, String)| (scenario.setting)().target.is_some();
+    // Two unoptimised daemons with their clients, or the six servers of a cluster, take most of two
+    // cores: a scenario beside them would distort its own measurements.
+    let is_heavy = |(scenario, ..): &(&Scenario, u64, String)| {
+        let setting = (scenario.setting)();
+        setting.target.is_some() || setting.cluster
+    };
     lanes::each_in_order(&plays, is_heavy, play, |(row, dir)| {
         println!("{row}");
         if row.violations.is_empty() {
