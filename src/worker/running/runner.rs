@@ -360,6 +360,11 @@ impl JobRun {
         if let Some(open) = record.header.recur().filter(|recur| recur.is_open()) {
             return Some(ended.give_back_resolved(open.resolved(self.end(at))));
         }
+        // Before a stop of the worker gives the job back: its lateness would count from then.
+        let may_run = !self.is_stale && !self.signal.is_raised();
+        if may_run && let Some(verb) = self.too_late(record, &ended, route, at) {
+            return Some(verb);
+        }
         // Another worker may have the job by now, or it may be cancelled.
         match self.held.ascertain().await {
             Ok(()) => {}
@@ -383,9 +388,6 @@ impl JobRun {
                 "its lease lapsed in attempt {}, which was its last: did the job crash its worker?",
                 begun.attempt
             )));
-        }
-        if let Some(verb) = self.too_late(record, &ended, route, at) {
-            return Some(verb);
         }
         let limit = terms.timeout().or(route.timeout);
         let mut limit = limit.unwrap_or(runner.settings.timeout);
