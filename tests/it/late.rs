@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use keyfall::{Handler, JobState, KeptJob, Late, Occurrence, Router, Rule};
 
 use crate::runs::{Gate, eventually, recorder};
-use crate::site::Site;
+use crate::site::{Running, Site};
 use crate::workers::SECOND;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -77,11 +77,14 @@ async fn a_run_that_is_taken_over_is_not_late() {
     site.client.restore(overdue(&site, "a")).await.unwrap();
     // With one slot, which the run has, the first worker cannot take it over itself.
     let one = log.behind(&gate).concurrency(1);
-    let first = site.serve(Router::new().route(&site.pattern(), one));
+    let router = Router::new().route(&site.pattern(), one);
+    // Its next renewal is far away: it would take back the lease that the test ends.
+    let first = Running::start(site.worker(router).lease(HOUR));
     runs.next().await;
+    site.lapse("a").await;
+    // A worker looks for lapsed leases when it starts.
     let limited = log.done().max_lateness(SECOND, Late::Skip);
     let second = site.serve(Router::new().route(&site.pattern(), limited));
-    site.lapse("a").await;
     assert_eq!(runs.next().await.attempt(), 2);
     let stats = site.all_ended().await;
     assert_eq!((stats.done, stats.skipped), (1, 0));
