@@ -5,7 +5,7 @@ use crate::ending::Ending;
 use crate::lateness::Late;
 use crate::outcome::Outcome;
 use crate::record::Header;
-use crate::recurrence::{Recurring, RunEnd};
+use crate::recurrence::{Quieted, Recurring, RunEnd};
 use crate::retry::RetryPolicy;
 use crate::store::{Next, Verb, When};
 use crate::time::UnixMs;
@@ -83,6 +83,20 @@ impl Ended<'_> {
             Late::Spread(time) => Verb::Later {
                 when: When::After(time.mul_f64(random)),
                 header: self.uncounted(Some(why)),
+                step: "snoozed",
+            },
+        })
+    }
+
+    /// The settlement of an attempt that does not take place now, because the hours are quiet;
+    /// `None` if they are not.
+    pub(crate) fn quieted(&self, start: Quieted) -> Option<Verb> {
+        Some(match start {
+            Quieted::Same => return None,
+            Quieted::Out(note) => Verb::Skip { note },
+            Quieted::Moved(shift) => Verb::Later {
+                when: When::At(UnixMs(shift.to)),
+                header: self.uncounted(Some(shift.why)),
                 step: "snoozed",
             },
         })

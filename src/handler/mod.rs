@@ -41,6 +41,7 @@ pub(crate) use task::{FindTerms, RouteTask, RouteTaskContext, RouteTerms};
 
 use crate::lateness::{Late, MaxLateness};
 use crate::outcome::IntoOutcome;
+use crate::recurrence::QuietHours;
 use crate::retry::RetryPolicy;
 
 /// An async function that runs a job: it takes up to eight arguments that are [`FromJob`] and
@@ -180,6 +181,24 @@ where
     fn max_lateness(self, limit: Duration, then: Late) -> Route<S> {
         self.into_route()
             .with(|options| options.max_lateness = Some(MaxLateness { limit, then }))
+    }
+
+    /// Sets hours at which no run of this route begins, neither a first attempt nor a retry: a job
+    /// that is due within them starts when they end, or is skipped. Their zone defaults to UTC.
+    /// A worker cannot start a job before it is due, so [`Instead::Earlier`](crate::Instead::Earlier)
+    /// is refused; [`NewJob::quiet`](crate::NewJob::quiet) knows it. Defaults to none.
+    ///
+    /// ```
+    /// use keyfall::{Handler, QuietHours, Router};
+    ///
+    /// # async fn notify() {}
+    /// let nights = QuietHours::hours("22:00-08:00")?.zone("Europe/Berlin")?;
+    /// let app: Router = Router::new().route("app1:trans:notice:*", notify.quiet(nights));
+    /// # Ok::<(), keyfall::Error>(())
+    /// ```
+    fn quiet(self, hours: QuietHours) -> Route<S> {
+        self.into_route()
+            .with(|options| options.quiet = Some(hours))
     }
 
     /// Sets the durability that the settlement of each run must reach before its slot is free for

@@ -15,6 +15,7 @@ use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lateness::MaxLateness;
 use crate::outcome::Outcome;
+use crate::recurrence::QuietHours;
 use crate::retry::RetryPolicy;
 use crate::settings::{LEASES, PAYLOAD_LIMITS};
 
@@ -62,6 +63,8 @@ pub(crate) struct RouteOptions {
     pub(crate) late_after: Option<Duration>,
     /// The limit of lateness, and what becomes of a job beyond it.
     pub(crate) max_lateness: Option<MaxLateness>,
+    /// Hours at which no run begins.
+    pub(crate) quiet: Option<QuietHours>,
     /// The durability that the settlement of a run must reach before its slot is free.
     pub(crate) durable: Option<Durable>,
     /// The queue of consumers that pull the jobs of this route.
@@ -218,6 +221,13 @@ impl RouteOptions {
             "`lease` must be from 1 s to 1 day"
         } else if let Some(Err(error)) = self.max_lateness.map(MaxLateness::check) {
             &format!("limit of lateness is wrong: {error}")
+        } else if self
+            .quiet
+            .as_ref()
+            .is_some_and(QuietHours::asks_for_earlier)
+        {
+            "`quiet` asks for an earlier start, and a worker cannot start a job before it is due: \
+             write `later` or `skip`, or give the quiet hours to the jobs"
         } else if let Some(Err(error)) = self.durable.map(|durable| durable.check()) {
             &format!("`durable` is wrong: {error}")
         } else if self

@@ -38,7 +38,8 @@ const DAYS: [(Weekday, &str); 7] = [
 
 /// Times at which no job is to be due: hours of each day, and whole days. A due time within them
 /// becomes an earlier or a later one, or the job is left out. This is settled when the due time is
-/// computed; a retry, and a job that is moved or fired by hand, may run in quiet hours.
+/// computed; a retry, and a job that is moved or fired by hand, may run in quiet hours. Those of a
+/// [route](crate::Handler::quiet) hold for all its runs instead.
 ///
 /// # As text
 ///
@@ -182,6 +183,18 @@ impl QuietHours {
     /// Whether due times within them are left out.
     pub(super) fn leaves_out(&self) -> bool {
         self.instead == Instead::Skip
+    }
+
+    /// Whether due times within them are to become earlier ones.
+    #[cfg(feature = "worker")]
+    pub(crate) fn asks_for_earlier(&self) -> bool {
+        self.instead == Instead::Earlier
+    }
+
+    /// What becomes of a start now, for a route.
+    #[cfg(feature = "worker")]
+    pub(crate) fn at_start(&self, now: UnixMs) -> Quieted {
+        self.settle(now, now, &Zone::utc())
     }
 
     /// What becomes of this due time. `zone` is the zone for want of another.
@@ -389,6 +402,8 @@ impl PartialEq for QuietHours {
         Table::of(self) == Table::of(other)
     }
 }
+
+impl Eq for QuietHours {}
 
 impl Serialize for QuietHours {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -13,6 +13,7 @@ use crate::handler::{
 };
 use crate::key::{JobKey, Kind};
 use crate::lateness::MaxLateness;
+use crate::recurrence::QuietHours;
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
 
@@ -43,6 +44,8 @@ pub(crate) struct RouteEntry {
     pub(crate) late_after: Option<Duration>,
     /// The limit of lateness, and what becomes of a job beyond it.
     pub(crate) max_lateness: Option<MaxLateness>,
+    /// Hours at which no run begins.
+    pub(crate) quiet: Option<QuietHours>,
     /// The durability that the settlement of a run must reach before its slot is free.
     pub(crate) durable: Option<Durable>,
     /// The queue of consumers that pull its jobs; then the handler is not called.
@@ -164,6 +167,7 @@ impl RouteEntry {
             rate: entry.route.options.rate,
             late_after: entry.route.options.late_after,
             max_lateness: entry.route.options.max_lateness,
+            quiet: entry.route.options.quiet,
             durable: entry.route.options.durable,
             pull: entry.route.options.pull,
             hands_over: entry.route.options.hands_over,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use keyfall::{Handler, JobState, KeptJob, Late, Occurrence, Router, Rule};
+use keyfall::{Handler, Instead, JobState, KeptJob, Late, Occurrence, QuietHours, Router, Rule};
 
 use crate::runs::{Gate, eventually, recorder};
 use crate::site::{Running, Site};
@@ -153,4 +153,47 @@ async fn a_rule_makes_up_for_missed_times_as_it_says() {
     worker.stop().await;
     runs.assert_no_more();
     site.assert_balanced().await;
+}
+
+/// Hours of the day, in UTC, that have begun an hour ago and end in an hour.
+fn quiet_now(instead: Instead) -> (QuietHours, SystemTime) {
+    let now = jiff::Timestamp::now();
+    let [begin, end] = [-1, 1].map(|hours| now + jiff::SignedDuration::from_hours(hours));
+    let minute = |time: jiff::Timestamp| time.strftime("%H:%M").to_string();
+    let hours = QuietHours::hours(&format!("{}-{}", minute(begin), minute(end))).unwrap();
+    let end = end.as_second() / 60 * 60;
+    let end = SystemTime::UNIX_EPOCH + Duration::from_secs(end.unsigned_abs());
+    (hours.instead(instead), end)
+}
+
+#[tokio::test]
+async fn no_run_of_a_route_begins_in_its_quiet_hours() {
+    let site = Site::new("late-quiet").await;
+    let (log, mut runs) = recorder();
+    let (later, end) = quiet_now(Instead::Later);
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done().quiet(later)));
+    site.client.schedule(site.key("a"), "").await.unwrap();
+    eventually("it is put off", async || {
+        (site.view(&site.key("a")).await.due() == end).then_some(())
+    })
+    .await;
+    let told = last_change(&site, &site.key("a")).await;
+    assert!(told.contains("quiet hours "), "{told}");
+    worker.stop().await;
+    let (skip, _) = quiet_now(Instead::Skip);
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done().quiet(skip)));
+    site.client.fire_now(site.key("a")).await.unwrap();
+    assert_eq!(site.all_ended().await.skipped, 1);
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+
+    let (earlier, _) = quiet_now(Instead::Earlier);
+    let route = log.done().quiet(earlier);
+    let refused = Router::<()>::new().try_route(&site.pattern(), route);
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("cannot start a job before it is due"),
+        "{refused}"
+    );
 }

@@ -365,6 +365,9 @@ impl JobRun {
         if may_run && let Some(verb) = self.too_late(record, &ended, route, at) {
             return Some(verb);
         }
+        if may_run && let Some(verb) = self.is_quiet(&ended, route, at) {
+            return Some(verb);
+        }
         // Another worker may have the job by now, or it may be cancelled.
         match self.held.ascertain().await {
             Ok(()) => {}
@@ -468,6 +471,12 @@ impl JobRun {
         )?;
         tracing::warn!(late, limit, %then, "the run is too late");
         Some(verb)
+    }
+
+    /// The settlement of a job that does not start now, because the hours of its route are quiet.
+    fn is_quiet(&self, ended: &Ended<'_>, route: &RouteEntry, at: ClaimedAt) -> Option<Verb> {
+        let now = at.server.plus(at.received.elapsed());
+        ended.quieted(route.quiet.as_ref()?.at_start(now.floor_ms()))
     }
 
     /// Calls the hook for late jobs if this start is late. Of several starts for the same due time,

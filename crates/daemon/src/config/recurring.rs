@@ -232,7 +232,7 @@ fn headers(entry: &Entry<'_>, faults: &mut Faults) -> Option<BTreeMap<String, St
 }
 
 /// A value of the file as JSON. Dates are texts.
-fn json(value: &DeValue<'_>) -> Json {
+pub(super) fn json(value: &DeValue<'_>) -> Json {
     match value {
         DeValue::String(text) => Json::from(text.as_ref()),
         DeValue::Integer(number) => {

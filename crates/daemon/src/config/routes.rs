@@ -4,13 +4,14 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use keyfall::target::Pull;
-use keyfall::{Handler, MaxLateness, RetryPolicy, Router};
+use keyfall::{Handler, MaxLateness, QuietHours, RetryPolicy, Router};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 
 use super::alerts::{self, RouteAlerts};
 use super::fault::{Faults, Origin, Wrong};
 use super::file::{Entry, File};
+use super::recurring::json;
 use super::rules::{lease, longer_than_zero, size};
 use super::settings::{AlertsSection, Redis};
 use super::target::{self, Target};
@@ -20,13 +21,14 @@ use super::value::{Adoption, Bytes, Rate};
 pub const PAYLOAD_LIMIT: usize = 1024 * 1024;
 
 /// The fields of a route.
-pub(super) const FIELDS: [&str; 15] = [
+pub(super) const FIELDS: [&str; 16] = [
     "pattern",
     "target",
     "priority",
     "retry",
     "timeout",
     "max_lateness",
+    "quiet",
     "lease",
     "concurrency",
     "rate",
@@ -47,6 +49,8 @@ pub struct RouteConfig {
     pub retry: Option<RetryPolicy>,
     pub timeout: Option<Duration>,
     pub max_lateness: Option<MaxLateness>,
+    /// Hours at which no run begins.
+    pub quiet: Option<QuietHours>,
     pub lease: Option<Duration>,
     /// The most of its jobs that consumers of this daemon hold at once.
     pub concurrency: Option<NonZeroU32>,
@@ -93,6 +97,9 @@ impl RouteConfig {
         }
         if let Some(MaxLateness { limit, then }) = self.max_lateness {
             route = route.max_lateness(limit, then);
+        }
+        if let Some(hours) = &self.quiet {
+            route = route.quiet(hours.clone());
         }
         if let Some(lease) = self.lease {
             route = route.lease(lease);
@@ -232,6 +239,14 @@ fn clash(route: &RouteConfig, rival: Option<&(RouteConfig, Origin)>) -> Wrong {
 }
 
 /// Reads one route, if it has a pattern; its other faults do not hide a clash of two patterns.
+/// Hours as text, or a table.
+fn quiet(entry: &Entry<'_>, faults: &mut Faults) -> Option<QuietHours> {
+    let value = json(entry.raw("quiet")?.get_ref());
+    serde_json::from_value(value)
+        .map_err(|error| entry.fault("quiet", Wrong(error.to_string()), faults))
+        .ok()
+}
+
 fn one(
     entry: &Entry<'_>,
     is_broken: bool,
@@ -255,6 +270,7 @@ fn one(
         retry: retry(entry, faults),
         timeout: entry.value("timeout", &[longer_than_zero], faults),
         max_lateness: entry.value("max_lateness", &[], faults),
+        quiet: quiet(entry, faults),
         lease: entry.value("lease", &[lease], faults),
         concurrency: entry.value("concurrency", &[], faults),
         rate: entry.value("rate", &[], faults),
