@@ -195,6 +195,12 @@ impl JobView {
         self.record.header.recur().map(Recurring::view)
     }
 
+    /// The rule and the number of its occurrence, if the job recurs.
+    #[cfg(feature = "worker")]
+    pub(crate) fn recur(&self) -> Option<&Recurring> {
+        self.record.header.recur()
+    }
+
     /// The plan as a table in JSON, if the job is the plan of a [series](crate::Client::series).
     pub fn series_plan(&self) -> Option<serde_json::Value> {
         let plan = self.record.header.plan()?;

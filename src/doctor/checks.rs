@@ -192,6 +192,10 @@ checks! {
     FOREIGN_VALUES = "foreign-values" []
         "no other program keeps a value under the name of a job",
         "Keyfall leaves such a value alone, so the job has no trigger and starts late.";
+    RULES_COMPUTED = "rules-computed" []
+        "no recurring job whose next time no worker can compute",
+        "Such a job does not run: no live worker knows its time zone, or a newer version wrote its \
+         rule. Workers try it again every half a minute.";
 
     WORKERS_ALIVE = "workers-alive" []
         "a worker is alive where jobs wait",

@@ -12,14 +12,15 @@ use futures_util::future::join_all;
 use super::checks::{
     ADOPTED_KEYS, ADOPTERS_ALIKE, BOOKS, BREAKERS_CLOSED, CHECKS, DEAD_LETTERS_FULL,
     DEAD_LETTERS_NEW, EXPIRY_CROWD, FOREIGN_VALUES, KIND_SHARDS, NOTIFY_FLAGS, OVERDUE_JOBS,
-    SERVERS_THERE, SETTINGS, SHARD_SIZE, UNROUTED_JOBS, WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR,
+    RULES_COMPUTED, SERVERS_THERE, SETTINGS, SHARD_SIZE, UNROUTED_JOBS, WORKERS_ALIKE,
+    WORKERS_ALIVE, WORKERS_HEAR, ZONES_ALIKE,
 };
 use super::clock::{self, ServerClock};
 use super::finding::{Finding, Severity};
 use super::ledgers::{self, unseen};
 use super::{
-    adoption, crowd, disk, events, functions, instances, memory, mend, replication, rights, server,
-    slots,
+    adoption, crowd, disk, events, functions, instances, memory, mend, replication, rights, rules,
+    server, slots,
 };
 use crate::client::{Client, ClientBuilder, Instance};
 use crate::error::{Error, Result};
@@ -437,6 +438,7 @@ async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) 
             let live = live.as_ref().map_or(&[][..], |live| live);
             ledgers::look(ledgers, &unrouted, live, now, found);
             found.push(ledgers::sizes(ledgers, store.is_cluster()));
+            found.push(rules::look(client).await?);
         }
         Err(why) => {
             for check in [
@@ -448,6 +450,7 @@ async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) 
                 &DEAD_LETTERS_NEW,
                 &DEAD_LETTERS_FULL,
                 &FOREIGN_VALUES,
+                &RULES_COMPUTED,
             ] {
                 found.push(Finding::unseen(check, why));
             }
@@ -465,6 +468,7 @@ async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) 
                 &WORKERS_ALIVE,
                 &WORKERS_HEAR,
                 &WORKERS_ALIKE,
+                &ZONES_ALIKE,
                 &BREAKERS_CLOSED,
                 &ADOPTED_KEYS,
                 &ADOPTERS_ALIKE,

@@ -26,7 +26,7 @@
 //! | `crowd` | foreign keys with a TTL in the same database |
 //! | `rights` | the rights of this user |
 //! | `functions` | the Redis functions, where they are used |
-//! | `ledgers`, `instances` | the jobs, and the live workers |
+//! | `ledgers`, `rules`, `instances` | the jobs, recurring ones, and the live workers |
 //! | `adoption` | routes that adopt plain keys |
 //! | `slots` | keys on a node of a cluster that does not serve their slot |
 //! | `mend` | repairs on request |
@@ -46,6 +46,7 @@ mod memory;
 mod mend;
 mod replication;
 mod rights;
+mod rules;
 mod server;
 mod slots;
 #[cfg(test)]

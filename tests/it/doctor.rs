@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use keyfall::doctor::{CHECKS, Diagnosis, Finding, Severity};
 use keyfall::embedded::Embedded;
-use keyfall::{Client, ErrorKind, JobState, Outcome, Router};
+use keyfall::{Client, ErrorKind, JobState, Outcome, Router, Rule};
 use keyfall_testing::proxies::FreezingProxy;
 use serde_json::Value;
 
 use crate::log::Log;
 use crate::runs::{eventually, recorder};
 use crate::site::{HOUR, Site};
+use crate::workers::SECOND;
 
 use Severity::{Error, Info, Ok as Fine, Warning};
 
@@ -428,6 +429,34 @@ async fn a_kind_that_has_long_been_empty_is_named() {
     // No key of the kind is left, since it was not used in the last hour.
     let keys: Vec<String> = site.command(&["KEYS", &format!("*{}*", site.kind())]).await;
     assert!(keys.is_empty(), "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_rule_that_no_worker_can_compute_is_named() {
+    let (_redis, site) = site("doctor_rules").await;
+    let rule = Rule::cron("0 9 * * *").unwrap();
+    let rule = rule.zone("Europe/Berlin").unwrap();
+    let key = site.key("digest");
+    site.client
+        .schedule(&key, "")
+        .recurring(rule)
+        .await
+        .unwrap();
+    site.client.reschedule(&key).after(SECOND).await.unwrap();
+    let diagnosis = site.client.diagnose().await.unwrap();
+    assert_eq!(finding(&diagnosis, "rules-computed").severity, Fine);
+    // As a worker leaves it that does not know the zone.
+    let shadow = format!("keyfall:{{{}/0}}:shadow", site.kind());
+    let record: String = site.command(&["HGET", &shadow, "digest"]).await;
+    let (before, at) = record.split_once("\"at\":").unwrap();
+    let end = at.find(|it: char| !it.is_ascii_digit()).unwrap();
+    let open = format!("{before}\"at\":0{}", &at[end..]);
+    let open = open.replace("Europe/Berlin", "Mars/Olympus");
+    let _: u32 = site.command(&["HSET", &shadow, "digest", &open]).await;
+    let diagnosis = site.client.diagnose().await.unwrap();
+    let found = finding(&diagnosis, "rules-computed");
+    assert_eq!(found.severity, Warning);
+    assert_eq!(found.found, format!("{key} (zone Mars/Olympus)"));
 }
 
 #[tokio::test]

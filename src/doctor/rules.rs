@@ -1,0 +1,67 @@
+//! The check of recurring jobs whose next time no worker could compute so far.
+
+use std::time::Duration;
+
+use super::checks::RULES_COMPUTED;
+use super::finding::{Finding, things};
+use super::ledgers::unseen;
+use crate::client::{Client, JobState, JobView, Page};
+use crate::error::Result;
+use crate::recurrence::Recurring;
+use crate::store::Observed;
+
+/// The workers try such a job again within this time, so it is due soon or overdue.
+const SOON: Duration = Duration::from_secs(60);
+
+/// The most recurring jobs that are read.
+const JOBS: usize = 1000;
+
+/// The most jobs that the finding names.
+const NAMED: usize = 3;
+
+/// Reads recurring jobs that are due soon, within the bounds of one search.
+///
+/// # Errors
+/// If Redis does not answer. A refusal is no error, but an unseen fact.
+pub(super) async fn look(client: &Client) -> Result<Finding> {
+    let soon = client
+        .everything()
+        .list(JobState::Pending)
+        .recurring()
+        .due_within(SOON)
+        .limit(JOBS);
+    let page: Observed<Page> = match soon.await {
+        Ok(page) => Ok(page),
+        Err(error) => unseen(error)?,
+    };
+    Ok(Finding::of(
+        &RULES_COMPUTED,
+        page.as_ref().map_err(Clone::clone),
+        |check, page| {
+            let open: Vec<&JobView> = page.jobs.iter().filter(|job| waits(job)).collect();
+            if open.is_empty() {
+                let read = things(page.jobs.len() as u64, "recurring job");
+                return Finding::fine(check, format!("none of the {read} that are due soon"));
+            }
+            let named = open.iter().take(NAMED).map(|job| {
+                let occurrence = job.occurrence();
+                let zone = occurrence.as_ref().and_then(|it| it.rule["zone"].as_str());
+                let zone = zone.map_or(String::new(), |zone| format!(" (zone {zone})"));
+                format!("{}{zone}", job.key())
+            });
+            let mut shown = named.collect::<Vec<_>>().join(", ");
+            if open.len() > NAMED {
+                shown += &format!(", and {} more", open.len() - NAMED);
+            }
+            let remedy = "update the time zone database of the machines of the workers, or the \
+                          workers themselves if a newer version wrote the rule; or give the job \
+                          another rule: keyfall recur change";
+            Finding::warning(check, shown, remedy)
+        },
+    ))
+}
+
+/// Whether its due time is still to be computed.
+fn waits(job: &JobView) -> bool {
+    job.recur().is_some_and(Recurring::is_open)
+}
