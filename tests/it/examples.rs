@@ -17,8 +17,9 @@ mod handlers;
 
 /// All examples. Each has a test in this module, except `traced`, which `http::traces` tests, and
 /// `worker`, which other modules kill.
-const EXAMPLES: [&str; 11] = [
+const EXAMPLES: [&str; 12] = [
     "dead_man",
+    "digest",
     "handlers",
     "layers",
     "order_timeout",
@@ -215,6 +216,20 @@ async fn series() {
     assert_ended("app1:invoice:dun", 0).await;
     assert_ended("app1:booking:remind", 1).await;
     assert_ended("app1:subscription:renew", 0).await;
+}
+
+#[tokio::test]
+async fn digest() {
+    let lines = played("digest");
+    assert!(
+        lines[0].starts_with("At 09:00, in Europe/Berlin"),
+        "{lines:#?}"
+    );
+    assert_in_order(
+        &lines,
+        &["digest 1 of user 42 for 20", "digest 2 is due in "],
+    );
+    assert_ended("app1:digest:daily", 1).await;
 }
 
 #[tokio::test]
