@@ -44,6 +44,11 @@ impl Clock {
         Clock(Some(time))
     }
 
+    /// The time that another holder moves; `None` for the clock of the system.
+    pub(crate) fn shared(&self) -> Option<Arc<Mutex<SystemTime>>> {
+        self.0.clone()
+    }
+
     /// The time by this clock.
     pub fn now(&self) -> SystemTime {
         match &self.0 {

@@ -8,10 +8,14 @@ use std::time::Instant;
 use futures_util::future::BoxFuture;
 
 use super::batcher::{BatchOperation, Batcher, MisplacedJob};
+#[cfg(feature = "worker")]
+use super::in_memory::{InMemory, MemoryJobs};
 use super::{Client, Durably, KindShards, ShardClient};
 use crate::durable::Reached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
+#[cfg(feature = "worker")]
+use crate::store::no_redis;
 use crate::store::{
     Amendment, Answered, BackupItem, CancelIf, Change, Discard, Found, KeptAs, Letter, Placement,
     Revival, SeriesCall, Update, Word, is_of_absence,
@@ -38,6 +42,10 @@ pub(super) trait JobCall: BatchOperation<Answer: JobVerdict> + Clone {
 
     /// The queue of such calls on a ledger.
     fn batcher(shard_client: &ShardClient) -> &Batcher<Self>;
+
+    /// The answer of jobs in memory; `None` if the call needs a Redis.
+    #[cfg(feature = "worker")]
+    fn answer_in_memory(&self, jobs: &mut MemoryJobs) -> Option<Self::Answer>;
 }
 
 /// The target of a call: the live job, or its dead letters. It decides where to look while a kind
@@ -58,6 +66,11 @@ impl Client {
         call: Call,
         until: Instant,
     ) -> Result<Call::Answer> {
+        #[cfg(feature = "worker")]
+        if let Some(ledger) = self.memory() {
+            let answer = ledger.with(|jobs| call.answer_in_memory(jobs));
+            return answer.ok_or_else(no_redis);
+        }
         let (key, creates) = (call.key(), call.creates());
         let found = self.kind_shards_for(key.kind(), creates, until).await?;
         let Some(mut kind_shards) = found else {
@@ -95,6 +108,10 @@ impl Client {
 
     /// Reads a job from the shard that has it.
     pub(super) async fn find(&self, key: &JobKey, until: Instant) -> Result<Found> {
+        #[cfg(feature = "worker")]
+        if let Some(ledger) = self.memory() {
+            return Ok(ledger.with(|jobs| jobs.find(key)));
+        }
         loop {
             let kind_shards = self.kind_shards_to_look(key.kind())?;
             if let Some(shard_client) = self
@@ -295,6 +312,11 @@ macro_rules! job_calls {
 
             fn batcher(shard_client: &ShardClient) -> &Batcher<Self> {
                 &shard_client.$queue
+            }
+
+            #[cfg(feature = "worker")]
+            fn answer_in_memory(&self, jobs: &mut MemoryJobs) -> Option<Self::Answer> {
+                self.carry_out(jobs)
             }
         }
     )*};

@@ -11,6 +11,8 @@ mod batcher;
 mod builder;
 mod durably;
 #[cfg(feature = "worker")]
+mod in_memory;
+#[cfg(feature = "worker")]
 mod leases;
 #[cfg(feature = "worker")]
 mod listeners;
@@ -35,6 +37,8 @@ pub(crate) use batcher::Batcher;
 use batcher::MisplacedJob;
 pub use builder::ClientBuilder;
 pub(crate) use durably::Durably;
+#[cfg(feature = "worker")]
+pub(crate) use in_memory::{MemoryJob, MemoryLedger, MemoryStage, micros};
 #[cfg(feature = "worker")]
 pub use leases::{ExtendLease, Extended, SettleDurably, SettleLease, Settled};
 #[cfg(feature = "worker")]
@@ -106,6 +110,7 @@ use crate::store::{
 };
 #[cfg(feature = "worker")]
 use crate::store::{DeadLimits, Health, Server, Settlement};
+use crate::time::UnixMs;
 
 /// Schedules, changes, looks up and ends jobs.
 ///
@@ -140,6 +145,9 @@ struct ClientInner {
     settings: ClientSettings,
     store: Arc<Store>,
     registry: KindRegistry,
+    /// The jobs, if they are in memory, and there is no Redis.
+    #[cfg(feature = "worker")]
+    memory: Option<Arc<MemoryLedger>>,
     /// The workers of this client. They hear of the leases that calls of this client end or extend.
     #[cfg(feature = "worker")]
     lease_subscribers: Arc<LeaseSubscribers>,
@@ -263,18 +271,16 @@ impl Client {
     fn unchecked(url: &str, settings: ClientSettings) -> Result<Self> {
         let names = crate::names::Names::new(&settings.namespace);
         let store = Store::new(url, names, &settings.link)?;
-        Ok(Client(
-            Arc::new(ClientInner {
-                settings,
-                store,
-                registry: KindRegistry::default(),
-                #[cfg(feature = "worker")]
-                lease_subscribers: Arc::default(),
-                #[cfg(feature = "worker")]
-                listeners: Listeners::default(),
-            }),
-            None,
-        ))
+        Ok(Client(Arc::new(ClientInner::new(settings, store)), None))
+    }
+
+    /// The time by the clock of Redis, as far as it is known; of jobs in memory, by their clock.
+    fn now(&self) -> UnixMs {
+        #[cfg(feature = "worker")]
+        if let Some(ledger) = self.memory() {
+            return ledger.now();
+        }
+        self.store().now()
     }
 
     /// The Redis store of this client.
@@ -400,6 +406,22 @@ impl Client {
     #[cfg(feature = "worker")]
     pub(crate) fn listeners(&self) -> &Listeners {
         &self.0.listeners
+    }
+}
+
+impl ClientInner {
+    fn new(settings: ClientSettings, store: Arc<Store>) -> Self {
+        ClientInner {
+            settings,
+            store,
+            registry: KindRegistry::default(),
+            #[cfg(feature = "worker")]
+            memory: None,
+            #[cfg(feature = "worker")]
+            lease_subscribers: Arc::default(),
+            #[cfg(feature = "worker")]
+            listeners: Listeners::default(),
+        }
     }
 }
 

@@ -31,6 +31,8 @@ use redis::Value;
 
 use connections::origin::Origin;
 #[cfg(feature = "worker")]
+pub(crate) use connections::origin::no_redis;
+#[cfg(feature = "worker")]
 pub(crate) use connections::subscription::{Signal, Subscription};
 #[cfg(feature = "worker")]
 pub(crate) use connections::subscriptions::follow_events;
@@ -144,6 +146,14 @@ impl Store {
         });
         let servers = servers.collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Store::of(servers, layouts, names, settings)))
+    }
+
+    /// A store without a Redis: each call is refused.
+    #[cfg(feature = "worker")]
+    pub(crate) fn absent(names: Names, settings: &LinkSettings) -> Arc<Self> {
+        let layouts = Arc::<Layouts>::default();
+        let server = Server::alone(Origin::Absent, layouts.clone(), names.clone(), settings);
+        Arc::new(Store::of(vec![server], layouts, names, settings))
     }
 
     /// These servers as one store. If there are several, each is told the changes that it has

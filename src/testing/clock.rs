@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::client::Client;
 use crate::clock::Clock;
 
 /// 2030-01-01, 00:00 UTC, in seconds since the Unix epoch.
@@ -37,6 +38,21 @@ impl ManualClock {
     /// The clock for handlers, which ask it for the time.
     pub fn clock(&self) -> Clock {
         Clock::moved(self.0.clone())
+    }
+
+    /// A client whose jobs are in memory, by this clock, for the state of handlers that schedule,
+    /// change or cancel jobs. [`Rehearsal::with_client`](super::Rehearsal::with_client) runs its
+    /// jobs.
+    ///
+    /// It knows the calls on single jobs and on [series](Client::series). Any other call is refused
+    /// with [`ErrorKind::Incompatible`](crate::ErrorKind::Incompatible): it needs a Redis.
+    pub fn client(&self) -> Client {
+        Client::in_memory(self.clock())
+    }
+
+    /// The manual clock of a client in memory.
+    pub(super) fn of(clock: &Clock) -> Self {
+        ManualClock(clock.shared().expect("it was made by a manual clock"))
     }
 
     /// The time by this clock.

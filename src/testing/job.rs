@@ -2,14 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
-
-use crate::ending::Ending;
-use crate::headers::Headers;
+use crate::client::{MemoryJob, MemoryLedger, MemoryStage};
 use crate::key::JobKey;
-use crate::outcome::Failure;
 use crate::record::Terms;
-use crate::recurrence::{Occurrence, Recurring, Rule, RunEnd};
+use crate::recurrence::{Occurrence, Recurring, Rule};
 use crate::retry::RetryPolicy;
 use crate::settings::MAX_DELAY;
 use crate::time::UnixMs;
@@ -24,6 +20,9 @@ pub enum JobState {
     Retrying,
     /// The job has done its work.
     Done,
+    /// The job ended without a run, because it was due in [quiet hours](crate::Handler::quiet) of
+    /// its route that leave it out.
+    Skipped,
     /// The job was cancelled before it ran, or between two runs.
     Cancelled,
     /// The job is a dead letter.
@@ -33,49 +32,24 @@ pub enum JobState {
     HandedOver,
 }
 
-/// A job of a [`Rehearsal`](super::Rehearsal) in its present state. A job that has ended is kept
-/// until another is scheduled under its name.
+/// A job of a [`Rehearsal`](super::Rehearsal) as it is when it is looked at. A job that has ended is
+/// kept until another is scheduled under its name.
 #[derive(Debug, Clone)]
 pub struct JobView {
-    pub(super) key: JobKey,
-    pub(super) payload: Bytes,
-    pub(super) headers: Headers,
-    pub(super) terms: Terms,
-    /// In whole milliseconds, like the due times in Redis.
-    pub(super) due: SystemTime,
-    pub(super) first_scheduled_at: SystemTime,
-    /// Whether a route or the fallback takes it.
-    pub(super) routed: bool,
-    /// The occurrence, if the job recurs.
-    pub(super) recurring: Option<Recurring>,
-    state: JobState,
-    attempts: u32,
-    error: Option<Failure>,
+    key: JobKey,
+    job: MemoryJob,
 }
 
 /// A job that was just scheduled, for further settings; due now by default. See
 /// [`Rehearsal::schedule`](super::Rehearsal::schedule).
-#[derive(Debug)]
 pub struct Schedule<'a> {
-    pub(super) job: &'a mut JobView,
+    pub(super) ledger: &'a MemoryLedger,
+    pub(super) key: JobKey,
 }
 
 impl JobView {
-    /// A pending job, due at `now`.
-    pub(super) fn new(key: JobKey, payload: Bytes, now: SystemTime, routed: bool) -> Self {
-        JobView {
-            key,
-            payload,
-            headers: Headers::new(),
-            terms: Terms::default(),
-            due: in_ms(now),
-            first_scheduled_at: now,
-            routed,
-            recurring: None,
-            state: JobState::Pending,
-            attempts: 0,
-            error: None,
-        }
+    pub(super) fn new(key: JobKey, job: MemoryJob) -> Self {
+        JobView { key, job }
     }
 
     /// The name of the job.
@@ -85,83 +59,35 @@ impl JobView {
 
     /// The state of the job.
     pub fn state(&self) -> JobState {
-        self.state
+        match self.job.stage {
+            MemoryStage::Waiting if self.attempts() > 0 => JobState::Retrying,
+            MemoryStage::Waiting => JobState::Pending,
+            MemoryStage::Done => JobState::Done,
+            MemoryStage::Skipped => JobState::Skipped,
+            MemoryStage::Cancelled => JobState::Cancelled,
+            MemoryStage::Dead => JobState::Dead,
+            MemoryStage::HandedOver => JobState::HandedOver,
+        }
     }
 
     /// The time at which the job is due; for an ended job, the time at which its last run was due.
     pub fn due(&self) -> SystemTime {
-        self.due
+        self.job.due.to_system()
     }
 
     /// The number of attempts that have ended and count.
     pub fn attempts(&self) -> u32 {
-        self.attempts
+        self.job.header.attempts
     }
 
     /// The reason why the last attempt failed, or why the job is a dead letter.
     pub fn last_error(&self) -> Option<&str> {
-        self.error.as_ref().map(Failure::as_str)
+        self.job.error.as_deref()
     }
 
     /// The occurrence, if the job recurs.
     pub fn occurrence(&self) -> Option<Occurrence> {
-        self.recurring.as_ref().map(Recurring::view)
-    }
-
-    /// Begins the next occurrence of a recurring job whose run began at `began` and has ended at
-    /// `now`. `jitter` is from 0 up to 1.
-    pub(super) fn recur(&mut self, began: SystemTime, now: SystemTime, jitter: f64) {
-        let Some(recurring) = &self.recurring else {
-            return;
-        };
-        let unix = |time| UnixMs::from_system(time).unwrap_or_default();
-        let end = RunEnd {
-            now: unix(now),
-            claimed: unix(began),
-            due: unix(self.due),
-            random: jitter,
-        };
-        if let (JobState::Done | JobState::Dead, Some(next)) = (self.state, recurring.next(end)) {
-            self.due = next.due().to_system();
-            self.first_scheduled_at = now;
-            self.recurring = Some(next);
-            self.attempts = 0;
-            self.state = JobState::Pending;
-        }
-    }
-
-    /// Whether the job is still to run.
-    pub(super) fn is_waiting(&self) -> bool {
-        matches!(self.state, JobState::Pending | JobState::Retrying)
-    }
-
-    /// Marks the job as cancelled.
-    pub(super) fn cancel(&mut self) {
-        self.state = JobState::Cancelled;
-    }
-
-    /// Applies the consequence of a run that was number `attempt` and ended at `now`.
-    pub(super) fn end(&mut self, attempt: u32, now: SystemTime, ending: Ending) {
-        match ending {
-            Ending::Done => {
-                self.attempts = attempt;
-                self.error = None;
-                self.state = JobState::Done;
-            }
-            Ending::Again { after, error } => {
-                self.attempts = attempt;
-                self.error = error;
-                self.due = in_ms(now + after);
-                self.state = JobState::Retrying;
-            }
-            Ending::Snooze { after, .. } => self.due = in_ms(now + after),
-            Ending::Bury { reason } => {
-                self.attempts = attempt;
-                self.error = Some(reason);
-                self.state = JobState::Dead;
-            }
-            Ending::HandedOver => self.state = JobState::HandedOver,
-        }
+        self.job.header.recur().map(Recurring::view)
     }
 }
 
@@ -176,8 +102,7 @@ impl Schedule<'_> {
             delay <= MAX_DELAY,
             "the delay {delay:?} is more than 10 years, which is the limit: is the unit right?"
         );
-        self.job.due = in_ms(self.job.first_scheduled_at + delay);
-        self
+        self.with(|job| job.due = UnixMs(job.accepted.plus(delay).0.div_ceil(1000)))
     }
 
     /// Makes the job due at this time. The past means now.
@@ -186,7 +111,7 @@ impl Schedule<'_> {
     /// If that is more than 10 years ahead.
     #[track_caller]
     pub fn at(self, due: SystemTime) -> Self {
-        let now = self.job.first_scheduled_at;
+        let now = self.ledger.clock().now();
         self.after(due.duration_since(now).unwrap_or_default())
     }
 
@@ -197,20 +122,20 @@ impl Schedule<'_> {
     /// If the rule names no time after the time of the rehearsal.
     #[track_caller]
     pub fn recurring(self, rule: &Rule) -> Self {
-        let now = UnixMs::from_system(self.job.first_scheduled_at).unwrap_or_default();
+        let now = UnixMs::from_system(self.ledger.clock().now()).unwrap_or_default();
         let Some(first) = Recurring::first(rule, now, 0.0) else {
             panic!("the rule names no time any more: {rule}");
         };
-        self.job.due = first.due().to_system();
-        self.job.recurring = Some(first);
-        self
+        self.with(|job| {
+            job.due = first.due();
+            job.header = std::mem::take(&mut job.header).with_recur(Some(first));
+        })
     }
 
     /// Adds a header, or replaces the header of this name. Unlike a client, it does not check the
     /// limits.
     pub fn header(self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.job.headers.insert(name, value);
-        self
+        self.with(|job| drop(job.header.headers.insert(name, value)))
     }
 
     /// Sets a retry policy for this job, which takes precedence over its route's.
@@ -246,17 +171,31 @@ impl Schedule<'_> {
         timeout: Option<Duration>,
         attempts: Option<u32>,
     ) -> Self {
-        let old = std::mem::take(&mut self.job.terms);
-        let (timeout, attempts) = (timeout.or(old.timeout()), attempts.or(old.max_attempts));
-        match Terms::new(&self.job.key, retry.or(old.retry), timeout, attempts) {
-            Ok(terms) => self.job.terms = terms,
-            Err(error) => panic!("{error}"),
+        let key = self.key.clone();
+        let mut refused = None;
+        let schedule = self.with(|job| {
+            let old = std::mem::take(&mut job.header.terms);
+            let (timeout, attempts) = (timeout.or(old.timeout()), attempts.or(old.max_attempts));
+            match Terms::new(&key, retry.or(old.retry), timeout, attempts) {
+                Ok(terms) => job.header.terms = terms,
+                Err(error) => refused = Some(error),
+            }
+        });
+        match refused {
+            None => schedule,
+            Some(error) => panic!("{error}"),
         }
+    }
+
+    /// Changes the job, which was just stored.
+    fn with(self, change: impl FnOnce(&mut MemoryJob)) -> Self {
+        self.ledger.with(|jobs| jobs.get_mut(&self.key).map(change));
         self
     }
 }
 
-/// The time in whole milliseconds, rounded up so that nothing is early, as in a ledger.
-fn in_ms(time: SystemTime) -> SystemTime {
-    UnixMs::from_system(time).map_or(time, UnixMs::to_system)
+impl std::fmt::Debug for Schedule<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Schedule").field(&self.key).finish()
+    }
 }

@@ -1,25 +1,29 @@
 //! The rehearsal: a router, a clock, and jobs in memory.
 //!
-//! It replaces Redis and the worker, but uses the workers' code (`crate::ending`) to decide the
+//! It replaces Redis and the worker, but uses the workers' code (`crate::ended`) to decide the
 //! consequence of each run.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use serde::Serialize;
 use tokio::time::timeout;
 
 use super::{JobView, ManualClock, Schedule};
-use crate::client::Cancelled;
-use crate::ending::Ending;
+use crate::client::{Cancelled, Client, MemoryJob, MemoryLedger, micros};
+use crate::ended::{self, Ended};
 use crate::handler::{CancelSignal, Job, JobParts};
 use crate::key::{IntoJobKey, JobKey};
 use crate::lease::Lease;
 use crate::outcome::Outcome;
+use crate::record::Header;
+use crate::recurrence::{Recurring, RunEnd};
 use crate::router::{RouteEntry, Router, Routes};
 use crate::settings::WorkerSettings;
 use crate::source::Source;
+use crate::store::{Next, Verb};
+use crate::time::{UnixMs, UnixUs};
 
 /// The number of runs at one instant that ends a rehearsal: a job must be asking for another run at
 /// once, for ever.
@@ -37,13 +41,15 @@ const TOO_MANY: usize = 100_000;
 /// - The clock stands still while a handler runs.
 /// - The timeout of a route is in real time, or in the time of tokio's paused clock.
 /// - Jitter is not random; see [`jitter`](Self::jitter).
-/// - A handler that schedules other jobs needs a [`Client`](crate::Client), and so a Redis.
+/// - Limits of rate and lateness have no effect; quiet hours of routes have.
+/// - A handler that schedules other jobs gets a [client](ManualClock::client) of the rehearsal. It
+///   knows the calls on single jobs and on series; other calls need a Redis, and are refused.
 ///
 /// The [module](super) has an example.
 pub struct Rehearsal {
     routes: Routes,
     clock: ManualClock,
-    jobs: BTreeMap<JobKey, JobView>,
+    ledger: Arc<MemoryLedger>,
     jitter: f64,
     /// The fencing value of the last run, over all jobs.
     last_fence: u64,
@@ -105,12 +111,57 @@ impl Rehearsal {
     /// # Panics
     /// If the routes do not compile together, which only very many or very large regexes can cause.
     pub fn with_clock(app: Router, clock: &ManualClock) -> Self {
+        Rehearsal::with_client(app, &clock.client())
+    }
+
+    /// A rehearsal of the jobs of this client, for handlers that schedule, change or cancel jobs: a
+    /// client of [`ManualClock::client`], which the handlers have in their state. The clock of the
+    /// rehearsal is the clock of the client.
+    ///
+    /// ```
+    /// use keyfall::testing::{ManualClock, Rehearsal};
+    /// use keyfall::{Client, Job, Result, Router, State};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> keyfall::Result<()> {
+    /// const HOUR: Duration = Duration::from_secs(3600);
+    ///
+    /// async fn ask(job: Job, State(client): State<Client>) -> Result<()> {
+    ///     let reminder = format!("app1:poll:remind:{}", job.key().id());
+    ///     client.schedule(reminder, "still open").after(HOUR).await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// async fn remind() {}
+    ///
+    /// let client = ManualClock::new().client();
+    /// let app = Router::new()
+    ///     .route("app1:poll:ask:*", ask)
+    ///     .route("app1:poll:remind:*", remind)
+    ///     .with_state(client.clone());
+    /// let mut rehearsal = Rehearsal::with_client(app, &client);
+    /// client.schedule("app1:poll:ask:42", "Shall we?").await?;
+    /// let runs = rehearsal.advance(2 * HOUR).await;
+    /// assert_eq!(runs[1].key.as_str(), "app1:poll:remind:42");
+    /// assert_eq!(runs[1].at, runs[0].at + HOUR);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    /// If the client is connected to a Redis; or if the routes do not compile together, which only
+    /// very many or very large regexes can cause.
+    #[track_caller]
+    pub fn with_client(app: Router, client: &Client) -> Self {
+        let ledger = client.memory().cloned();
+        let ledger = ledger.expect("the client of a rehearsal comes from `ManualClock::client`");
         Rehearsal {
             routes: app
                 .finish()
                 .expect("routes are checked against each other when they are added"),
-            clock: clock.clone(),
-            jobs: BTreeMap::new(),
+            clock: ManualClock::of(ledger.clock()),
+            ledger,
             jitter: 0.5,
             last_fence: 0,
             settings: WorkerSettings::default(),
@@ -159,11 +210,15 @@ impl Rehearsal {
         payload: impl Into<Bytes>,
     ) -> Schedule<'_> {
         let key = parsed(key);
-        let routed = self.routes.find_or_fallback(&key).is_some();
-        let job = JobView::new(key.clone(), payload.into(), self.now(), routed);
-        self.jobs.remove(&key);
+        self.ledger.with(|jobs| {
+            let now = jobs.now();
+            let due = UnixMs(now.0.div_ceil(1000));
+            let job = MemoryJob::new(Header::default(), payload.into(), due, now);
+            jobs.put(key.clone(), job);
+        });
         Schedule {
-            job: self.jobs.entry(key).or_insert(job),
+            ledger: &self.ledger,
+            key,
         }
     }
 
@@ -185,12 +240,10 @@ impl Rehearsal {
     /// If `key` is no job key.
     #[track_caller]
     pub fn cancel(&mut self, key: impl IntoJobKey) -> Cancelled {
-        match self.jobs.get_mut(&parsed(key)) {
-            Some(job) if job.is_waiting() => {
-                job.cancel();
-                Cancelled::Cancelled
-            }
-            _ => Cancelled::Absent,
+        let key = parsed(key);
+        match self.ledger.with(|jobs| jobs.cancel(&key)) {
+            true => Cancelled::Cancelled,
+            false => Cancelled::Absent,
         }
     }
 
@@ -200,8 +253,10 @@ impl Rehearsal {
     /// # Panics
     /// If `key` is no job key.
     #[track_caller]
-    pub fn job(&self, key: impl IntoJobKey) -> Option<&JobView> {
-        self.jobs.get(&parsed(key))
+    pub fn job(&self, key: impl IntoJobKey) -> Option<JobView> {
+        let key = parsed(key);
+        let job = self.ledger.with(|jobs| jobs.get(&key).cloned())?;
+        Some(JobView::new(key, job))
     }
 
     /// Moves the clock on, and runs every job that falls due meanwhile, retries included. Returns
@@ -218,19 +273,18 @@ impl Rehearsal {
         let mut at_this_instant = 0;
         while let Some(key) = self.next_due(end) {
             let before = self.now();
-            let run = self.run(key).await;
-            at_this_instant = if run.at == before {
+            let run = self.run(key.clone()).await;
+            at_this_instant = if self.now() == before {
                 at_this_instant + 1
             } else {
                 1
             };
             assert!(
                 at_this_instant < TOO_MANY,
-                "{} and other jobs ran {TOO_MANY} times at one instant: do their handlers snooze \
-                 for zero time?",
-                run.key
+                "{key} and other jobs ran {TOO_MANY} times at one instant: do their handlers snooze \
+                 for zero time?"
             );
-            runs.push(run);
+            runs.extend(run);
         }
         self.clock.reach(end);
         runs
@@ -238,70 +292,102 @@ impl Rehearsal {
 
     /// The next job that is due at `end` or before.
     fn next_due(&self, end: SystemTime) -> Option<JobKey> {
-        let due = self
-            .jobs
-            .iter()
-            .filter(|(_, job)| job.is_waiting() && job.routed && job.due <= end);
-        let (key, _) = due.min_by_key(|(_, job)| job.due)?;
-        Some(key.clone())
+        let end = micros(end).floor_ms();
+        let is_routed = |key: &JobKey| self.routes.find_or_fallback(key).is_some();
+        self.ledger.with(|jobs| jobs.next_due(end, is_routed))
     }
 
-    /// Runs one job with a route, at its due time or now if that is later.
-    async fn run(&mut self, key: JobKey) -> Run {
-        let view = &self.jobs[&key];
-        self.clock.reach(view.due);
+    /// Runs one job with a route, at its due time or now if that is later. `None` if the job does
+    /// not run: quiet hours of its route put it off, or it is the plan of a series.
+    async fn run(&mut self, key: JobKey) -> Option<Run> {
+        let job = self.ledger.with(|jobs| jobs.get(&key).cloned())?;
+        self.clock.reach(job.due.to_system());
         let at = self.clock.now();
         let route = self
             .routes
             .find_or_fallback(&key)
             .expect("each job that runs has a route");
-        let attempt = view.attempts() + 1;
+        let header = &job.header;
+        let attempt = header.attempts + 1;
         let of_route = route.retry.clone().unwrap_or_default();
-        let policy = view.terms.policy(&of_route).into_owned();
-        let limit = view.terms.timeout().or(route.timeout);
+        let policy = header.terms.policy(&of_route).into_owned();
+        let ended = Ended {
+            header,
+            attempt,
+            policy: &policy,
+        };
+        let quiet = route.quiet.as_ref();
+        let quieted = quiet.and_then(|it| ended.quieted(it.at_start(micros(at).floor_ms())));
+        let is_plan = header.plan().is_some();
+        if let Some(verb) = quieted.or(is_plan.then_some(Verb::Done)) {
+            self.settle(&key, &job, attempt - 1, at, Some(verb));
+            return None;
+        }
+        let limit = header.terms.timeout().or(route.timeout);
         let limit = limit.unwrap_or(self.settings.timeout);
-        let micros = at
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_micros();
-        let fence = u64::try_from(micros)
-            .unwrap_or(u64::MAX)
-            .max(self.last_fence + 1);
-        let job = Job::new(JobParts {
+        let fence = micros(at).0.max(self.last_fence + 1);
+        let signal = CancelSignal::new();
+        let parts = JobParts {
             key: key.clone(),
-            payload: match &view.recurring {
-                Some(recurring) => recurring.payload(&view.payload),
-                None => view.payload.clone(),
+            payload: match header.recur() {
+                Some(recurring) => recurring.payload(&job.payload),
+                None => job.payload.clone(),
             },
-            due: view.due,
-            lag: at.duration_since(view.due).unwrap_or_default(),
+            due: job.due.to_system(),
+            lag: at.duration_since(job.due.to_system()).unwrap_or_default(),
             attempt,
             max_attempts: policy.max_attempts(),
             policy: policy.clone(),
             limit,
-            first_scheduled_at: view.first_scheduled_at,
-            occurrence: view.occurrence(),
+            first_scheduled_at: system(job.accepted),
+            occurrence: header.recur().map(Recurring::view),
             fence,
             source: Source::Event,
-            headers: view.headers.clone(),
+            headers: header.headers.clone(),
             names: route.names.clone(),
-            cancellation: CancelSignal::new(),
+            cancellation: signal.clone(),
             lease: Lease::new(key.clone(), "rehearsal"),
-        });
-        let outcome = call(route, job, limit, self.settings.lease.notice()).await;
-        let ending = Ending::of(outcome.clone(), attempt, &policy, self.jitter);
+        };
+        self.ledger
+            .with(|jobs| jobs.begin(key.clone(), move || signal.raise()));
+        let outcome = call(route, Job::new(parts), limit, self.settings.lease.notice()).await;
+        let verb = ended.verb(outcome.clone(), self.jitter);
         self.last_fence = fence;
-        if let Some(view) = self.jobs.get_mut(&key) {
-            view.end(attempt, at, ending);
-            view.recur(at, self.clock.now(), self.jitter);
-        }
-        Run {
+        self.settle(&key, &job, attempt, at, verb);
+        Some(Run {
             at,
             key,
             attempt,
             outcome,
-        }
+        })
     }
+
+    /// Ends an attempt that began at `began`; `job` is the job as it was then.
+    fn settle(
+        &self,
+        key: &JobKey,
+        job: &MemoryJob,
+        attempt: u32,
+        began: SystemTime,
+        verb: Option<Verb>,
+    ) {
+        let end = RunEnd {
+            now: micros(self.clock.now()).floor_ms(),
+            claimed: micros(began).floor_ms(),
+            due: job.due,
+            random: self.jitter,
+        };
+        let next = verb
+            .as_ref()
+            .map(|verb| ended::next(&job.header, verb, end));
+        let next = next.unwrap_or(Next::Unknown);
+        self.ledger
+            .with(|jobs| jobs.settle(key, attempt, verb, next));
+    }
+}
+
+fn system(time: UnixUs) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_micros(time.0)
 }
 
 /// Calls a handler within its timeout. After that it is told to stop, and may still return its own

@@ -359,3 +359,176 @@ async fn a_year_in_forty_zones_has_a_run_on_each_day() {
     }
     assert!(skipped > 10, "{skipped} times were skipped");
 }
+
+mod with_a_client {
+    use super::*;
+    use crate::{
+        Client, ErrorKind, IfAbsent, Json, MemberState, NewJob, Placed, Rescheduled, Updated,
+    };
+
+    const KEY: &str = "a:b:c:1";
+
+    fn rehearsal(app: Router<Client>) -> (Rehearsal, Client) {
+        let client = ManualClock::new().client();
+        let app = app.with_state(client.clone());
+        (Rehearsal::with_client(app, &client), client)
+    }
+
+    #[tokio::test]
+    async fn calls_answer_as_on_a_redis() {
+        let (mut rehearsal, client) = rehearsal(Router::new().route("a:b:c:*", done));
+        let start = rehearsal.now();
+        let created = client.schedule(KEY, &1).after(HOUR).await.unwrap();
+        assert_eq!(
+            (created.placed, created.due),
+            (Placed::Created, start + HOUR)
+        );
+        let replaced = client.schedule(KEY, &2).after(2 * HOUR).await.unwrap();
+        assert_eq!(replaced.placed, Placed::Replaced);
+        let IfAbsent::Present(there) = client.schedule(KEY, &3).if_absent().await.unwrap() else {
+            panic!("it is there");
+        };
+        assert_eq!(there.json::<u8>().unwrap(), 2);
+        let moved = client.reschedule(KEY).after(SECOND).await.unwrap();
+        assert_eq!(moved, Rescheduled::Moved(start + SECOND));
+        let updated = client.update_payload(KEY, &4).await.unwrap();
+        assert_eq!(updated, Updated::Updated(start + SECOND));
+        let view = client.get(KEY).await.unwrap().unwrap();
+        assert_eq!(
+            (view.state(), view.due()),
+            (crate::JobState::Pending, start + SECOND)
+        );
+        let steps: Vec<_> = view.steps().iter().map(|step| &*step.what).collect();
+        assert_eq!(steps, ["postponed", "updated"]);
+        let many = ["a:b:c:2", KEY, "a:b:c:2"].map(|key| NewJob::new(key, "").if_absent());
+        let many = client.schedule_many(many).await;
+        let stored: Vec<bool> = many.into_iter().map(|it| it.unwrap().is_some()).collect();
+        assert_eq!(stored, [true, false, false]);
+        assert_eq!(
+            client.cancel("a:b:c:2").await.unwrap(),
+            Cancelled::Cancelled
+        );
+        assert_eq!(client.cancel("a:b:c:2").await.unwrap(), Cancelled::Absent);
+        let runs = rehearsal.advance(HOUR).await;
+        assert_eq!(times(&runs, start), [1.0]);
+        assert!(client.get(KEY).await.unwrap().is_none(), "it is done");
+    }
+
+    #[tokio::test]
+    async fn a_job_that_a_handler_schedules_under_its_own_name_supersedes_its_retries() {
+        async fn again(job: Job, Json(number): Json<u8>, State(client): State<Client>) -> Outcome {
+            if number < 3 {
+                let next = number + 1;
+                let placed = client.schedule(job.key(), &next).after(HOUR).await.unwrap();
+                assert_eq!(placed.placed, Placed::Succeeds);
+                let running = client.get(job.key()).await.unwrap().unwrap();
+                assert_eq!(running.state(), crate::JobState::Running);
+            }
+            Outcome::retry("and fails")
+        }
+        let retry = RetryPolicy::fixed(SECOND).unwrap().attempts(2);
+        let (mut rehearsal, client) = rehearsal(Router::new().route("a:b:c:*", again.retry(retry)));
+        let start = rehearsal.now();
+        client.schedule(KEY, &1).await.unwrap();
+        let runs = rehearsal.advance(24 * HOUR).await;
+        assert_eq!(times(&runs, start), [0.0, 3600.0, 7200.0, 7201.0]);
+        assert_eq!(rehearsal.job(KEY).unwrap().state(), JobState::Dead);
+    }
+
+    #[tokio::test]
+    async fn a_run_that_is_cancelled_is_told_and_not_retried() {
+        async fn quit(job: Job, State(client): State<Client>) -> Outcome {
+            assert_eq!(client.cancel(job.key()).await.unwrap(), Cancelled::Running);
+            assert!(job.cancellation().is_raised());
+            Outcome::retry("cancelled")
+        }
+        let (mut rehearsal, client) = rehearsal(Router::new().route("a:b:c:*", quit));
+        client.schedule(KEY, "").await.unwrap();
+        assert_eq!(rehearsal.advance(HOUR).await.len(), 1);
+        assert_eq!(rehearsal.job(KEY).unwrap().state(), JobState::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn rules_can_be_changed_paused_and_resumed() {
+        let (mut rehearsal, client) = rehearsal(Router::new().route("a:b:c:*", done));
+        let rule = |text: &str| Rule::cron(text).unwrap();
+        let daily = client.schedule(KEY, "").recurring(rule("0 9 * * *"));
+        daily.await.unwrap();
+        assert_eq!(rehearsal.advance(48 * HOUR).await.len(), 2);
+        client.change_rule(KEY, &rule("0 * * * *")).await.unwrap();
+        assert_eq!(rehearsal.advance(24 * HOUR).await.len(), 24);
+        client.pause_rule(KEY).await.unwrap();
+        assert!(rehearsal.advance(24 * HOUR).await.is_empty());
+        client.resume_rule(KEY).await.unwrap();
+        assert_eq!(rehearsal.advance(24 * HOUR).await.len(), 24);
+        let view = client.get(KEY).await.unwrap().unwrap();
+        assert_eq!(view.occurrence().unwrap().number, 51);
+    }
+
+    #[tokio::test]
+    async fn a_series_moves_as_a_whole() {
+        let (mut rehearsal, client) = rehearsal(Router::new().route("a:b:c:*", done));
+        let series = || client.series(KEY);
+        let made = series()
+            .anchor("2030-02-01 18:00", "Europe/Berlin")
+            .at(["-15d 09:00", "-3d 09:00", "-1h"])
+            .await
+            .unwrap();
+        assert_eq!(made.members.len(), 3);
+        let runs = rehearsal.advance(20 * 24 * HOUR).await;
+        assert_eq!(runs.len(), 1);
+        assert_eq!(runs[0].key.as_str(), "a:b:c:1~-15d");
+        series().move_to("2030-02-08 18:00").await.unwrap();
+        let runs = rehearsal.advance(30 * 24 * HOUR).await;
+        let ran: Vec<String> = runs
+            .iter()
+            .map(|run| jiff::Timestamp::try_from(run.at).unwrap().to_string())
+            .collect();
+        assert_eq!(ran, ["2030-02-05T08:00:00Z", "2030-02-08T16:00:00Z"]);
+        let view = series().view().await.unwrap().unwrap();
+        let ended = |member: &crate::MemberView| member.state == MemberState::Ended;
+        assert!(view.members.iter().all(ended), "{view:?}");
+        let cancelled = series().cancel().await.unwrap();
+        assert!(cancelled.is_some());
+        assert!(series().view().await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn no_run_begins_in_quiet_hours_of_its_route() {
+        let quiet = |hours: &str| crate::QuietHours::hours(hours).unwrap();
+        let app = Router::new()
+            .route("a:b:c:*", done.quiet(quiet("22:00-08:00")))
+            .route(
+                "a:b:d:*",
+                done.quiet(quiet("00:00-01:00").instead(crate::Instead::Skip)),
+            );
+        let mut rehearsal = Rehearsal::new(app);
+        let start = rehearsal.now();
+        rehearsal.schedule(KEY, "");
+        rehearsal.schedule("a:b:d:1", "");
+        let runs = rehearsal.advance(24 * HOUR).await;
+        assert_eq!(times(&runs, start), [8.0 * 3600.0]);
+        assert_eq!(runs[0].attempt, 1);
+        assert_eq!(rehearsal.job("a:b:d:1").unwrap().state(), JobState::Skipped);
+    }
+
+    #[tokio::test]
+    async fn other_calls_are_refused_at_once() {
+        let (_rehearsal, client) = rehearsal(Router::new().route("a:b:c:*", done));
+        let refusals = [
+            client.stats("a:b:c").await.unwrap_err(),
+            client.ping().await.unwrap_err(),
+            client.paused().await.unwrap_err(),
+            client
+                .everything()
+                .list(crate::JobState::Pending)
+                .await
+                .unwrap_err(),
+            client.dead_letters(KEY).await.unwrap_err(),
+        ];
+        for error in refusals {
+            assert_eq!(error.kind(), ErrorKind::Incompatible, "{error}");
+            assert!(error.to_string().contains("needs a Redis"), "{error}");
+        }
+    }
+}

@@ -135,6 +135,7 @@ mod pulling;
 mod race;
 mod recurring;
 mod refused;
+mod rehearsing;
 mod rerouting;
 mod resharding;
 mod rights;

@@ -131,7 +131,7 @@ impl Client {
             mode: Mode::Absent,
             ..job
         };
-        let now = self.store().now();
+        let now = self.now();
         let placing = single.into_placing(self.settings().payload_limit, now)?;
         let Placing::Send(placement) = placing else {
             unreachable!("it has no quiet hours of its own");
@@ -160,7 +160,7 @@ impl Client {
         // What was not stored when the note was written is stored by the next call.
         let planned = format!("?{}", wanted.digest);
         let list = loop {
-            let now = self.store().now();
+            let now = self.now();
             let present = match Sought::read(key, self.find(key, until).await?)? {
                 Sought::Recurring(present) if present.occurrence.is_declared_by(name) => present,
                 Sought::Absent if noted == Some(&*wanted.digest) => break &mut declared.ended,

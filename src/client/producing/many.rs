@@ -103,7 +103,7 @@ impl Client {
     /// Sorts jobs into batches, ledger by ledger. Invalid jobs get their error; jobs of a kind that
     /// is being resharded are sent one by one.
     fn sort(&self, jobs: impl IntoIterator<Item = NewJob>) -> Sorted {
-        let (limit, now) = (self.settings().payload_limit, self.store().now());
+        let (limit, now) = (self.settings().payload_limit, self.now());
         let jobs = jobs.into_iter();
         let mut answers: ScheduleReplies = Vec::with_capacity(jobs.size_hint().0);
         let mut by_kind: BTreeMap<String, Vec<Single>> = BTreeMap::new();
@@ -133,6 +133,11 @@ impl Client {
             singles: Vec::new(),
         };
         for (kind, singles) in by_kind {
+            #[cfg(feature = "worker")]
+            if self.memory().is_some() {
+                sorted.singles.extend(singles);
+                continue;
+            }
             let creates = singles.iter().any(|single| single.item.creates());
             let kind_shards = match creates {
                 true => self.kind_shards(&kind),

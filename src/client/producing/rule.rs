@@ -123,7 +123,7 @@ impl Client {
                 Sought::NotRecurring => return Ok(RuleChange::NotRecurring),
                 Sought::Absent => return Ok(RuleChange::Absent),
             };
-            let now = self.store().now();
+            let now = self.now();
             let Some(occurrence) = change(&present, now)? else {
                 return Ok(RuleChange::Unchanged);
             };

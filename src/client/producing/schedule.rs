@@ -101,7 +101,7 @@ impl<'a> Schedule<'a> {
         let durable = self.job.durable;
         let until = self.client.deadline_for(durable);
         let limit = self.client.settings().payload_limit;
-        match self.job.into_placing(limit, self.client.store().now())? {
+        match self.job.into_placing(limit, self.client.now())? {
             Placing::LeftOut(due) => Ok(Sent::LeftOut(due)),
             Placing::Send(placement) => {
                 let placed = self.client.place_job(placement, durable, until).await?;
@@ -173,7 +173,7 @@ impl<'a> IntoFuture for ScheduleIfAbsent<'a> {
             let Schedule { client, job } = self.0;
             let durable = job.durable;
             let limit = client.settings().payload_limit;
-            let placement = match job.into_placing(limit, client.store().now())? {
+            let placement = match job.into_placing(limit, client.now())? {
                 Placing::Send(placement) => placement,
                 Placing::LeftOut(due) => return Ok(IfAbsent::Scheduled(Scheduled::left_out(due))),
             };

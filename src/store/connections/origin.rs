@@ -21,6 +21,19 @@ pub(crate) enum Origin {
     Sentinel(Arc<Sentinels>),
     /// The nodes of a cluster.
     Cluster(Arc<Cluster>),
+    /// None: the jobs of this client are in memory.
+    #[cfg(feature = "worker")]
+    Absent,
+}
+
+/// The error of calls that need a Redis, on a client without one.
+#[cfg(feature = "worker")]
+pub(crate) fn no_redis() -> Error {
+    Error::new(
+        ErrorKind::Incompatible,
+        "this client has its jobs in memory, for a rehearsal, and this call needs a Redis: test it \
+         with the private one of `keyfall::embedded`",
+    )
 }
 
 impl Origin {
@@ -68,6 +81,8 @@ impl Origin {
                 Some(node) => cluster.client(node),
                 None => cluster.client(&cluster.informants()[0]),
             },
+            #[cfg(feature = "worker")]
+            Origin::Absent => Err(Fault::refused(no_redis())),
         }
     }
 
@@ -80,14 +95,15 @@ impl Origin {
             Origin::Sentinel(sentinels) => Origin::Sentinel(Arc::new(sentinels.apart())),
             // Its knowledge of the nodes is tied to no runtime.
             Origin::Cluster(cluster) => Origin::Cluster(cluster.clone()),
+            Origin::Absent => Origin::Absent,
         }
     }
 
     /// How many times the server has moved, as far as sentinels said; always 0 without sentinels.
     pub(crate) fn moves(&self) -> u64 {
         match self {
-            Origin::Fixed(_) | Origin::Cluster(_) => 0,
             Origin::Sentinel(sentinels) => sentinels.moves(),
+            _ => 0,
         }
     }
 
@@ -95,21 +111,21 @@ impl Origin {
     pub(in crate::store) fn cluster(&self) -> Option<&Arc<Cluster>> {
         match self {
             Origin::Cluster(cluster) => Some(cluster),
-            Origin::Fixed(_) | Origin::Sentinel(_) => None,
+            _ => None,
         }
     }
 
     /// Returns when [`moves`](Self::moves) differs from `since`; never without sentinels.
     pub(crate) async fn moved(&self, since: u64) {
         match self {
-            Origin::Fixed(_) | Origin::Cluster(_) => std::future::pending().await,
             Origin::Sentinel(sentinels) => sentinels.moved(since).await,
+            _ => std::future::pending().await,
         }
     }
 
     /// True if another node can become the primary and be found: by sentinels, or on a cluster.
     pub(crate) fn can_move(&self) -> bool {
-        !matches!(self, Origin::Fixed(_))
+        matches!(self, Origin::Sentinel(_) | Origin::Cluster(_))
     }
 
     /// The current address, or the latest known one; without credentials.
@@ -118,6 +134,8 @@ impl Origin {
             Origin::Fixed(client) => url::address(client.get_connection_info().addr()),
             Origin::Sentinel(sentinels) => sentinels.address(),
             Origin::Cluster(cluster) => cluster.address(),
+            #[cfg(feature = "worker")]
+            Origin::Absent => "memory".to_owned(),
         }
     }
 
@@ -126,7 +144,7 @@ impl Origin {
         match self {
             Origin::Fixed(client) => client.get_connection_info().redis_settings().db(),
             Origin::Sentinel(sentinels) => sentinels.database(),
-            Origin::Cluster(_) => 0,
+            _ => 0,
         }
     }
 }

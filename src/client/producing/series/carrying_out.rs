@@ -199,7 +199,7 @@ impl Series<'_> {
         let until = client.deadline();
         loop {
             let read = client.read_series(&key, &wish, until).await?;
-            let now = client.store().now();
+            let now = client.now();
             let mut wish = wish.clone();
             wish.is_rewritten = payload.is_some() || given.is_some() || differs(&wish, read.plan());
             let mut stands = read.stands(&key)?;
