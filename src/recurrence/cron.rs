@@ -65,7 +65,13 @@ impl Expression {
 
     /// The expression in words, such as "At 09:30, on Monday".
     pub(super) fn words(&self) -> String {
-        self.cron.describe().trim_end_matches('.').to_owned()
+        let words = self.cron.describe();
+        let words = words.trim_end_matches('.');
+        // croner 4.0.3 says the same of `L` and `LW`.
+        match self.text.to_ascii_uppercase().contains("LW") {
+            true => words.replace("last day of the month", "last weekday of the month"),
+            false => words.to_owned(),
+        }
     }
 
     /// The first time after this instant that the expression names.

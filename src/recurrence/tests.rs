@@ -272,6 +272,10 @@ fn a_rule_is_read_back_as_it_was_written_and_said_in_words() {
             "Every 2 weeks, in Europe/Berlin, from 2099-12-07 09:00:00, 10 times",
         ),
         (
+            r#"{"cron":"0 9 LW * *"}"#,
+            "At 09:00, on the last weekday of the month, in UTC",
+        ),
+        (
             r#"{"after_end":"10m","busy":"replace"}"#,
             "10m after the end of each run; a run ends at the next time",
         ),

@@ -62,6 +62,12 @@ pub(crate) enum What {
         /// The number of times of the rule that were left out before it.
         skipped: u64,
     },
+    /// A run of a member of a series has begun.
+    Came {
+        key: String,
+        /// Its due time, Unix ms.
+        due: u64,
+    },
     /// A worker told Redis the end of a run, and Redis took or refused it.
     Settled {
         key: String,

@@ -13,6 +13,7 @@ use crate::load::{FAR, KINDS};
 use crate::order::Order;
 use crate::plain::{CANCEL, RUN};
 use crate::recurring;
+use crate::series;
 use crate::sundry::{DAMAGED, IDLE, MOVED};
 
 /// The stored data at rest.
@@ -69,7 +70,7 @@ impl Kept {
         // half done.
         client.audit(DAMAGED).repair().await?;
         client.prefix(IDLE).resume().await?;
-        for kind in kinds().chain([IDLE, DAMAGED, MOVED, recurring::KIND]) {
+        for kind in kinds().chain([IDLE, DAMAGED, MOVED, recurring::KIND, series::KIND]) {
             let report = client.audit(kind).await?;
             // Some scenarios never use some kinds.
             if report.is_known && !report.is_clean() {

@@ -13,6 +13,7 @@
 //! | [`shared`], [`common`] | ids that several topics of the classic interface share: the last push wins; no topic ends or hides the job of another one |
 //! | [`plain`], [`races`] | the program that knows nothing of jobs, and sets keys that are adopted; commands within two milliseconds of the time of a key |
 //! | [`recurring`] | recurring jobs, and the rules for their occurrences |
+//! | [`series`] | series whose anchors move, and the rules for their members |
 //! | [`foreign`] | the program that calls Redis functions, and repeats its calls under their ids |
 //! | [`witness`] | the listeners to key events, according to Redis |
 //! | [`worker`], [`settled`] | the worker: it writes down its runs, and the answers of Redis to their ends |
@@ -84,6 +85,7 @@ mod restored;
 mod roles;
 mod scenarios;
 mod sentinels;
+mod series;
 mod service;
 mod setting;
 mod settled;

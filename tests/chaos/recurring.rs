@@ -1,7 +1,7 @@
 //! Recurring jobs, and the rules for their occurrences: none is lost, none has two times, and exactly
 //! one is pending.
 //!
-//! They run beside the other jobs in scenarios in which Redis forgets nothing.
+//! They run beside the other jobs. Where Redis can forget, an occurrence may come again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -105,8 +105,9 @@ pub(crate) async fn end(client: &Client) -> keyfall::Result<Stored> {
     Ok(stored)
 }
 
-/// What is wrong with the occurrences that began, and with those that are left.
-pub(crate) fn judge(journals: &Journals, stored: &Stored) -> Vec<String> {
+/// What is wrong with the occurrences that began, and with those that are left. If Redis can forget,
+/// an occurrence may come again, with another time.
+pub(crate) fn judge(journals: &Journals, stored: &Stored, forgets: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut begun: BTreeMap<&str, BTreeMap<u64, Seen>> = BTreeMap::new();
     for line in journals.iter().flat_map(|(_, lines)| lines) {
@@ -123,7 +124,7 @@ pub(crate) fn judge(journals: &Journals, stored: &Stored) -> Vec<String> {
                 skipped: *skipped,
             };
             let first = *begun.entry(key).or_default().entry(*number).or_insert(seen);
-            if first != seen {
+            if first != seen && !forgets {
                 wrong.push(format!("{key}: one occurrence was {first:?} and {seen:?}"));
             }
         }
@@ -136,26 +137,30 @@ pub(crate) fn judge(journals: &Journals, stored: &Stored) -> Vec<String> {
         let all = begun.remove(&**key).unwrap_or_default();
         match next {
             None => wrong.push(format!("{key}: no occurrence is pending")),
-            Some(next) if all.contains_key(next) => {
+            Some(next) if all.contains_key(next) && !forgets => {
                 wrong.push(format!("{key}: occurrence {next} is pending, and has run"));
             }
             Some(_) => {}
         }
         let numbers: BTreeSet<u64> = all.keys().copied().chain(*next).collect();
-        wrong.extend(gaps(&all, &numbers).map(|told| format!("{key}: {told}")));
+        let told = lost(&numbers).into_iter();
+        let torn = torn(&all).filter(|_| !forgets);
+        wrong.extend(told.chain(torn).map(|told| format!("{key}: {told}")));
     }
     wrong
 }
 
-/// What is missing between these occurrences of one job. `numbers` are theirs, and the number of the
-/// one that is pending.
-fn gaps(all: &BTreeMap<u64, Seen>, numbers: &BTreeSet<u64>) -> impl Iterator<Item = String> {
+/// The first number that is missing among these of one job, from 1 on.
+fn lost(numbers: &BTreeSet<u64>) -> Option<String> {
     let mut lost = (1..)
         .zip(numbers)
         .filter(|(expected, number)| expected != *number);
-    let lost = lost
-        .next()
-        .map(|(it, _)| format!("occurrence {it} is lost"));
+    let (it, _) = lost.next()?;
+    Some(format!("occurrence {it} is lost"))
+}
+
+/// The occurrences of one job whose time does not follow the one before.
+fn torn(all: &BTreeMap<u64, Seen>) -> impl Iterator<Item = String> {
     let pairs = all.values().zip(all.values().skip(1));
     let torn = pairs.filter(|(one, next)| {
         let steps = next.at.saturating_sub(one.at) / EACH.as_millis() as u64;
@@ -163,6 +168,5 @@ fn gaps(all: &BTreeMap<u64, Seen>, numbers: &BTreeSet<u64>) -> impl Iterator<Ite
         let is_counted = left_out.is_some_and(|it| it + 1 == steps || it >= COUNTED);
         next.number == one.number + 1 && !is_counted
     });
-    let torn = torn.map(|(one, next)| format!("{next:?} does not follow {one:?}"));
-    lost.into_iter().chain(torn)
+    torn.map(|(one, next)| format!("{next:?} does not follow {one:?}"))
 }

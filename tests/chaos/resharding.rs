@@ -62,14 +62,15 @@ pub(crate) fn start(stage: &Stage, kind: &str, shards: u16) -> LoggedProcess {
     LoggedProcess::spawn(command, "reshard", stage.dir())
 }
 
-/// Gives each kind another number again and again, while workers are killed. In the end it has the
-/// first of these numbers.
-pub(crate) async fn go_on(stage: &mut Stage, numbers: &[u16]) -> Result<(), String> {
+/// Gives each kind another number again and again, while workers are killed, and each round one of
+/// `more`.
+pub(crate) async fn go_on(stage: &mut Stage, numbers: &[u16], more: &[&str]) -> Result<(), String> {
     let end = stage.until_the_end();
     let mut turns = numbers.iter().cycle().skip(1);
+    let mut more = more.iter().copied().cycle();
     while Instant::now() < end {
         let shards = *turns.next().expect("it is a circle");
-        for kind in KINDS {
+        for kind in KINDS.into_iter().chain(more.next()) {
             let number = stage.some_worker();
             stage.kill(number);
             reshard(stage, kind, shards).await?;

@@ -40,7 +40,8 @@ pub(crate) struct Setting {
     pub(crate) keys_to_jobs: Option<f64>,
     /// Whether plain commands [race](crate::races) the times of their keys.
     pub(crate) races: bool,
-    /// Whether [recurring jobs](crate::recurring) run beside the others.
+    /// Whether [recurring jobs](crate::recurring) run beside the others, and [series](crate::series)
+    /// unless Redis can forget.
     pub(crate) recurring: bool,
     /// Whether the Redis of lists and streams can go back to an earlier state, and has a replica.
     pub(crate) outlet_forgets: bool,
@@ -49,6 +50,11 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
+    /// Whether Redis can forget what it has acknowledged.
+    pub(crate) fn forgets(&self) -> bool {
+        self.sentinels
+    }
+
     pub(crate) fn keeps_a_log(&self) -> bool {
         let mut pairs = self.redis.windows(2);
         !pairs.any(|pair| pair == ["--appendonly", "no"])

@@ -15,6 +15,7 @@ use crate::leases::{self, Leases};
 use crate::recurring;
 use crate::report::Row;
 use crate::scenarios::Scenario;
+use crate::series::{self, Mover};
 use crate::stage::{PATIENCE, Stage};
 use crate::strain::Gauge;
 
@@ -46,7 +47,11 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
             row.strain = strain;
             row.violations.extend(end.leases.wrong);
             if let Some(stored) = &end.recurring {
-                row.violations.extend(recurring::judge(&journals, stored));
+                let wrong = recurring::judge(&journals, stored, end.forgets);
+                row.violations.extend(wrong);
+            }
+            if let Some(stored) = &end.series {
+                row.violations.extend(series::judge(&journals, stored));
             }
             row.violations.extend(end.wrong);
             scenario.expect(&mut row);
@@ -67,6 +72,10 @@ struct TrialEnd {
     leases: Leases,
     /// The recurring jobs, if there were some.
     recurring: Option<recurring::Stored>,
+    /// The members of series, if there were some.
+    series: Option<series::Stored>,
+    /// Whether Redis could forget.
+    forgets: bool,
     /// Failures on the way.
     wrong: Vec<String>,
 }
@@ -79,12 +88,16 @@ async fn try_to_play(
     gauge: &Gauge,
 ) -> Result<TrialEnd, String> {
     let setting = (scenario.setting)();
-    let recurs = setting.recurring;
+    let (recurs, forgets) = (setting.recurring, setting.forgets());
     let mut stage = Stage::set(setting, dir.to_owned(), seed, span).await?;
     if recurs {
         let begun = recurring::begin(&stage.client().await?).await;
         begun.map_err(|error| error.to_string())?;
     }
+    let mover = match recurs && !forgets {
+        true => Some(Mover::begin(stage.client().await?)),
+        false => None,
+    };
     stage.produce();
     stage.live_for(BEFORE).await;
     stage.weather(true);
@@ -104,6 +117,12 @@ async fn try_to_play(
     stage.live_for(AFTER).await;
     wrong.extend(stage.stop_producing().await);
     let client = stage.client().await?;
+    let mut members = None;
+    if let Some(mover) = mover {
+        let ended = tokio::time::timeout(PATIENCE, mover.end(&client)).await;
+        let ended = ended.map_err(|_| "the series do not come to rest")?;
+        members = Some(ended.map_err(|error| error.to_string())?);
+    }
     let mut recurring = None;
     if recurs {
         let ended = tokio::time::timeout(PATIENCE, recurring::end(&client)).await;
@@ -136,6 +155,8 @@ async fn try_to_play(
         kept,
         leases,
         recurring,
+        series: members,
+        forgets,
         wrong,
     })
 }

@@ -13,6 +13,7 @@ use crate::journal::{Journal, What};
 use crate::order::{Order, Plan};
 use crate::plain::{CANCEL, RUN};
 use crate::recurring;
+use crate::series;
 
 use crate::settled::{BEGAN, Settlements};
 
@@ -54,6 +55,10 @@ async fn work(terms: &Terms) {
     let mut router = Router::new().route("chaos:load:*:{id}", route()).route(
         &format!("{}:*", recurring::KIND),
         recurring::handler(journal.clone()),
+    );
+    router = router.route(
+        &format!("{}:*", series::KIND),
+        series::handler(journal.clone()),
     );
     if terms.adopts {
         router = router

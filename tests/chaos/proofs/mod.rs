@@ -13,6 +13,7 @@
 //! | [`logs`] | findings in logs |
 //! | [`repeats`] | functions that are called again under their ids |
 //! | [`occurrences`] | recurring jobs |
+//! | [`series`] | members of series |
 //! | [`gaps`] | scenarios that are not played, and keys that are left out |
 
 mod gaps;
@@ -22,6 +23,7 @@ mod logs;
 mod occurrences;
 mod repeats;
 mod rollbacks;
+mod series;
 mod times;
 mod versions;
 
@@ -51,6 +53,7 @@ pub(crate) fn all() -> Vec<Proof> {
         logs::ALL,
         repeats::ALL,
         occurrences::ALL,
+        series::ALL,
         gaps::ALL,
     ]
     .concat()

@@ -36,7 +36,7 @@ fn judged(begun: &[(u64, u64, u64)], pending: Option<u64>) -> Vec<String> {
         },
     });
     let journals = [("worker-0.1".to_owned(), lines.collect())];
-    judge(&journals, &Stored::from([(key, pending)]))
+    judge(&journals, &Stored::from([(key, pending)]), false)
 }
 
 #[track_caller]
@@ -83,5 +83,5 @@ fn same_time() {
 }
 
 fn hardly() {
-    tells(&judge(&[], &Stored::new()), "only 0 occurrences");
+    tells(&judge(&[], &Stored::new(), false), "only 0 occurrences");
 }

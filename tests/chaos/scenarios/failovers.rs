@@ -46,6 +46,7 @@ macro_rules! scenarios {
                 functions: $functions,
                 network: $what == What::CutOff,
                 wires: $what == What::KilledBehind,
+                recurring: !$functions,
                 ..Setting::default()
             },
             faults: |stage| Box::pin(fail_over(stage, $what)),
