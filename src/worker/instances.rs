@@ -18,7 +18,7 @@ mod turn;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::Instant;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -45,6 +45,8 @@ pub(crate) struct PeerTable {
     number: AtomicU64,
     /// The recently seen instances, with the time when each was seen last.
     lately: Mutex<Vec<(Arc<Peer>, Instant)>>,
+    /// When this instance saw others first.
+    begun: OnceLock<Instant>,
     /// For each server: whether the description of a live peer has an unknown format.
     riddles: Vec<AtomicBool>,
 }
@@ -73,6 +75,9 @@ pub(crate) struct Peer {
     room: Vec<bool>,
     /// Whether it hears events.
     hears: bool,
+    /// Whether a beat since this instance began has proved that it lives: it may have died shortly
+    /// before.
+    is_proven: bool,
 }
 
 /// The instances that were alive at one time on one server.
@@ -105,6 +110,8 @@ struct Contender {
     hash: InstanceHash,
     /// Whether it hears events and can run another job.
     ready: bool,
+    /// As in [`Peer`].
+    is_proven: bool,
     /// Hash of instance and kind; the seed of the hash of each id.
     seed: u64,
 }
@@ -139,7 +146,7 @@ impl PeerTable {
     pub(crate) fn new(description: &Description, servers: usize) -> crate::error::Result<Self> {
         let id = unique_id();
         let takes = Arc::new(description.takes()?);
-        let me = Arc::new(Peer::new(id.clone(), takes, ""));
+        let me = Arc::new(Peer::new(id.clone(), takes, "", true));
         Ok(PeerTable {
             id,
             views: RwLock::new(
@@ -150,6 +157,7 @@ impl PeerTable {
             me,
             number: AtomicU64::new(0),
             lately: Mutex::default(),
+            begun: OnceLock::new(),
             riddles: (0..servers).map(|_| AtomicBool::new(false)).collect(),
         })
     }
@@ -186,6 +194,7 @@ impl PeerTable {
         seen: &[Alive],
         takes: &HashMap<String, Arc<Takes>>,
     ) -> PeerChange {
+        let begun = self.begun.get_or_init(Instant::now).elapsed();
         let peers: Vec<Arc<Peer>> = seen
             .iter()
             .filter_map(|one| {
@@ -194,7 +203,9 @@ impl PeerTable {
                     None if one.id == self.id => self.me.takes.clone(),
                     None => return None,
                 };
-                Some(Arc::new(Peer::new(one.id.clone(), takes, &one.room)))
+                let is_proven = one.id == self.id || one.age <= begun;
+                let id = one.id.clone();
+                Some(Arc::new(Peer::new(id, takes, &one.room, is_proven)))
             })
             .collect();
         self.riddles[server].store(peers.len() < seen.len(), Ordering::Relaxed);
@@ -236,9 +247,11 @@ impl PeerTable {
 
     /// The rank of this instance for looking at the plain key of the job with this id. It ignores
     /// room: a look needs none, and room changes with every beat, so that two instances could leave
-    /// a key to each other.
+    /// a key to each other. An instance that begins does not rely on others until they have beaten
+    /// since: after all instances were killed together, a key may be gone before it is known that
+    /// the first two in rank are dead.
     pub(crate) fn rank_to_look(&self, served: &ServedLedger, id: &str) -> ClaimRank {
-        self.rank_by(served, id, |_| Some(true))
+        self.rank_by(served, id, |contender| Some(contender.is_proven))
     }
 
     /// The rank of this instance; `ready` tells which contenders come first, and `None` which are
@@ -358,13 +371,14 @@ impl PeerTable {
 
 impl Peer {
     /// `room` is in its published form: `1` or `0` for each route, then `h` (hears) or `d` (deaf).
-    fn new(id: String, takes: Arc<Takes>, room: &str) -> Self {
+    fn new(id: String, takes: Arc<Takes>, room: &str, is_proven: bool) -> Self {
         Peer {
             seed: InstanceHash::of(&id).0,
             room: room.bytes().map(|byte| byte == b'1').collect(),
             hears: room.ends_with('h'),
             id,
             takes,
+            is_proven,
         }
     }
 
@@ -400,6 +414,7 @@ impl Peer {
             is_me: self.id == me,
             hash: self.hash(),
             ready: self.is_ready(route),
+            is_proven: self.is_proven,
             seed: xxh3_64_with_seed(kind.as_bytes(), self.seed),
         }
     }

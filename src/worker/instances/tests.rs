@@ -190,6 +190,31 @@ async fn the_instance_that_looks_at_a_key_does_not_depend_on_room() {
 }
 
 #[tokio::test]
+async fn an_instance_that_begins_relies_on_no_instance_that_may_be_dead() {
+    let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
+    // The first was there before the others died, and the third begins.
+    let seen: Vec<Alive> = fleet
+        .all
+        .iter()
+        .enumerate()
+        .map(|(number, one)| Alive {
+            id: one.id.clone(),
+            age: Duration::from_secs(if number == 1 { 1000 } else { 0 }),
+            room: "1h".into(),
+        })
+        .collect();
+    fleet.all[2].meet(0, &seen, &fleet.takes);
+    let ranks = (0..300).map(|job| fleet.all[2].rank_to_look(&fleet.served, &job.to_string()));
+    let ranks: Vec<ClaimRank> = ranks.collect();
+    assert!(ranks.contains(&ClaimRank::First), "{ranks:?}");
+    // Only the instance that is proven comes before it.
+    assert!(!ranks.contains(&ClaimRank::Other), "{ranks:?}");
+    // By its rank for jobs, which another instance takes over, it may come third.
+    let claims = (0..300).map(|job| fleet.all[2].rank(&fleet.served, &job.to_string()));
+    assert!(claims.collect::<Vec<_>>().contains(&ClaimRank::Other));
+}
+
+#[tokio::test]
 async fn instances_take_turns_in_looking_for_unannounced_jobs() {
     let fleet = Fleet::new(&["app1:trans:notice:*"; 4]);
     let turns = |fleet: &Fleet| -> Vec<usize> {
