@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use keyfall::{Handler, Job, MissingKey, Router, Source, State, Worker};
+use keyfall::{Handler, Job, MissingKey, Outcome, Router, Source, State, Worker};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::Options;
 use super::bar::Bar;
 use super::ground::Ground;
+use super::stock::HOUR;
 
 /// How long workers may take until all of them hear events and know each other.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -48,6 +49,8 @@ pub(super) struct Noted {
     pub(super) unnamed: usize,
     /// The number of jobs that will run.
     expected: usize,
+    /// Whether each run fails, and waits for a retry.
+    fails: bool,
 }
 
 impl Crew {
@@ -125,6 +128,12 @@ impl Crew {
         noted.expected += further;
     }
 
+    /// Makes each run fail from now on, and wait for a retry.
+    pub(super) fn fail(&self) {
+        let mut noted = self.runs.0.noted.lock().expect("no panic while held");
+        noted.fails = true;
+    }
+
     /// Waits until all jobs have run and are settled. The last of them is due at `due`.
     ///
     /// # Errors
@@ -146,10 +155,13 @@ impl Crew {
                     _ = look.tick() => bar.reach(runs.count()),
                 }
             }
-            while ground.client.stats(&ground.kind()).await?.done < expected as u64 {
+            loop {
+                let stats = ground.client.stats(&ground.kind()).await?;
+                if stats.done + stats.failed >= expected as u64 {
+                    return anyhow::Ok(());
+                }
                 sleep(Duration::from_millis(1)).await;
             }
-            anyhow::Ok(())
         };
         let limit = due.saturating_duration_since(Instant::now()) + PATIENCE;
         tokio::select! {
@@ -190,7 +202,7 @@ async fn failed(workers: &mut JoinSet<keyfall::Result<()>>) -> anyhow::Error {
 }
 
 /// The handler of all jobs: it notes the run, and does nothing else.
-async fn note(job: Job, State(runs): State<Runs>) {
+async fn note(job: Job, State(runs): State<Runs>) -> Outcome {
     let mut noted = runs.0.noted.lock().expect("no panic while held");
     noted.lags.push(job.lag());
     if job.source() == Source::Backlog {
@@ -198,6 +210,10 @@ async fn note(job: Job, State(runs): State<Runs>) {
     }
     if noted.lags.len() == noted.expected {
         runs.0.complete.notify_one();
+    }
+    match noted.fails {
+        true => Outcome::retry_after(HOUR, "as it should"),
+        false => Outcome::Done,
     }
 }
 

@@ -29,16 +29,26 @@ pub(super) async fn schedule(
     due: impl Fn(usize) -> SystemTime,
     bar: &Bar,
 ) -> anyhow::Result<()> {
+    let job = |number| {
+        let job = NewJob::from_bytes(ground::key(kind, number), payload.clone());
+        job.at(due(number))
+    };
+    schedule_jobs(ground, numbers, job, bar).await
+}
+
+/// Schedules a job for each of these numbers.
+pub(super) async fn schedule_jobs(
+    ground: &Ground,
+    numbers: Range<usize>,
+    job: impl Fn(usize) -> NewJob,
+    bar: &Bar,
+) -> anyhow::Result<()> {
     let mut next = numbers.start;
     while next < numbers.end {
         let chunk = next..numbers.end.min(next + CHUNK);
         next = chunk.end;
         let size = chunk.len();
-        let job = |number| {
-            let job = NewJob::from_bytes(ground::key(kind, number), payload.clone());
-            job.at(due(number))
-        };
-        for answer in ground.client.schedule_many(chunk.map(job)).await {
+        for answer in ground.client.schedule_many(chunk.map(&job)).await {
             answer?;
         }
         bar.advance(size);

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
+use keyfall::{NewJob, Rule};
 use tokio::time::{sleep, sleep_until};
 
 use super::args::Options;
@@ -43,6 +44,10 @@ pub(super) enum Workload {
     Burst,
     /// Jobs with due times spread over the window, scheduled and run
     Paced,
+    /// Jobs that are due at one instant, fail once, and wait for a retry
+    Retry,
+    /// Recurring jobs that are due at one instant, run, and wait for their next time
+    Recur,
     /// A server alone, and with workers, both without due jobs
     Idle,
 }
@@ -67,8 +72,13 @@ pub(super) async fn run(workload: Workload, options: &Options) -> anyhow::Result
             mark(ground, "bulk", jobs).await
         }
         Workload::Bare => bare(ground, options, bar).await,
-        Workload::Burst => life(ground, options, |_| Duration::ZERO, bar).await,
-        Workload::Paced => life(ground, options, |number| due_after(number, options), bar).await,
+        Workload::Burst => life(ground, options, |_| Duration::ZERO, Fate::Done, bar).await,
+        Workload::Paced => {
+            let after = |number| due_after(number, options);
+            life(ground, options, after, Fate::Done, bar).await
+        }
+        Workload::Retry => life(ground, options, |_| Duration::ZERO, Fate::Retried, bar).await,
+        Workload::Recur => life(ground, options, |_| Duration::ZERO, Fate::Recurs, bar).await,
         Workload::Idle => idle(ground, options, bar).await,
     }
 }
@@ -108,11 +118,20 @@ async fn write_by_commands(
     Ok(())
 }
 
+/// What follows the run of each job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Done,
+    Retried,
+    Recurs,
+}
+
 /// Schedules jobs with these due times in bulk, and runs them.
 async fn life(
     ground: &Ground,
     options: &Options,
     after: impl Fn(usize) -> Duration,
+    fate: Fate,
     bar: &Bar,
 ) -> anyhow::Result<()> {
     let (kind, payload) = (ground.kind(), stock::payload(options.payload));
@@ -125,10 +144,22 @@ async fn life(
 
     let jobs = options.jobs;
     crew.expect(jobs);
+    if fate == Fate::Retried {
+        crew.fail();
+    }
     let start = ground.time().await?.plus(lead(jobs) + REST);
     let numbers = WARM_UP..WARM_UP + jobs;
     let due = |number| start.server + after(number - WARM_UP);
-    stock::schedule(ground, &kind, &payload, numbers, due, bar).await?;
+    // Its first time is the due time.
+    let rule = Rule::every(HOUR)?.starting(start.server)?;
+    let job = |number| {
+        let job = NewJob::from_bytes(ground::key(&kind, number), payload.clone());
+        match fate {
+            Fate::Recurs => job.recurring(rule.clone()),
+            Fate::Done | Fate::Retried => job.at(due(number)),
+        }
+    };
+    stock::schedule_jobs(ground, numbers, job, bar).await?;
     mark(ground, "schedule", jobs).await?;
     anyhow::ensure!(
         Instant::now() + ONSET < start.here,
