@@ -81,6 +81,29 @@ def test_a_rule_is_changed_after_a_look_at_its_times_paused_and_resumed(browser,
     site.must("DELETE", "/v1/jobs/" + key)
 
 
+def test_a_series_is_moved_after_a_look_and_cancelled_after_a_question(browser, site):
+    key = "crm:act:series:1"
+    body = {"anchor": "2099-12-24 18:00", "zone": "Asia/Tokyo", "at": ["-1h", "-3d 09:00"]}
+    site.must("PUT", "/v1/series/" + key, body)
+    due = lambda: site.must("GET", "/v1/jobs/" + key + "~-1h")["due"]
+    open_job(browser, site, key)
+    assert not browser.all("[value=fire]")
+    browser.execute_script("for (const it of document.querySelectorAll('details')) it.open = true")
+    field = browser.find("#anchor")
+    assert field.get_attribute("value") == "2099-12-24 18:00:00"
+    field.clear()
+    field.send_keys("2099-12-25 18:00")
+    browser.click("form[method=get][action=job] button")
+    assert "moves to" in browser.text()
+    assert due() == "2099-12-24T08:00:00.000Z"
+    press(browser, "move-series")
+    assert browser.all("[role=status].fine")
+    assert due() == "2099-12-25T08:00:00.000Z"
+    browser.click("a[href*='ask=cancel-series']")
+    press(browser, "cancel-series")
+    assert site.job(key)[0] == site.job(key + "~-1h")[0] == 404
+
+
 @pytest.mark.quick
 def test_a_job_is_cancelled_after_a_question(browser, site):
     site.schedule("crm:act:cancel:1", {})

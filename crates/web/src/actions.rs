@@ -6,7 +6,7 @@ use jiff::civil::DateTime;
 use keyfall_daemon::duration;
 use keyfall_daemon::shapes::{
     CancelledOut, ChangedOut, DeletedOut, LetterIn, PayloadIn, PostponeIn, RequeueIn, RequeuedOut,
-    RuleOut, Span, Time,
+    RuleOut, SeriesChangeOut, Span, Time,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -15,6 +15,7 @@ use crate::api::Call;
 use crate::cx::Cx;
 use crate::fault::Fault;
 use crate::recurs::Written;
+use crate::serial;
 
 /// An action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -26,6 +27,8 @@ pub(crate) enum Act {
     Rule,
     PauseRule,
     ResumeRule,
+    MoveSeries,
+    CancelSeries,
     Cancel,
     Requeue,
     Delete,
@@ -41,6 +44,8 @@ pub(crate) enum Done {
     RuleChanged,
     RulePaused,
     RuleResumed,
+    SeriesMoved,
+    SeriesCancelled,
     Cancelled,
     /// The job runs, and was told to stop.
     Stopping,
@@ -59,6 +64,8 @@ pub(crate) struct Details {
     /// The form of the new payload: `json` or `text`.
     form: String,
     payload: String,
+    /// The new date of a series.
+    anchor: String,
     /// The number of the dead letter.
     letter: String,
     #[serde(flatten)]
@@ -105,6 +112,16 @@ impl Act {
                 let call = Call::post(&["jobs", key, "rule", "resume"]);
                 caller.ask::<RuleOut>(call).await?;
                 Ok(Done::RuleResumed)
+            }
+            Act::MoveSeries => {
+                let call = Call::put(&["series", key]).with(&serial::moved(&details.anchor)?);
+                caller.ask::<SeriesChangeOut>(call).await?;
+                Ok(Done::SeriesMoved)
+            }
+            Act::CancelSeries => {
+                let call = Call::delete(&["series", key]);
+                caller.ask::<SeriesChangeOut>(call).await?;
+                Ok(Done::SeriesCancelled)
             }
             Act::Cancel => {
                 let out = caller.ask::<CancelledOut>(Call::delete(&["jobs", key]));
@@ -210,6 +227,8 @@ impl Done {
             Done::RuleChanged => "rule-changed",
             Done::RulePaused => "rule-paused",
             Done::RuleResumed => "rule-resumed",
+            Done::SeriesMoved => "series-moved",
+            Done::SeriesCancelled => "series-cancelled",
             Done::Cancelled => "cancelled",
             Done::Stopping => "stopping",
             Done::Requeued => "requeued",

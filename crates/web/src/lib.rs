@@ -55,6 +55,7 @@ mod read;
 mod recurs;
 mod rows;
 mod search;
+mod serial;
 mod times;
 mod totals;
 mod troubles;

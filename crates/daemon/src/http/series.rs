@@ -308,6 +308,22 @@ impl StandOut {
     }
 }
 
+impl FateOut {
+    /// The word of the field `what`.
+    pub fn word(self) -> &'static str {
+        match self {
+            FateOut::Created => "created",
+            FateOut::Moved => "moved",
+            FateOut::Unchanged => "unchanged",
+            FateOut::Cancelled => "cancelled",
+            FateOut::LeftOut => "left_out",
+            FateOut::Running => "running",
+            FateOut::Retrying => "retrying",
+            FateOut::Ended => "ended",
+        }
+    }
+}
+
 impl SeriesIn {
     fn payloads(&self) -> impl Iterator<Item = &str> {
         let own = self.at.iter().flatten();

@@ -145,7 +145,7 @@ async fn the_page_of_one_person_opens_by_its_secret_and_only_reads() {
     let web = Web::with_secret(calls.router(), "5ec2e7".to_owned()).allow_changes();
     let site = Site::of(web, made);
     let job = site.get_with("job?key=a:b:c:1", &with).await;
-    assert!(job.body.contains("value=\"fire\""));
+    assert!(job.body.contains("ask=cancel-series"));
     assert_eq!(site.post("job", &with, form).await.status, 303);
     assert_eq!(site.changes(), ["POST /v1/jobs/a%3Ab%3Ac%3A1/fire "]);
 }

@@ -276,6 +276,10 @@ impl Calls {
                 "key": text, "state": "pending", "happenings": [happening], "history_entries": 1,
                 "waits": [{"for": text, "text": text}], "key_differs": text, "gap": text
             }),
+            ("PUT" | "POST" | "DELETE", path) if path.starts_with("/v1/series/") => json!({
+                "key": text,
+                "members": [{"key": text, "at": text, "what": "moved", "due": time, "why": text}]
+            }),
             ("GET", path) if path.starts_with("/v1/series/") => json!({
                 "key": text, "anchor": time, "zone": text, "past": "skip", "kept_until": time,
                 "members": [{"key": text, "at": text, "state": "left_out", "due": time, "why": text}]

@@ -175,6 +175,31 @@ async fn a_rule_is_shown_with_its_next_times_before_it_is_stored() {
 }
 
 #[tokio::test]
+async fn a_move_of_a_series_is_shown_before_it_is_made() {
+    let site = Calls::new("a:b:c:1").site(false);
+    let body = site.get("job?key=a:b:c:1").await.body;
+    assert!(body.contains("name=\"anchor\"") && body.contains("ask=cancel-series"));
+    // The plan is no job that could be fired.
+    assert!(!body.contains("value=\"fire\""), "{body}");
+    let body = site
+        .get("job?key=a:b:c:1&anchor=2026-12-24+18:00")
+        .await
+        .body;
+    assert!(
+        body.contains("moves to") && body.contains("value=\"move-series\""),
+        "{body}"
+    );
+    let body = site.get("job?key=a:b:c:1&ask=cancel-series").await.body;
+    assert!(body.contains("value=\"cancel-series\""), "{body}");
+    assert_eq!(
+        site.changes(),
+        [
+            "POST /v1/series/preview {\"key\":\"a:b:c:1\",\"series\":{\"anchor\":\"2026-12-24 18:00\"}}"
+        ]
+    );
+}
+
+#[tokio::test]
 async fn forms_make_the_calls_of_the_api() {
     let site = Calls::new("a:b:c:1").site(false);
     let zone = [("cookie", "keyfall_zone=Asia%2FTokyo")];
@@ -202,6 +227,11 @@ async fn forms_make_the_calls_of_the_api() {
         ),
         ("do=pause-rule", "POST /v1/jobs/a%3Ab%3Ac%3A1/rule/pause "),
         ("do=resume-rule", "POST /v1/jobs/a%3Ab%3Ac%3A1/rule/resume "),
+        (
+            "do=move-series&anchor=2026-12-24+18:00",
+            "PUT /v1/series/a%3Ab%3Ac%3A1 {\"anchor\":\"2026-12-24 18:00\"}",
+        ),
+        ("do=cancel-series", "DELETE /v1/series/a%3Ab%3Ac%3A1 "),
         (
             "do=requeue&letter=7",
             "POST /v1/dead/a%3Ab%3Ac%3A1/requeue {\"letter\":7}",

@@ -19,6 +19,7 @@ use crate::links::link;
 use crate::page::Page;
 use crate::payload::Payload;
 use crate::recurs::{Recurs, Written};
+use crate::serial::{self, Proposed};
 
 #[derive(Template)]
 #[template(path = "job.html")]
@@ -31,6 +32,8 @@ struct Shown {
     recurs: Option<Recurs>,
     /// The series whose plan it is.
     series: Option<SeriesOut>,
+    /// Another date of the series, which waits for a confirmation.
+    proposed_date: Option<Proposed>,
     /// Another rule, which waits for a confirmation.
     proposed: Option<(Written, PreviewOut)>,
     story: Option<StoryOut>,
@@ -50,6 +53,9 @@ pub(crate) struct Asked {
     key: String,
     done: Option<Done>,
     ask: Option<Act>,
+    /// Another date of a series.
+    #[serde(default)]
+    anchor: String,
     #[serde(flatten)]
     rule: Written,
 }
@@ -92,7 +98,7 @@ pub(crate) async fn show(
                 .replace("{trace_id}", trace_id(parent)?),
         )
     });
-    let series = match job.as_ref().is_some_and(|job| job.series.is_some()) {
+    let series: Option<SeriesOut> = match job.as_ref().is_some_and(|job| job.series.is_some()) {
         true => match cx.caller.ask(Call::get(&["series", key])).await {
             // The plan has ended in between.
             Err(fault) if absent(&fault) => None,
@@ -108,7 +114,12 @@ pub(crate) async fn show(
             Some((asked.rule, preview))
         }
     };
+    let proposed_date = match asked.anchor.trim().is_empty() || series.is_none() {
+        true => None,
+        false => Some(Proposed::ask(&cx, key, &asked.anchor).await?),
+    };
     let view = Shown {
+        proposed_date,
         trace,
         recurs: job.as_ref().and_then(Recurs::of),
         series,
@@ -193,6 +204,11 @@ impl Shown {
         let (series, _) = self.key.rsplit_once('~')?;
         let job = self.job.as_ref()?;
         (job.series.is_none() && series.matches(':').count() == 3).then_some(series)
+    }
+
+    /// The date of the series as a person writes it.
+    fn written_date(&self) -> String {
+        self.series.as_ref().map_or(String::new(), serial::written)
     }
 
     /// Whether the job waits, so that it can be fired, postponed, changed and cancelled.
