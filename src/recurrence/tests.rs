@@ -330,6 +330,12 @@ fn a_run_before_its_time_does_not_move_the_rule() {
     let first = Recurring::first(&rule, UnixMs(1), 0.0).unwrap();
     let fired = next(&rule, &first, 1000, 2000).unwrap();
     assert_eq!((fired.at(), fired.view().number), (UnixMs(HOUR), 2));
+    // Nor one that counts from the end of the run before.
+    let pause = self::rule(r#"{"after_end": "1h"}"#);
+    let first = Recurring::first(&pause, UnixMs(0), 0.0).unwrap();
+    let fired = next(&pause, &first, 1000, 2000).unwrap();
+    assert_eq!((fired.at(), fired.view().number), (UnixMs(HOUR), 2));
+    let first = Recurring::first(&rule, UnixMs(1), 0.0).unwrap();
     // It took until after its time, which is left out.
     let slow = next(&rule, &first, 1000, HOUR + 2000).unwrap();
     assert_eq!((slow.at(), slow.view().skipped), (UnixMs(2 * HOUR), 1));

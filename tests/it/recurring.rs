@@ -443,9 +443,21 @@ async fn declared_jobs_become_what_the_declaration_says() {
     // Another declaration has nothing to do with it.
     let other = declare(&site, "another-name", &[]).await;
     assert_eq!(other, Declared::default());
+    let fifth = declare(&site, name, &[("e", &daily, "1")]).await;
+    assert_eq!(
+        (fifth.created, fifth.removed),
+        (vec![key("e")], vec![key("d")])
+    );
+    // Somebody has put another job in the place of its own.
+    site.client.cancel(key("e")).await.unwrap();
+    let by_hand = site.client.schedule(key("e"), "").recurring(hourly());
+    by_hand.await.unwrap();
     let last = declare(&site, name, &[]).await;
-    assert_eq!(last.removed, [key("d")]);
-    site.client.cancel(key("c")).await.unwrap();
+    assert_eq!(last, Declared::default());
+    for id in ["c", "e"] {
+        let cancelled = site.client.cancel(key(id)).await.unwrap();
+        assert_eq!(cancelled, Cancelled::Cancelled, "{id}");
+    }
     site.assert_balanced().await;
 }
 

@@ -186,10 +186,8 @@ impl Pacer {
                 track.mine
             };
             track.set_mine(mine, now);
-            let holder = track.turns.holder();
-            if !holder.is_none_or(|holder| self.instances.is_ready(&track.served, holder)) {
-                track.turns.end();
-            }
+            let PaceTrack { turns, served, .. } = track;
+            turns.look_after(|holder| self.instances.is_ready(served, holder));
             let Some(wake) = wakes.remove(&track.served.index).filter(|_| mine) else {
                 continue;
             };

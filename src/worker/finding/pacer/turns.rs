@@ -90,10 +90,16 @@ impl Turns {
         is_new
     }
 
-    /// Ends the turn, because its holder is gone or has no room.
-    pub(super) fn end(&mut self) {
+    fn end(&mut self) {
         self.ends = UnixUs(0);
         self.given = FEWEST_JOBS.max(self.most);
+    }
+
+    /// Ends the turn if its holder is not ready: it is gone, or has no room.
+    pub(super) fn look_after(&mut self, is_ready: impl FnOnce(InstanceHash) -> bool) {
+        if !self.holder.is_none_or(is_ready) {
+            self.end();
+        }
     }
 
     /// Takes in that this instance left jobs to others.
@@ -169,11 +175,37 @@ mod tests {
         assert!(!turns.is_over(START) && turns.is_over(START.plus(LONGEST)));
     }
 
+    #[test]
+    fn the_turn_of_an_instance_that_is_gone_ends() {
+        let mut turns = Turns::default();
+        turns.look_after(|_| false);
+        turns.begin(Some(&taker("one")), START);
+        turns.look_after(|holder| holder == taker("one").hash);
+        assert!(!turns.is_over(START));
+        turns.look_after(|_| false);
+        assert!(turns.is_over(START));
+    }
+
+    #[tokio::test]
+    async fn instances_with_few_slots_take_no_turns() {
+        let served = ServedLedger::sample("a:b:c");
+        for (slots, take_turns) in [(15, false), (16, true)] {
+            let (table, _) = fleet_of(&served, slots);
+            let told = Turns::default().next(&served, &table, true, START);
+            assert_eq!(told.is_some(), take_turns, "{slots} slots");
+        }
+    }
+
     /// An instance that knows two others with room, and these two.
     fn fleet(served: &ServedLedger) -> (PeerTable, [String; 2]) {
+        fleet_of(served, 64)
+    }
+
+    /// The same with so many slots in each instance.
+    fn fleet_of(served: &ServedLedger, slots: usize) -> (PeerTable, [String; 2]) {
         let pattern = format!("{}:*", served.ledger.kind());
         let router: Router = Router::new().route(&pattern, async || {});
-        let description = describe(&router.finish().unwrap(), 64);
+        let description = describe(&router.finish().unwrap(), slots);
         let table = PeerTable::new(&description, 1).unwrap();
         let ids = ["one", "other"].map(str::to_owned);
         let alive = ids.clone().map(|id| Alive {
