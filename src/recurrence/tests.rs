@@ -471,6 +471,13 @@ fn a_paused_rule_has_no_time_until_it_is_resumed() {
     });
     let fired = fired.unwrap();
     assert_eq!((fired.n, fired.due()), (2, paused.due()));
+    let later = paused.next(RunEnd {
+        now: at("2026-12-05T12:00:00Z"),
+        claimed: at("2026-12-05T12:00:00Z"),
+        due: at("2026-12-05T12:00:00Z"),
+        random: 0.0,
+    });
+    assert_eq!(later.unwrap().due(), paused.due(), "its time has passed");
     let resumed = fired.resumed(at("2026-12-09T12:00:00Z"), 0.0).unwrap();
     assert_eq!((resumed.n, resumed.due()), (2, at("2026-12-10T09:00:00Z")));
     assert_eq!(resumed.skipped, 0);

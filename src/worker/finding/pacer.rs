@@ -316,13 +316,8 @@ impl Pacer {
         for id in mine {
             self.inbox.hear(served, id, Source::Pacer);
         }
-        if !others.is_empty() {
-            let ids = others.join(" ");
-            let subject = served.ledger.subject();
-            let message = match left_by {
-                Some(left_by) => format!("left {subject} {left_by} {ids}"),
-                None => format!("late {subject} {ids}"),
-            };
+        let subject = served.ledger.subject();
+        if let Some(message) = turns::passed_on(subject, left_by.as_deref(), &others) {
             self.tell_all(served, &message).await;
         }
     }

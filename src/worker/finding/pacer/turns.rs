@@ -119,6 +119,19 @@ impl Turns {
     }
 }
 
+/// The message that passes these jobs of a ledger on to other instances than `left_by`, which had to
+/// claim them by its turn; without it, than the first in the rank of each job. `None` without jobs.
+pub(super) fn passed_on(subject: &str, left_by: Option<&str>, ids: &[String]) -> Option<String> {
+    if ids.is_empty() {
+        return None;
+    }
+    let ids = ids.join(" ");
+    Some(match left_by {
+        Some(left_by) => format!("left {subject} {left_by} {ids}"),
+        None => format!("late {subject} {ids}"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -184,6 +197,16 @@ mod tests {
         assert!(!turns.is_over(START));
         turns.look_after(|_| false);
         assert!(turns.is_over(START));
+    }
+
+    #[test]
+    fn jobs_that_an_instance_has_left_are_passed_on() {
+        let ids = ["1", "2"].map(str::to_owned);
+        let left = passed_on("a:b:c/0", Some("one"), &ids);
+        assert_eq!(left.as_deref(), Some("left a:b:c/0 one 1 2"));
+        let late = passed_on("a:b:c/0", None, &ids);
+        assert_eq!(late.as_deref(), Some("late a:b:c/0 1 2"));
+        assert_eq!(passed_on("a:b:c/0", Some("one"), &[]), None);
     }
 
     #[tokio::test]
