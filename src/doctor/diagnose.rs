@@ -438,7 +438,7 @@ async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) 
             let live = live.as_ref().map_or(&[][..], |live| live);
             ledgers::look(ledgers, &unrouted, live, now, found);
             found.push(ledgers::sizes(ledgers, store.is_cluster()));
-            found.push(rules::look(client).await?);
+            found.push(rules::look(client, !torn.is_empty()).await);
         }
         Err(why) => {
             for check in [

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use super::checks::RULES_COMPUTED;
 use super::finding::{Finding, things};
-use super::ledgers::unseen;
 use crate::client::{Client, JobState, JobView, Page};
-use crate::error::Result;
 use crate::recurrence::Recurring;
 use crate::store::Observed;
 
@@ -19,22 +17,21 @@ const JOBS: usize = 1000;
 /// The most jobs that the finding names.
 const NAMED: usize = 3;
 
-/// Reads recurring jobs that are due soon, within the bounds of one search.
-///
-/// # Errors
-/// If Redis does not answer. A refusal is no error, but an unseen fact.
-pub(super) async fn look(client: &Client) -> Result<Finding> {
+/// Reads recurring jobs that are due soon, within the bounds of one search. A kind with an incomplete
+/// ledger, which another check reports, does not answer, and would end the search.
+pub(super) async fn look(client: &Client, is_torn: bool) -> Finding {
+    if is_torn {
+        let why = "a ledger is incomplete: see the check slots-whole";
+        return Finding::unseen(&RULES_COMPUTED, why);
+    }
     let soon = client
         .everything()
         .list(JobState::Pending)
         .recurring()
         .due_within(SOON)
         .limit(JOBS);
-    let page: Observed<Page> = match soon.await {
-        Ok(page) => Ok(page),
-        Err(error) => unseen(error)?,
-    };
-    Ok(Finding::of(
+    let page: Observed<Page> = soon.await.map_err(|error| error.to_string());
+    Finding::of(
         &RULES_COMPUTED,
         page.as_ref().map_err(Clone::clone),
         |check, page| {
@@ -58,7 +55,7 @@ pub(super) async fn look(client: &Client) -> Result<Finding> {
                           another rule: keyfall recur change";
             Finding::warning(check, shown, remedy)
         },
-    ))
+    )
 }
 
 /// Whether its due time is still to be computed.
