@@ -40,8 +40,7 @@ pub(crate) struct Setting {
     pub(crate) keys_to_jobs: Option<f64>,
     /// Whether plain commands [race](crate::races) the times of their keys.
     pub(crate) races: bool,
-    /// Whether [recurring jobs](crate::recurring) run beside the others, and [series](crate::series)
-    /// unless Redis can forget.
+    /// Whether [recurring jobs](crate::recurring) and [series](crate::series) run beside the others.
     pub(crate) recurring: bool,
     /// Whether the Redis of lists and streams can go back to an earlier state, and has a replica.
     pub(crate) outlet_forgets: bool,

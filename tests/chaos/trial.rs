@@ -51,7 +51,8 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
                 row.violations.extend(wrong);
             }
             if let Some(stored) = &end.series {
-                row.violations.extend(series::judge(&journals, stored));
+                row.violations
+                    .extend(series::judge(&journals, stored, end.forgets));
             }
             row.violations.extend(end.wrong);
             scenario.expect(&mut row);
@@ -94,7 +95,7 @@ async fn try_to_play(
         let begun = recurring::begin(&stage.client().await?).await;
         begun.map_err(|error| error.to_string())?;
     }
-    let mover = match recurs && !forgets {
+    let mover = match recurs {
         true => Some(Mover::begin(stage.client().await?)),
         false => None,
     };

@@ -15,6 +15,11 @@ pub(super) const ALL: &[Proof] = &[
 
 /// Runs of a member of one series, each with its due time, and where the member stands.
 fn judged(runs: &[u64], standing: Standing) -> Vec<String> {
+    judged_if(runs, standing, false)
+}
+
+/// The same, if Redis can forget or not.
+fn judged_if(runs: &[u64], standing: Standing, forgets: bool) -> Vec<String> {
     let key = format!("{KIND}:0~-1s");
     let others = (1..100).map(|id| (format!("{KIND}:{id}~-1s"), 1000));
     let others: Vec<(String, u64)> = others.collect();
@@ -28,7 +33,11 @@ fn judged(runs: &[u64], standing: Standing) -> Vec<String> {
         at: at(1.0),
         what: What::Came { key, due },
     });
-    judge(&[("worker-0.1".to_owned(), lines.collect())], &stored)
+    judge(
+        &[("worker-0.1".to_owned(), lines.collect())],
+        &stored,
+        forgets,
+    )
 }
 
 #[track_caller]
@@ -46,11 +55,16 @@ fn fine() {
 }
 
 fn lost() {
-    tells(&judged(&[], Standing::Ended), "ended without a run");
+    for forgets in [false, true] {
+        let judged = judged_if(&[], Standing::Ended, forgets);
+        tells(&judged, "ended without a run");
+    }
 }
 
 fn two_dates() {
     tells(&judged(&[5000, 5300], Standing::Ended), "for two dates");
+    let forgotten = judged_if(&[5000, 5300], Standing::Ended, true);
+    assert_eq!(forgotten, Vec::<String>::new());
 }
 
 fn left_out() {
@@ -62,5 +76,5 @@ fn gone() {
 }
 
 fn hardly() {
-    tells(&judge(&[], &Stored::new()), "only 0 members");
+    tells(&judge(&[], &Stored::new(), false), "only 0 members");
 }
