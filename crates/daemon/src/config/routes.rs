@@ -242,6 +242,14 @@ fn clash(route: &RouteConfig, rival: Option<&(RouteConfig, Origin)>) -> Wrong {
 /// Hours as text, or a table.
 fn quiet(entry: &Entry<'_>, faults: &mut Faults) -> Option<QuietHours> {
     let value = json(entry.raw("quiet")?.get_ref());
+    if value["instead"] == "earlier" {
+        let wrong = Wrong::new(
+            "it asks for an earlier start, and a daemon cannot start a job before it is due",
+            "write \"later\" or \"skip\", or give the quiet hours to the jobs",
+        );
+        entry.fault("quiet", wrong, faults);
+        return None;
+    }
     serde_json::from_value(value)
         .map_err(|error| entry.fault("quiet", Wrong(error.to_string()), faults))
         .ok()

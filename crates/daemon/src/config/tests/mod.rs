@@ -652,6 +652,35 @@ fn each_fault_of_a_recurring_job_names_its_field() {
 }
 
 #[test]
+fn quiet_hours_of_a_route_are_later_or_left_out() {
+    let route = |quiet: &str| {
+        format!("[[route]]\npattern = \"app1:a:b:*\"\ntarget = \"pull\"\nquiet = {quiet}\n")
+    };
+    for (quiet, fault) in [
+        ("\"25:00\"", "route.quiet: `hours` of the quiet hours"),
+        (
+            "{ days = [\"FOO\"] }",
+            "route.quiet: `days` of the quiet hours",
+        ),
+        (
+            "{ hours = \"22:00-08:00\", instead = \"earlier\" }",
+            "route.quiet: it asks for an earlier start",
+        ),
+    ] {
+        let faults = faults(&route(quiet));
+        assert_eq!(faults.len(), 1, "{faults:#?}");
+        assert!(faults[0].contains(fault), "{faults:#?}");
+    }
+    for quiet in [
+        "\"22:00-08:00\"",
+        "{ days = [\"SUN\"], instead = \"skip\" }",
+    ] {
+        let config = read(&route(quiet)).unwrap();
+        assert!(config.routes[0].quiet.is_some(), "{quiet}");
+    }
+}
+
+#[test]
 fn every_source_is_checked_even_if_another_one_holds() {
     let text = "[worker]\nlease = \"10\"\n";
     let env = [("KEYFALL_WORKER_LEASE", "1ms")];
