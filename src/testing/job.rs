@@ -65,7 +65,7 @@ impl JobView {
             MemoryStage::Done => JobState::Done,
             MemoryStage::Skipped => JobState::Skipped,
             MemoryStage::Cancelled => JobState::Cancelled,
-            MemoryStage::Dead => JobState::Dead,
+            MemoryStage::Dead(_) => JobState::Dead,
             MemoryStage::HandedOver => JobState::HandedOver,
         }
     }

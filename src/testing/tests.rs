@@ -449,6 +449,39 @@ mod with_a_client {
     }
 
     #[tokio::test]
+    async fn a_rule_that_its_own_run_cancels_ends_however_the_run_ends() {
+        async fn last(job: Job, State(client): State<Client>) -> Outcome {
+            assert_eq!(client.cancel(job.key()).await.unwrap(), Cancelled::Running);
+            match job.key().id() {
+                "done" => Outcome::Done,
+                _ => Outcome::bury("no"),
+            }
+        }
+        let (mut rehearsal, client) = rehearsal(Router::new().route("a:b:c:*", last));
+        for (id, state) in [("done", JobState::Done), ("dies", JobState::Cancelled)] {
+            let key = format!("a:b:c:{id}");
+            let rule = Rule::every(HOUR).unwrap();
+            client.schedule(&key, "").recurring(rule).await.unwrap();
+            assert_eq!(rehearsal.advance(5 * HOUR).await.len(), 1, "{id}");
+            assert_eq!(rehearsal.job(&key).unwrap().state(), state);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dead_letter_keeps_the_time_of_its_death() {
+        let bury = async || Outcome::bury("no");
+        let (mut rehearsal, client) = rehearsal(Router::new().route("a:b:c:*", bury));
+        let start = rehearsal.now();
+        client.schedule(KEY, "").after(SECOND).await.unwrap();
+        rehearsal.advance(HOUR).await;
+        let letter = client.get(KEY).await.unwrap().unwrap();
+        assert_eq!(
+            (letter.state(), letter.due()),
+            (crate::JobState::Dead, start + SECOND)
+        );
+    }
+
+    #[tokio::test]
     async fn rules_can_be_changed_paused_and_resumed() {
         let (mut rehearsal, client) = rehearsal(Router::new().route("a:b:c:*", done));
         let rule = |text: &str| Rule::cron(text).unwrap();

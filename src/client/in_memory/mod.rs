@@ -67,7 +67,8 @@ pub(crate) enum MemoryStage {
     /// It ended without a run.
     Skipped,
     Cancelled,
-    Dead,
+    /// It died at this time.
+    Dead(UnixMs),
     HandedOver,
 }
 
@@ -201,8 +202,11 @@ impl MemoryJobs {
         job.count(attempt, verb, now);
         if let Some(successor) = successor {
             *job = successor;
-        } else if is_cancelled && !is_done {
-            job.stage = MemoryStage::Cancelled;
+        } else if is_cancelled {
+            // A run that ends well is done all the same, and a rule ends with its cancel.
+            if !is_done {
+                job.stage = MemoryStage::Cancelled;
+            }
         } else if let Next::At(due, header) = next {
             job.begin_anew(due, &header, now);
         }
@@ -232,8 +236,8 @@ impl MemoryJobs {
                 due: job.due,
                 record: job.record(),
             },
-            MemoryStage::Dead => Found::Dead {
-                died: self.now.floor_ms(),
+            MemoryStage::Dead(died) => Found::Dead {
+                died,
                 number: 1,
                 record: job.record(),
             },
@@ -310,7 +314,7 @@ impl MemoryJob {
                 self.header = header(&line);
                 self.error.clone_from(&self.header.error);
                 self.step("buried", now);
-                self.stage = MemoryStage::Dead;
+                self.stage = MemoryStage::Dead(now.floor_ms());
             }
         }
     }
