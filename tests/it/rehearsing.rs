@@ -187,7 +187,7 @@ async fn calls_of_a_handler_on_its_own_job_have_the_same_answers() {
     let site = Site::new("rehearsed-runs").await;
     let memory = ManualClock::new().client();
     let retry = RetryPolicy::fixed(HOUR).unwrap();
-    for seed in 0..12 {
+    for seed in 0..48 {
         let app = || Router::new().route(&site.pattern(), during.retry(retry.clone()));
         let real = told_during(&site, &site.client, seed, app()).await;
         let rehearsed = told_during(&site, &memory, seed, app()).await;
