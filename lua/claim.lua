@@ -8,7 +8,9 @@
 --       6 lanes    keyfall:{app:module:biz/0}:lanes
 --       7 history  keyfall:{app:module:biz/0}:history
 -- ARGV  1 lane, 2 number, 3 who, 4 lease ms, 5 fill: the most jobs to take beside the named ones,
---       the oldest first, 6 sources: one letter for each named id, how it was found (e event,
+--       the oldest first, 6 wake channel, 7 subject (app:module:biz/0), 8 order: `oldest` if the
+--       caller takes the oldest jobs instead of the named ones, should a limit hold some of them
+--       back, else `named`, 9 sources: one letter for each named id, how it was found (e event,
 --       p pacer, r reconciler, b backlog), then the named ids
 -- Reply {'ok', now µs, misses, id, lease, record, id, lease, record, …}, the same with
 --       'paused' instead of 'ok' and no jobs if the kind is paused, or {'late', now µs};
@@ -16,20 +18,22 @@
 --       claimed   the job is in this reply
 --       early:ms  due in so many ms; 0 if the reply was full before it
 --       paused    due, but its kind is paused
+--       held      due, but it waits for the limit of its kind
 --       leased    it is running
 --       absent    no such job
 --       `lease` is `token claims fence due flag`; the token is `lane-number`. A job whose record
 --       is missing comes with an empty one, so that the caller can bury it.
 -- Holds: a repeated call gets those of its jobs whose leases it still holds, and these leases count
 --       from now. The jobs of one call share a fencing value, which is higher than all earlier ones
---       of the ledger. Works while Redis is full.
+--       of the ledger. No more jobs are claimed than the limit of the kind allows, and the oldest
+--       ones first. Works while Redis is full.
 
 -- From this many leases on, a lookup in a listpack costs more than one in a hash table. Redis makes
 -- a hash a table if a value is longer than `hash-max-listpack-value`, 64 bytes: zeros before the
 -- number of attempts make the lease so long.
 local CROWD, ZEROS = 16, '0000000000000000000000000000000000000000000000000000000000000000'
 
-local HEAD = 6
+local HEAD = 9
 local due_key, shadow_key, leased_key, lease_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7]
 local lane, number = ARGV[1], tonumber(ARGV[2])
@@ -38,7 +42,8 @@ local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 local deadline = math.ceil(now / 1000) + tonumber(ARGV[4])
 
-local seen, remembered, known, last_fence, since, history = recall(calls_key, lane, number)
+local seen, remembered, known, last_fence, since, history, _, _, limited =
+  recall(calls_key, lane, number)
 if seen == 'late' then
   return {'late', stamp}
 elseif seen == 'again' then
@@ -47,6 +52,25 @@ end
 
 local paused = is_paused(since)
 local fence = now > last_fence and stamp or int(last_fence + 1)
+local fill = paused and 0 or tonumber(ARGV[5])
+local limit = limited and read_limit(limited)
+local room = limit and room_for_due(limit, leased_key, now)
+
+-- Marks the named jobs that the limit holds back. Returns whether it holds back any job: one that is
+-- named, or one that is still due.
+local function hold_back(misses, taken)
+  local is_taken = {}
+  for _, id in ipairs(taken) do
+    is_taken[id] = true
+  end
+  for i = 1, #ARGV - HEAD do
+    if misses[i] == 'claimed' and not is_taken[ARGV[HEAD + i]] then
+      misses[i] = 'held'
+    end
+  end
+  return redis.call('ZCOUNT', due_key, '-inf', int(now_ms)) > #taken
+end
+
 -- A list that grows is copied at one, two and four items; the `nil`s make room for them at once.
 -- `named` has the place of each job that is named, among the names.
 local misses, taken, dues_taken, named =
@@ -73,13 +97,21 @@ if #ARGV > HEAD then
     end
   end
 end
-local fill = paused and 0 or tonumber(ARGV[5])
+local passed_over = named
+local holds_back = room and #taken + fill > room
+if holds_back and ARGV[8] == 'oldest' then
+  taken, passed_over, fill = {}, {}, room
+elseif holds_back then
+  for i = #taken, room + 1, -1 do
+    taken[i] = nil
+  end
+end
 if fill > 0 then
   local oldest = redis.call('ZRANGEBYSCORE', due_key, '-inf', ms_of(stamp), 'WITHSCORES',
     'LIMIT', 0, fill + #taken)
   local count = #taken
   for i = 1, #oldest, 2 do
-    if fill > 0 and not named[oldest[i]] then
+    if fill > 0 and not passed_over[oldest[i]] then
       fill = fill - 1
       count = count + 1
       taken[count], dues_taken[count] = oldest[i], oldest[i + 1]
@@ -94,6 +126,9 @@ for i = #taken, #records + 1, -1 do
   end
   taken[i] = nil
 end
+if holds_back then
+  holds_back = hold_back(misses, taken)
+end
 
 local reply =
   {paused and 'paused' or 'ok', stamp, table.concat(misses, ' '), nil, nil, nil, nil, nil, nil}
@@ -107,7 +142,7 @@ local story, told_from = new_story(history), 1
 for i = 1, #taken do
   local id = taken[i]
   local place = named[id]
-  local found = place and string.sub(ARGV[6], place, place) or 'b'
+  local found = place and string.sub(ARGV[9], place, place) or 'b'
   if dues_taken[i] ~= due or found ~= source then
     tell_all(story, 'claimed', '', taken, told_from, i - 1, text, source)
     due, source, told_from = dues_taken[i], found, i
@@ -145,7 +180,17 @@ if #taken > 0 then
     return fault
   end
 end
-remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
-  #taken > 0 and fence or int(math.max(now - 1, last_fence)))
+local last = #taken > 0 and fence or int(math.max(now - 1, last_fence))
+if limit and limit.gap > 0 then
+  use_starts(limit, now, #taken)
+  remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
+    last, 'limit', write_limit(limit))
+else
+  remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
+    last)
+end
+if holds_back then
+  tell_held(ARGV[6], ARGV[7], limit, now)
+end
 write_story(story, history_key, ARGV[3])
 return reply

@@ -18,6 +18,7 @@
 --       blanks:
 --       claimed    the job is in this reply
 --       paused     its lease has lapsed, but its kind is paused
+--       held       its lease has lapsed, but it waits for the rate of its kind
 --       leased     its lease has not lapsed, or was renewed; or the reply was full before it
 --       replaced   its successor took its place in due
 --       cancelled  it was cancelled while it ran, and is gone
@@ -34,7 +35,8 @@ local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[4]))
 
-local seen, remembered, known, last_fence, since, history = recall(calls_key, lane, number)
+local seen, remembered, known, last_fence, since, history, _, _, limited =
+  recall(calls_key, lane, number)
 if seen == 'late' then
   return {'late', stamp}
 elseif seen == 'again' then
@@ -51,6 +53,8 @@ local successors = next_of(next_key, ids, held_by)
 local before = soonest(due_key, stamp)
 
 local paused = is_paused(since)
+local limit = limited and read_limit(limited)
+local starts = limit and starts_left(limit, now) or math.huge
 local fence = math.max(now, last_fence + 1)
 local misses, done = {}, {}
 local taken, place, carried = {}, {}, {}
@@ -88,6 +92,8 @@ for i, id in ipairs(ids) do
       end
     elseif paused then
       misses[i] = 'paused'
+    elseif #taken >= starts then
+      misses[i] = 'held'
     else
       misses[i] = 'claimed'
       taken[#taken + 1] = id
@@ -142,8 +148,18 @@ if #taken > 0 then
   redis.call('ZADD', leased_key, unpack(deadlines))
   redis.call('HSET', lease_key, unpack(held))
 end
-remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
-  int(#taken > 0 and fence or fence - 1))
+local last = int(#taken > 0 and fence or fence - 1)
+if limit and limit.gap > 0 then
+  use_starts(limit, now, #taken)
+  remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
+    last, 'limit', write_limit(limit))
+else
+  remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
+    last)
+end
+if limit then
+  announce_waiting(news, limit, due_key, leased_key, ARGV[5], ARGV[6], now)
+end
 if #KEYS > FIXED then
   for i, due in pairs(armed) do
     arm(KEYS[FIXED + i], marker, due, now, armed_for[i])

@@ -47,7 +47,7 @@ local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
-local past, known, history = past_reply(calls_key, lane, number, stamp)
+local past, known, history, _, limited = past_reply(calls_key, lane, number, stamp)
 if past then
   past[4] = '0'
   return past
@@ -264,6 +264,10 @@ if #KEYS > FIXED then
   for i, due in pairs(armed) do
     arm(KEYS[FIXED + i], marker, due, now, armed_for[i])
   end
+end
+local limit = limited and #ended > 0 and read_limit(limited)
+if limit and limit.most > 0 then
+  announce_waiting(news, limit, due_key, leased_key, ARGV[4], ARGV[5], now)
 end
 wake(ARGV[4], ARGV[5], news, before, now)
 write_story(story, history_key, ARGV[3])

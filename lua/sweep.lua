@@ -5,10 +5,12 @@
 --       3 calls    keyfall:{app:module:biz/0}:calls
 -- ARGV  1 overdue ms: how long a job must have been due, 2 limit: how many ids of each sort
 --       at the most, 3 skip due, 4 skip lapsed: how many of the oldest to pass over
--- Reply {'ok', now µs, overdue, lapsed, next due, next lapse}: ids separated by blanks, the
+-- Reply {'ok', now µs, overdue, lapsed, next due, next lapse, held}: ids separated by blanks, the
 --       oldest first; and the Unix ms at which the next job that is not yet overdue falls
 --       due and the next lease ends, empty if none does. If the kind is paused, 'paused'
---       instead of 'ok', and no ids: nothing can be done about them.
+--       instead of 'ok', and no ids: nothing can be done about them. No overdue ids either if the
+--       limit of the kind lets no due job start now: held is when its rate allows the next start,
+--       Unix µs, or 0 if it waits for the end of a run; else held is empty
 -- Holds: bounded by limit, whatever `skip` is.
 
 local due_key, leased_key, calls_key = KEYS[1], KEYS[2], KEYS[3]
@@ -39,8 +41,13 @@ local function up_to(key, ms, skip)
   return ids
 end
 
-local paused = is_paused(redis.call('HGET', calls_key, 'paused'))
+local of_kind = redis.call('HMGET', calls_key, 'paused', 'limit')
+local paused, limited = is_paused(of_kind[1]), of_kind[2] and read_limit(of_kind[2])
 local overdue = paused and {} or up_to(due_key, now_ms - overdue_ms, skip_due)
+local held = ''
+if limited and #overdue > 0 and room_for_due(limited, leased_key, now) == 0 then
+  overdue, held = {}, int(next_start(limited, now))
+end
 local lapsed = paused and {} or up_to(leased_key, now_ms, skip_lapsed)
 return {paused and 'paused' or 'ok', stamp, table.concat(overdue, ' '), table.concat(lapsed, ' '),
-  first_after(due_key, now_ms - overdue_ms), first_after(leased_key, now_ms)}
+  first_after(due_key, now_ms - overdue_ms), first_after(leased_key, now_ms), held}

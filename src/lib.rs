@@ -88,6 +88,7 @@
 //! | 2 | `headers` | holds the headers of a job |
 //! | 2 | `lateness` | limits how late a job may start |
 //! | 2 | `lease` | proves the right to run a job |
+//! | 2 | `limit` | limits the starts and the running jobs of a kind, over all workers |
 //! | 2 | `line_limit` | limits the log lines of one kind |
 //! | 2 | `prefix` | selects kinds by the first segments of their names |
 //! | 2 | `retry` | computes when a job that failed runs again |
@@ -142,6 +143,7 @@ mod lateness;
 mod lease;
 #[cfg(test)]
 mod levels;
+mod limit;
 #[cfg(feature = "worker")]
 mod line_limit;
 mod moment;
@@ -192,11 +194,11 @@ pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
     Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage, DamagedJob, DeadGroup,
     DeadGroups, DeleteDeadLetter, DueWithin, Flawed, Functions, GroupDead, IfAbsent, IfPresent,
-    JobState, JobView, KeptJob, Kinds, LibraryState, ListJobs, Member, MemberChange, MemberState,
-    MemberView, NewJob, Ordered, Page, Pause, Paused, Placed, Postpone, Requeue, Requeued,
-    Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule, ScheduleIfAbsent,
-    ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView, Stats, Unseen,
-    Upcoming, Updated, fold_reason,
+    JobState, JobView, KeptJob, KindLimit, Kinds, LibraryState, Limits, ListJobs, Member,
+    MemberChange, MemberState, MemberView, NewJob, Ordered, Page, Pause, Paused, Placed, Postpone,
+    Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule,
+    ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView,
+    SetLimit, Stats, Unseen, Upcoming, Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;
@@ -215,6 +217,7 @@ pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 pub use lateness::{Late, MaxLateness};
 #[cfg(feature = "worker")]
 pub use lease::Lease;
+pub use limit::Limit;
 #[cfg(feature = "worker")]
 pub use outcome::{Failure, IntoOutcome, MAX_FAILURE_BYTES, Outcome};
 pub use record::Step;
@@ -255,6 +258,11 @@ struct Adoption;
 #[cfg(all(doctest, feature = "worker"))]
 #[doc = include_str!("../docs/recurring.md")]
 struct RecurringJobs;
+
+/// Compiles the examples of the page on limits.
+#[cfg(all(doctest, feature = "worker"))]
+#[doc = include_str!("../docs/limits.md")]
+struct LimitsOfKinds;
 
 /// Compiles the examples of the page on series.
 #[cfg(all(doctest, feature = "worker"))]

@@ -53,8 +53,8 @@ impl Names {
     /// library`, the wake channel of this database, for the functions of that library; `server` →
     /// `1 of 2`, where several servers have the jobs; `emptied` → time at which the server came
     /// back without data although others had some, Unix ms, until an operator has taken note of it;
-    /// `paused-by prefix` → `since who`, the time of a pause and the operator who made it; `declared
-    /// name key` → digest of a recurring job that a configuration declares.
+    /// `paused-by prefix` → `since who`, the time of a pause and the operator who made it; `limit kind`
+    /// → `set jobs per-µs burst concurrency by`, the limit of a kind; `declared name key` → digest of a recurring job that a configuration declares.
     pub(crate) fn meta(&self) -> String {
         format!("{}:meta", self.namespace)
     }
@@ -116,8 +116,8 @@ impl Names {
         name.contains(&b'{') && name.windows(PROBE.len()).any(|it| it == PROBE.as_bytes())
     }
 
-    /// Channel for messages to workers: `due ledger ms`, `now ledger id…`, `turn ledger instance`,
-    /// `late ledger id…`, `left ledger instance id…`, `flood ledger`, `kind kind`, `layout kind
+    /// Channel for messages to workers: `due ledger ms`, `now ledger id…`, `held ledger µs`, `turn
+    /// ledger instance`, `late ledger id…`, `left ledger instance id…`, `flood ledger`, `kind kind`, `layout kind
     /// layout`, `cancel kind id`, `pause kind`, `resume kind`, `gone kind`, `instances`, `unheard
     /// instance`, `breaker host`. The name holds the number of the database, because all databases
     /// of a server share their channels.

@@ -26,7 +26,7 @@
 -- `key expired` (sooner than was known), `key gone` (deleted), `key lasting` (it does not expire
 -- any more), `key lost` (missing, and no event said why).
 --
---   paused resumed                                      no job: the kind
+--   paused resumed limited unlimited                    no job: the kind
 
 -- The default number of entries of a ledger.
 local KEPT = 5000

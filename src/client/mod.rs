@@ -66,6 +66,7 @@ pub use operating::instances::{Instance, Instances, Unrouted, UnroutedKinds};
 #[cfg(feature = "worker")]
 pub use operating::layouts::{KindLayout, Layouts, ShardPlace, ShardPlaces};
 pub use operating::letters::{DeleteDeadLetter, Requeue, Requeued};
+pub use operating::limiting::{KindLimit, Limits, SetLimit};
 pub use operating::listing::{DamagedJob, ListJobs, Page};
 #[cfg(feature = "worker")]
 pub use operating::mending::{MendSlots, MendedSlots, StraySlot, StrayState, TornLedger};

@@ -42,6 +42,7 @@ pub(crate) use kinds::activity::ActivityShape;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::dropping::Razed;
 use kinds::layout::Layouts;
+pub(crate) use kinds::limits::{Admission, LimitRule};
 #[cfg(feature = "worker")]
 pub(crate) use kinds::moving::{COUNTERS, Part};
 #[cfg(feature = "worker")]
@@ -73,7 +74,7 @@ pub(crate) use ledger::reply::{Answered, ReplyWord as Word, Unlisted};
 pub(crate) use ledger::who as this_process;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::work::{
-    ClaimReply, Claimed, DeadLimits, Extent, Next, Settlement, Sweep, Verb,
+    ClaimOrder, ClaimReply, Claimed, DeadLimits, Extent, Next, Settlement, Sweep, Verb,
 };
 #[cfg(feature = "worker")]
 pub(crate) use servers::actions::ActionEntry;

@@ -21,7 +21,7 @@ use crate::settings::LinkSettings;
 use crate::shards::Layout;
 use crate::source::Source;
 use crate::store::{Server, Signal, Store, follow_events};
-use crate::time::UnixMs;
+use crate::time::{UnixMs, UnixUs};
 
 /// Time limit of reading the list of kinds.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -220,6 +220,14 @@ impl Listener {
                         for id in mine {
                             self.inbox.hear(&served, id.to_owned(), Source::Pacer);
                         }
+                    }
+                }
+                "held" => {
+                    let (served, us) = self.served(rest)?;
+                    let next: u64 = us.parse().ok()?;
+                    if let Some(served) = served {
+                        let next = (next > 0).then_some(UnixUs(next));
+                        self.finders.pacer.is_held(&served, next);
                     }
                 }
                 "turn" => {

@@ -121,6 +121,7 @@ mod lapsed;
 mod late;
 mod layers;
 mod letters;
+mod limiting;
 mod limits;
 mod lists;
 mod log;

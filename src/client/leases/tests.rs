@@ -7,7 +7,7 @@ use crate::client::TellDead;
 use crate::embedded::Embedded;
 use crate::key::JobKey;
 use crate::shards::shard_of;
-use crate::store::Lane;
+use crate::store::{ClaimOrder, Lane};
 
 const KIND: &str = "app1:trans:notice";
 
@@ -19,7 +19,9 @@ async fn claimed(client: &Client, id: &str) -> Lease {
     let ledger = client.store().ledger(&Kind::parse(KIND).unwrap(), place);
     let (length, until) = (Duration::from_secs(60), client.deadline());
     let mut lane = Lane::new();
-    let claim = ledger.claim(&mut lane, &[id], "e", 0, length, until).await;
+    let claim = ledger
+        .claim(&mut lane, &[id], "e", 0, ClaimOrder::Oldest, length, until)
+        .await;
     Lease::new(key, &claim.unwrap().jobs[0].token)
 }
 

@@ -150,6 +150,10 @@ what! {
     Paused = "paused",
     /// The pause of the kind ended.
     Resumed = "resumed",
+    /// The [limit](Client::limit) of the kind was set.
+    Limited = "limited",
+    /// The limit of the kind was removed.
+    Unlimited = "unlimited",
 }
 
 impl What {
@@ -194,7 +198,10 @@ impl Happening {
         let number: Option<u64> = line.number.parse().ok();
         let more: Option<u64> = line.more.parse().ok();
         let is_letter = matches!(what, What::Buried | What::Deleted);
-        let is_of_kind = matches!(what, What::Paused | What::Resumed);
+        let is_of_kind = matches!(
+            what,
+            What::Paused | What::Resumed | What::Limited | What::Unlimited
+        );
         let has_run = !matches!(what, What::Claimed | What::Lapsed);
         let (attempt, note) = match what {
             What::Failed | What::Buried => match line.note.split_once(' ') {

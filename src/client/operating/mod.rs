@@ -1,5 +1,5 @@
-//! Calls of operators: look up, list, count, audit, pause, reshard, and change or end many jobs at
-//! once.
+//! Calls of operators: look up, list, count, audit, pause, limit, reshard, and change or end many
+//! jobs at once.
 
 #[cfg(feature = "worker")]
 pub(super) mod actions;
@@ -22,6 +22,7 @@ pub(super) mod instances;
 #[cfg(feature = "worker")]
 pub(super) mod layouts;
 pub(super) mod letters;
+pub(super) mod limiting;
 pub(super) mod listing;
 #[cfg(feature = "worker")]
 pub(super) mod mending;

@@ -150,6 +150,15 @@ impl<'a> Reshard<'a> {
                 format!("{kind} was never used: is it spelt correctly?"),
             ));
         }
+        if client.store().limit_rule(kind, until).await?.is_some() {
+            return Err(Error::new(
+                ErrorKind::InvalidSetting,
+                format!(
+                    "{kind} has a limit, which is split over its shards: remove it with `keyfall \
+                     unlimit {kind}`, and set it again after the reshard"
+                ),
+            ));
+        }
         let layout = client.store().agree(kind, until).await?;
         if layout.from.is_some() && layout.shards != self.shards {
             return Err(Error::new(

@@ -19,6 +19,9 @@ pub struct Stats {
     pub pending: u64,
     /// Pending jobs whose due time has passed.
     pub overdue: u64,
+    /// Overdue jobs that wait for the [limit](crate::Client::limit) of the kind: all of them, if it
+    /// lets none start now, and else none.
+    pub held: u64,
     /// The time since the due time of the oldest overdue job, by Redis' clock; zero if no job is
     /// overdue.
     pub overdue_for: Duration,
@@ -149,6 +152,7 @@ impl Stats {
             unseen: [&*self.unseen, &*other.unseen].concat(),
             pending: self.pending + other.pending,
             overdue: self.overdue + other.overdue,
+            held: self.held + other.held,
             overdue_for: self.overdue_for.max(other.overdue_for),
             next_due: [self.next_due, other.next_due].into_iter().flatten().min(),
             due_within: DueWithin {
@@ -196,6 +200,7 @@ impl From<&Tally> for Stats {
             unseen: Vec::new(),
             pending: tally.pending,
             overdue: tally.overdue,
+            held: tally.held,
             overdue_for: tally.overdue_for,
             next_due: tally.next_due.map(UnixMs::to_system),
             due_within: DueWithin { minute, hour, day },

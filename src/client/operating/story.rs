@@ -7,9 +7,10 @@ use crate::client::{Client, JobState, JobView};
 use crate::error::Result;
 use crate::instance::Description;
 use crate::key::{IntoJobKey, JobKey};
+use crate::limit::Limit;
 use crate::recurrence::Occurrence;
 use crate::settings::SILENCE;
-use crate::store::{Alive, PlainKey};
+use crate::store::{Admission, Alive, PlainKey};
 use crate::time::UnixMs;
 
 /// The largest difference between the times that the record and the history of a job give for the
@@ -81,6 +82,19 @@ pub enum Wait {
         since: SystemTime,
         /// The paused prefixes that cover the job.
         prefixes: Vec<String>,
+    },
+    /// The [limit](Client::limit) of the kind lets no job start now.
+    Limited {
+        /// The limit.
+        limit: Limit,
+        /// The time at which it was set.
+        since: SystemTime,
+        /// The operator or process that set it.
+        by: String,
+        /// When its rate allows the next start; `None` if it waits for the end of a run.
+        next: Option<SystemTime>,
+        /// The number of due jobs that wait for it, this one included.
+        waiting: u64,
     },
     /// No live instance has a route for the job.
     Unrouted,
@@ -295,6 +309,10 @@ impl Client {
                 prefixes: rules.filter(covers).map(|(rule, _)| rule).collect(),
             });
         }
+        if is_due {
+            let ledger = &kind_shards.shard_client(key.id()).ledger;
+            waits.extend(ledger.admit(false, until).await?.and_then(Wait::for_limit));
+        }
         let live = self.0.store.instances(SILENCE, until).await?;
         let room: Vec<bool> = live.iter().filter_map(|one| room_for(key, one)).collect();
         if room.is_empty() {
@@ -356,6 +374,17 @@ fn add_record(key: &JobKey, job: &JobView, happenings: &mut Vec<Happening>) -> b
 }
 
 impl Wait {
+    /// The wait for a limit, if it lets no job start now.
+    fn for_limit(admission: Admission) -> Option<Self> {
+        Some(Wait::Limited {
+            limit: admission.rule.limit.filter(|_| admission.room == 0)?,
+            since: admission.rule.set.to_system(),
+            by: admission.rule.by,
+            next: admission.next.map(|next| next.floor_ms().to_system()),
+            waiting: admission.due,
+        })
+    }
+
     /// The reason in plain words. `show` writes times.
     pub fn sentence(&self, show: impl Fn(SystemTime) -> String) -> String {
         match self {
@@ -409,6 +438,23 @@ impl Wait {
                 };
                 format!(
                     "its kind has been paused since {}{by}; `keyfall resume` ends the pause",
+                    show(*since)
+                )
+            }
+            Wait::Limited {
+                limit,
+                since,
+                by,
+                next,
+                waiting,
+            } => {
+                let next = next.map_or_else(
+                    || "the next one starts when a run ends".to_owned(),
+                    |next| format!("the next one starts {}", show(next)),
+                );
+                format!(
+                    "it waits for the limit of its kind, {limit}, set {} by {by}, as one of \
+                     {waiting} due jobs: {next}",
                     show(*since)
                 )
             }

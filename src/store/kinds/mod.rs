@@ -11,6 +11,7 @@
 //! | [`layout`], [`moving`] | the number of ledgers of a kind; moves of jobs between ledgers |
 //! | `declared` | the recurring jobs that a configuration declares |
 //! | [`dropping`] | removes kinds without jobs |
+//! | [`limits`] | limits of kinds: rates, and numbers of leases |
 //! | [`pause`], [`switches`] | pauses and resumes kinds; the rules that cover kinds by prefix |
 //! | [`order`] | order numbers, which say which of several jobs came last |
 //! | [`search`] | finds kinds with jobs by their keys, without the list of kinds |
@@ -25,6 +26,7 @@ pub(super) mod common_keys;
 pub(super) mod declared;
 pub(super) mod dropping;
 pub(super) mod layout;
+pub(super) mod limits;
 pub(super) mod moving;
 pub(super) mod order;
 pub(super) mod pause;

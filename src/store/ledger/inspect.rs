@@ -71,6 +71,8 @@ pub(crate) struct Tally {
     pub(crate) records: u64,
     /// Stored leases; equal to `leased` in a sound ledger.
     pub(crate) leases: u64,
+    /// Overdue jobs that wait for the limit of the kind.
+    pub(crate) held: u64,
     /// Whether the kind is paused.
     pub(crate) paused: bool,
     /// The counters by name, such as `accepted` and `done`.
@@ -219,6 +221,7 @@ impl Ledger {
             dead: reply.number()?,
             records: reply.number()?,
             leases: reply.number()?,
+            held: reply.number()?,
             paused: reply.is_paused(),
             counters: BTreeMap::new(),
             broken: BTreeMap::new(),

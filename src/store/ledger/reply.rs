@@ -82,7 +82,11 @@ pub(crate) enum ReplyWord {
     Paused,
     /// The kind is not paused any more.
     Resumed,
-    /// The history has its new length.
+    /// The job is due, and waits for the limit of its kind.
+    Held,
+    /// The ledger has this limit from now on.
+    Limited,
+    /// The history has its new length. For a limit: a newer one holds.
     Kept,
     /// The key is as it was adopted.
     Same,
@@ -188,6 +192,8 @@ impl Answered {
             ("leased", None) => ReplyWord::Leased,
             ("paused", None) => ReplyWord::Paused,
             ("resumed", None) => ReplyWord::Resumed,
+            ("held", None) => ReplyWord::Held,
+            ("limited", None) => ReplyWord::Limited,
             ("kept", None) => ReplyWord::Kept,
             ("same", None) => ReplyWord::Same,
             ("unread", None) => ReplyWord::Unread,

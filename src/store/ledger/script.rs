@@ -217,15 +217,15 @@ scripts! {
     PLAN = "plan", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger"];
     CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken", "version"];
     #[cfg(feature = "worker")]
-    CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease"];
+    CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease", "limit"];
     #[cfg(feature = "worker")]
-    RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor"];
+    RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor", "limit"];
     #[cfg(feature = "worker")]
     RENEW = "renew", 2 keys, ["clock", "lease"];
     #[cfg(feature = "worker")]
-    SETTLE = "settle", 11 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor"];
+    SETTLE = "settle", 11 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor", "limit"];
     #[cfg(feature = "worker")]
-    SWEEP = "sweep", 3 keys, ["clock", "paused"];
+    SWEEP = "sweep", 3 keys, ["clock", "paused", "limit"];
     #[cfg(feature = "worker")]
     ADOPT = "adopt", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "lease", "successor", "trigger"];
     REQUEUE = "requeue", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
@@ -239,7 +239,7 @@ scripts! {
     BEAT = "beat", 1 keys, ["clock"];
     LIST = "list", 7 keys, ["clock", "placeholder", "order", "lease"];
     GET = "get", 8 keys, ["clock", "lasting", "calls"];
-    STATS = "stats", 8 keys, ["clock", "placeholder", "paused"];
+    STATS = "stats", 8 keys, ["clock", "placeholder", "paused", "limit"];
     #[cfg(feature = "worker")]
     ACTIVITY = "activity", 2 keys, ["clock"];
     UPCOMING = "upcoming", 1 keys, ["clock", "placeholder"];
@@ -266,6 +266,8 @@ scripts! {
     #[cfg(feature = "worker")]
     STORY = "story", 2 keys, ["clock", "history"];
     RESUME = "resume", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
+    LIMIT = "limit", 3 keys, ["clock", "lasting", "calls", "history", "limit"];
+    ADMIT = "admit", 3 keys, ["clock", "trigger", "limit"];
 }
 
 #[cfg(test)]

@@ -55,6 +55,15 @@ pub(crate) struct ClaimReply {
     pub(crate) jobs: Vec<Claimed>,
 }
 
+/// The jobs that a claim takes if the limit of the kind holds some of the named ones back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ClaimOrder {
+    /// The oldest due jobs, whatever their names: the caller can run any job of the kind.
+    Oldest,
+    /// As many of the named ones as may start.
+    Named,
+}
+
 /// The length of a lease after a renewal, counted from now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Extent {
@@ -142,6 +151,9 @@ pub(crate) struct Sweep {
     pub(crate) next_due: Option<UnixMs>,
     /// The deadline of the next lease that ends.
     pub(crate) next_lapse: Option<UnixMs>,
+    /// If overdue jobs wait for the limit of the kind: when its rate allows the next start, `None`
+    /// if it waits for the end of a run.
+    pub(crate) held: Option<Option<UnixUs>>,
 }
 
 impl Settlement {
@@ -157,13 +169,14 @@ impl Ledger {
     /// Claims the named jobs that are due, and up to `fill` of the oldest due jobs;
     /// `lua/claim.lua`.
     ///
-    /// `found` has one letter for each named job, by [`Source`](crate::Source). A lease lasts
-    /// `lease` from the claim. A repeat of the call returns the jobs that it still holds, and their
+    /// `found` has one letter for each named job, by [`Source`](crate::Source). `order` says what to
+    /// do if a limit holds some of them back. A lease lasts `lease` from the claim. A repeat of the call returns the jobs that it still holds, and their
     /// leases count from then. It works while Redis is full. The answers about the named jobs:
     ///
     /// - `Claimed`: the job is in the reply.
     /// - `Early`: it is due in this many milliseconds; 0 if the reply was full before it.
     /// - `Paused`: it is due, but its kind is paused.
+    /// - `Held`: it is due, but it waits for the limit of its kind.
     /// - `Leased`: a worker runs it.
     /// - `Absent`: there is no such job.
     ///
@@ -177,6 +190,7 @@ impl Ledger {
         ids: &[&str],
         found: &str,
         fill: usize,
+        order: ClaimOrder,
         lease: Duration,
         until: Instant,
     ) -> Result<ClaimReply> {
@@ -186,7 +200,12 @@ impl Ledger {
         ];
         let mut cmd = self.call(&CLAIM, &keys, [].into_iter());
         number(&mut cmd, lane);
-        cmd.arg(millis(lease)).arg(fill).arg(found).arg(ids);
+        cmd.arg(millis(lease)).arg(fill);
+        cmd.arg(&self.wake).arg(&n.subject).arg(match order {
+            ClaimOrder::Oldest => "oldest",
+            ClaimOrder::Named => "named",
+        });
+        cmd.arg(found).arg(ids);
         claimed(self.eval(&CLAIM, &cmd, until).await?)
     }
 
@@ -195,6 +214,7 @@ impl Ledger {
     ///
     /// - `Claimed`: the job is in the reply.
     /// - `Paused`: its lease has lapsed, but its kind is paused.
+    /// - `Held`: its lease has lapsed, but it waits for the rate of its kind.
     /// - `Leased`: its lease has not lapsed, or the reply was full before it.
     /// - `Superseded`: its successor is pending instead.
     /// - `Cancelled`: it was cancelled while it ran, and is gone.
@@ -370,6 +390,9 @@ impl Ledger {
             lapsed: reply.words()?,
             next_due: reply.time()?,
             next_lapse: reply.time()?,
+            held: reply
+                .time()?
+                .map(|next| (next.0 > 0).then_some(UnixUs(next.0))),
         })
     }
 }

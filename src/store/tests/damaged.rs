@@ -7,6 +7,7 @@ use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, suspe
 use crate::ErrorKind;
 use crate::activity::{Activity, Minutes};
 use crate::error::{Error, Result};
+use crate::limit::Limit;
 use crate::shards::Layout;
 use crate::store::kinds::layout::Expected;
 use crate::store::kinds::moving::{Item, Late, MoveBatch};
@@ -188,6 +189,20 @@ impl Scene {
                 .resume(lane, None, soon())
                 .await
                 .map(|()| vec!["resumed"]),
+            "limit" => {
+                let limited = bench
+                    .try_limit(lane, Some(Limit::new().concurrency(99)), 1)
+                    .await?;
+                Ok(vec![if limited { "limited" } else { "kept" }])
+            }
+            "admit" => {
+                let admission = ledger.admit(true, soon()).await?;
+                Ok(vec![if admission.is_some() {
+                    "limited"
+                } else {
+                    "free"
+                }])
+            }
             "keep" => ledger.keep(lane, 9, soon()).await.map(|()| vec!["kept"]),
             "story" => {
                 let page = ledger.story("Pending", "+", soon()).await?;
@@ -382,6 +397,8 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("audit", &["sound", "sound", "sound"]),
         ("pause", &["paused"]),
         ("resume", &["resumed"]),
+        ("admit", &["free"]),
+        ("limit", &["limited"]),
         ("keep", &["kept"]),
         ("story", &["told"]),
         ("adopt", &["created", "absent"]),

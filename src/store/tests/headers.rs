@@ -14,6 +14,7 @@ use super::support::{
 use crate::activity::{Activity, Minutes};
 use crate::embedded::Embedded;
 use crate::key::Kind;
+use crate::limit::Limit;
 use crate::names::{MARKER, Names};
 use crate::shards::Layout;
 use crate::store::ledger::mending::{Mend, Wrong};
@@ -242,6 +243,9 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.pause(lane, None, soon()).await.unwrap();
     ledger.resume(lane, None, soon()).await.unwrap();
     ledger.keep(lane, 10, soon()).await.unwrap();
+    let limit = Some(Limit::new().concurrency(9));
+    bench.try_limit(lane, limit, 7).await.unwrap();
+    ledger.admit(true, soon()).await.unwrap();
     ledger.story("pending", "+", soon()).await.unwrap();
     ledger.names_in(Part::Jobs, "0", soon()).await.unwrap();
     // Moves jobs of this ledger to the ledger in which they are.
@@ -350,7 +354,8 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
                 "description" => arg == "{}",
                 "pulse channel" => arg == "keyfall:pulse:0:pending",
                 "part" => arg == "due",
-                "state" | "order" | "mode" => ["pending", "up", "set"].contains(&arg),
+                "state" | "order" | "mode" => ["pending", "up", "set", "oldest"].contains(&arg),
+                "rule" => arg.ends_with("anna"),
                 "counts" => arg == "1 0 0 3 1",
                 "scan" => ["HSCAN", "ZSCAN"].contains(&arg),
                 "prefix of the ids" | "member" => "pending".starts_with(arg),

@@ -12,6 +12,7 @@ mod cancel;
 mod claim;
 mod discard;
 mod letters;
+mod limit;
 mod list;
 mod mend;
 mod pause;

@@ -20,9 +20,10 @@ use crate::client::{LeaseEvent, LeaseSubscribers};
 use crate::error::Result;
 use crate::key::JobKey;
 use crate::prefix::Prefix;
+use crate::routing::Coverage;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::source::Source;
-use crate::store::{Answered, ClaimReply, HeldLane, LanePool, Sweep, Word};
+use crate::store::{Answered, ClaimOrder, ClaimReply, HeldLane, LanePool, Sweep, Word};
 use crate::worker::instances::PeerTable;
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
 use crate::worker::running::slots::{Slot, Slots};
@@ -319,8 +320,14 @@ impl Claimer {
         let mut answers = reply.answers.iter();
         // Two parts may have found the same job. It needs one slot.
         let mut open: HashMap<String, ClaimItem> = HashMap::with_capacity(named.len());
+        // Slots of jobs that a limit holds back: older jobs may have been claimed instead.
+        let mut spare: Vec<Slot> = Vec::new();
         for wanted in named {
             match answers.next().map(|answered| answered.answer) {
+                Some(Word::Held) => {
+                    spare.push(wanted.slot);
+                    continue;
+                }
                 Some(Word::Early(ms)) => self.wait_for(served, &wanted, ms),
                 // The job may belong to another ledger by now.
                 Some(Word::Absent) if wanted.source == Source::Event => {
@@ -335,7 +342,7 @@ impl Claimer {
         for job in reply.jobs {
             let (slot, source) = match open.remove(&job.id) {
                 Some(wanted) => (Some(wanted.slot), wanted.source),
-                None => (fill.pop(), Source::Backlog),
+                None => (fill.pop().or_else(|| spare.pop()), Source::Backlog),
             };
             match slot {
                 Some(mut slot) => {
@@ -398,8 +405,13 @@ fn send(served: Arc<ServedLedger>, mut lane: HeldLane, claim_call: ClaimCall) ->
             } => {
                 let ids: Vec<&str> = named.iter().map(|wanted| wanted.id.as_str()).collect();
                 let found: String = named.iter().map(|wanted| wanted.source.letter()).collect();
+                let order = match served.coverage {
+                    Coverage::Whole(_) => ClaimOrder::Oldest,
+                    // Other routes may have the oldest jobs.
+                    _ => ClaimOrder::Named,
+                };
                 let reply = ledger
-                    .claim(&mut lane, &ids, &found, fill.len(), lease.0, until)
+                    .claim(&mut lane, &ids, &found, fill.len(), order, lease.0, until)
                     .await;
                 ClaimResult::Claim {
                     named,

@@ -14,7 +14,7 @@ use crate::record::Record;
 use crate::recurrence::RunEnd;
 use crate::settings::BATCH;
 use crate::source::Source;
-use crate::store::{Claimed, DeadLimits, Lane, Ledger, Next, Settlement, Verb};
+use crate::store::{ClaimOrder, Claimed, DeadLimits, Lane, Ledger, Next, Settlement, Verb};
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::instances::PeerTable;
 use crate::worker::notice::Notices;
@@ -66,7 +66,8 @@ impl Burial {
             if !due.is_empty() {
                 let ids: Vec<&str> = due.iter().map(JobKey::id).collect();
                 let found = Source::Reconciler.letter().to_string().repeat(ids.len());
-                let reply = ledger.claim(&mut lane, &ids, &found, 0, lease, until);
+                let reply =
+                    ledger.claim(&mut lane, &ids, &found, 0, ClaimOrder::Named, lease, until);
                 claimed = reply.await?.jobs;
             }
             if !gone.is_empty() {

@@ -9,6 +9,7 @@
 //! pacer leaves it to the other instances. If more jobs are due than it can touch, it has all
 //! instances take the oldest.
 
+mod limit;
 mod track;
 mod turns;
 
@@ -69,6 +70,9 @@ struct Wake {
     announced: Vec<(String, Option<InstanceHash>)>,
     /// Instances that have left jobs to others.
     left_by: Vec<InstanceHash>,
+    /// Due jobs wait for the limit of the kind, and this is when its rate allows the next start;
+    /// `None` if only the end of a run makes room.
+    held: Option<Option<UnixUs>>,
 }
 
 impl OfLedger for PaceTrack {
@@ -125,6 +129,15 @@ impl Pacer {
         if self.instances.paces(served) {
             self.tell(served, |wake| wake.left_by.push(InstanceHash::of(by)));
         }
+    }
+
+    /// Takes in that due jobs wait for the limit of their kind. `next` is the time at which its rate
+    /// allows the next start.
+    pub(crate) fn is_held(&self, served: &ServedLedger, next: Option<UnixUs>) {
+        self.tell(served, |wake| {
+            let known = wake.held.flatten();
+            wake.held = Some([known, next].into_iter().flatten().min());
+        });
     }
 
     /// Has the pacer look again which ledgers it is responsible for.
@@ -188,9 +201,15 @@ impl Pacer {
             track.set_mine(mine, now);
             let PaceTrack { turns, served, .. } = track;
             turns.look_after(|holder| self.instances.is_ready(served, holder));
-            let Some(wake) = wakes.remove(&track.served.index).filter(|_| mine) else {
+            let Some(wake) = wakes.remove(&track.served.index) else {
                 continue;
             };
+            if let Some(next) = wake.held {
+                track.limit.hold(next, now);
+            }
+            if !mine {
+                continue;
+            }
             for left_by in wake.left_by {
                 track.turns.avoid(left_by, now);
             }
@@ -205,6 +224,9 @@ impl Pacer {
     /// Does all that is due now in one ledger, in one round trip: touches due triggers, reads the
     /// next ones, and hands over jobs that no event announced.
     async fn step(&self, mut track: PaceTrack, now: UnixUs) -> PaceTrack {
+        if track.limit.is_time(now) {
+            self.admit(&mut track, now).await;
+        }
         let check = track.take_checks(now);
         let mut batch = track.take_due(now);
         let read = track.take_read(now, !batch.jobs.is_empty());
@@ -241,7 +263,11 @@ impl Pacer {
         }
         if let Some(check) = check {
             let was_heard = check.heard;
-            let still = check.still_due(&paced.dues, now);
+            let mut still = check.still_due(&paced.dues, now);
+            if track.limit.holds(now) {
+                // They wait for the limit, which announces them when there is room.
+                still.clear();
+            }
             if !still.is_empty() && was_heard == Some(events.heard()) {
                 events.doubt();
             }
@@ -278,6 +304,18 @@ impl Pacer {
         if batch.jobs.is_empty() && turns.is_used_up() {
             next(turns, 0);
         }
+    }
+
+    /// Announces due jobs that waited for the limit of their kind, and learns when it allows more.
+    async fn admit(&self, track: &mut PaceTrack, now: UnixUs) {
+        let until = Instant::now() + PATIENCE;
+        let admitted = track.served.ledger.admit(true, until).await;
+        track.served.ledger.note("admit", &admitted);
+        let next = match admitted {
+            Ok(admission) => admission.and_then(|it| it.next),
+            Err(_) => Some(now.plus(AFTER_FAULT)),
+        };
+        track.limit.admitted(next, now);
     }
 
     /// Has all instances take the oldest due jobs of a ledger, as many as they have room for.

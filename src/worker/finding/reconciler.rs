@@ -283,6 +283,9 @@ impl Reconciler {
         } else {
             self.inbox.resume(&track.served);
         }
+        if let Some(next) = found.held {
+            self.pacer.is_held(&track.served, next);
+        }
         let now = Instant::now();
         let server = track.served.ledger.server();
         let hold = self.lock().of_servers[server].hold;

@@ -100,6 +100,8 @@ impl Happening {
             What::Moved => "moved here from another shard of its kind",
             What::Paused => "kind paused",
             What::Resumed => "kind resumed",
+            What::Limited => "kind limited",
+            What::Unlimited => "limit of the kind removed",
             What::Unknown => "unknown change",
             What::Claimed => return self.claim(show),
             What::Lapsed => return format!("lease lapsed, taken over by {}", self.by),

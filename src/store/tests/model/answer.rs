@@ -72,7 +72,10 @@ impl Ledger {
             last => {
                 let is_first = self.remembers_nothing();
                 let (kept, reply) = self.anew(call, operation, known);
-                let switches = matches!(operation, Operation::Pause | Operation::Resume);
+                let switches = matches!(
+                    operation,
+                    Operation::Pause | Operation::Resume | Operation::Limit(_)
+                ) && !matches!(&kept, Kept::Answers(answer) if answer == "kept");
                 let accepted = self.counters.contains_key("accepted");
                 if switches || is_first && !accepted {
                     self.passing = !switches;
@@ -196,6 +199,7 @@ impl Ledger {
                 .collect(),
             Operation::Pause => vec![self.pause()],
             Operation::Resume => vec![self.resume()],
+            Operation::Limit(limit) => vec![self.limit(*limit)],
             other => unreachable!("{other:?} takes no lane"),
         };
         (answers, None)

@@ -4,11 +4,13 @@ use redis::{Cmd, ToRedisArgs};
 
 use super::answer::{Number, REQUEUED, Reply};
 use super::ledger::Ledger;
-use super::operations::{AT_ONCE, Condition, Id, LONG_AGO, Next, Operation, Verb, When};
+use super::operations::{
+    AT_ONCE, Condition, Id, LIMITED_BY, LONG_AGO, Next, Operation, Verb, When,
+};
 use crate::names::MARKER;
 use crate::store::ledger::script::{
-    AMEND, CANCEL, CLAIM, DISCARD, GET, LETTERS, PAUSE, PLAN, RECLAIM, RENEW, REQUEUE, RESCHEDULE,
-    RESUME, SCHEDULE, SETTLE, STATS, SWEEP, Script, TRIM, UPDATE,
+    ADMIT, AMEND, CANCEL, CLAIM, DISCARD, GET, LETTERS, LIMIT, PAUSE, PLAN, RECLAIM, RENEW,
+    REQUEUE, RESCHEDULE, RESUME, SCHEDULE, SETTLE, STATS, SWEEP, Script, TRIM, UPDATE,
 };
 use crate::store::tests::support::{Bench, soon};
 
@@ -36,6 +38,8 @@ impl Operation {
             Operation::Discard(_) => &DISCARD,
             Operation::Trim(_) => &TRIM,
             Operation::Pause => &PAUSE,
+            Operation::Limit(_) => &LIMIT,
+            Operation::Admit(_) => &ADMIT,
             Operation::Resume => &RESUME,
             Operation::Sweep { .. } => &SWEEP,
             Operation::Get(_) => &GET,
@@ -52,6 +56,7 @@ impl Operation {
             Operation::Renew { .. }
                 | Operation::Trim(_)
                 | Operation::Sweep { .. }
+                | Operation::Admit(_)
                 | Operation::Get(_)
                 | Operation::Letters(..)
                 | Operation::Stats
@@ -112,7 +117,16 @@ pub(super) fn render(
         Operation::Settle { limits, .. } => {
             args(&mut cmd, (wake, subject, MARKER, limits.count, limits.age));
         }
+        Operation::Claim { lease, fill, .. } => {
+            args(&mut cmd, (lease, fill, wake, subject, "oldest"));
+        }
         Operation::Pause | Operation::Resume => args(&mut cmd, (wake, kind, 0)),
+        Operation::Limit(it) => {
+            args(&mut cmd, (wake, subject, it.gap, it.burst, it.most));
+            args(&mut cmd, format!("{} {LIMITED_BY}", it.set));
+        }
+        Operation::Admit(true) => args(&mut cmd, (wake, subject)),
+        Operation::Admit(false) => args(&mut cmd, ("", subject)),
         _ => {}
     }
     items(&mut cmd, known, operation);
@@ -186,9 +200,7 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
             }
         }),
         Operation::Reclaim { ids, .. } => args(cmd, ids),
-        Operation::Claim { ids, fill, lease } => {
-            args(cmd, (lease, fill, "e".repeat(ids.len()), ids));
-        }
+        Operation::Claim { ids, .. } => args(cmd, ("e".repeat(ids.len()), ids)),
         Operation::Renew {
             leases,
             lease,
@@ -243,6 +255,7 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
             );
         }
         Operation::Pause | Operation::Resume | Operation::Stats => {}
+        Operation::Limit(_) | Operation::Admit(_) => {}
         Operation::List(_) | Operation::Audit(_) => unreachable!("several calls"),
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use redis::{FromRedisValue, Pipeline, Value, from_redis_value};
 
-use super::ledger::{Job, Kept, Ledger, Trigger};
-use super::operations::IDS;
+use super::ledger::{Job, Kept, Ledger, Limited, Trigger};
+use super::operations::{IDS, LIMITED_BY, Limit};
 use crate::names::MARKER;
 use crate::store::ledger::reply::Reply;
 use crate::store::ledger::script::AUDIT;
@@ -257,6 +257,16 @@ impl Ledger {
             if let Some(value) = value {
                 put("calls", field, number(value));
             }
+        }
+        if let Some(Limited { terms, full }) = self.limited {
+            let Limit {
+                gap,
+                burst,
+                most,
+                set,
+            } = terms;
+            let text = format!("{full} {gap} {burst} {most} {set} {LIMITED_BY}");
+            put("calls", "limit", text.into());
         }
         parts
     }

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::operations::{
-    Amendment, CLIENTS, Condition, HOUR, Holder, IDS, Id, Limits, MOMENT, Next, Operation, Page,
-    Payload, Placement, SeriesJob, Step, Verb, When, Which,
+    Amendment, CLIENTS, Condition, HOUR, Holder, IDS, Id, Limit, Limits, MOMENT, Next, Operation,
+    Page, Payload, Placement, SeriesJob, Step, Verb, When, Which,
 };
 
 /// The most steps of a sequence.
@@ -74,7 +74,20 @@ fn working() -> impl Strategy<Value = Operation> {
             .prop_map(|(overdue, limit, skip)| Operation::Sweep { overdue, limit, skip }),
         1 => Just(Operation::Pause),
         4 => Just(Operation::Resume),
+        3 => limit().prop_map(Operation::Limit),
+        2 => any::<bool>().prop_map(Operation::Admit),
     ]
+}
+
+/// A rate whose starts come back within a test, or within an hour, and few leases.
+fn limit() -> impl Strategy<Value = Limit> {
+    let gap = select(vec![0, 300, 1_000 * HOUR]);
+    (gap, 1..4_u64, 0..3_usize, 1..9_u64).prop_map(|(gap, burst, most, set)| Limit {
+        gap,
+        burst,
+        most,
+        set,
+    })
 }
 
 /// The callers of the script name the time of the next occurrence as one instant.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::operations::{Holder, Id, LONG_AGO, When, Which};
+use super::operations::{Holder, Id, LONG_AGO, Limit, When, Which};
 use crate::store::tests::support::NEVER;
 
 /// The most steps that a record keeps, the last ones.
@@ -23,6 +23,7 @@ pub(super) struct Ledger {
     pub(super) lanes: BTreeMap<String, Lane>,
     /// The start of the pause, Unix ms; 0 after a resume.
     pub(super) paused: Option<u64>,
+    pub(super) limited: Option<Limited>,
     /// Every later fencing value is larger than this.
     pub(super) fence: Option<u64>,
     /// The time since which the kind has to be registered, Unix µs.
@@ -37,6 +38,14 @@ pub(super) struct Ledger {
     pub(super) began: u64,
     /// The server's clock, Unix µs.
     pub(super) now: u64,
+}
+
+/// A limit in force, and the starts that it has used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limited {
+    pub(super) terms: Limit,
+    /// When all starts of a burst are free again, Unix µs.
+    pub(super) full: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -214,6 +223,7 @@ impl Ledger {
     /// Whether the memory of calls is empty.
     pub(super) fn remembers_nothing(&self) -> bool {
         let is_told = self.fence.is_some() || self.paused.is_some() || self.founded;
+        let is_told = is_told || self.limited.is_some();
         self.lanes.is_empty() && !is_told
     }
 
@@ -227,7 +237,7 @@ impl Ledger {
         self.unlisted = None;
         self.passing = !self.lanes.is_empty() || self.is_paused();
         if !self.passing {
-            (self.fence, self.paused) = (None, None);
+            (self.fence, self.paused, self.limited) = (None, None, None);
         }
         if self.founded {
             // The rig founds the ledger again at once, so its memory stays for good.

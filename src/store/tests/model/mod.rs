@@ -7,6 +7,7 @@
 //! | [`operations`] | the calls and other events |
 //! | [`draw`], [`aim`] | random sequences of operations, whose steps find a job |
 //! | [`ledger`], [`produce`], [`work`], [`letters`] | the model: a job is one value, in one state |
+//! | [`limit`] | the limit of the ledger |
 //! | [`answer`], [`read`] | the answers of the model |
 //! | [`call`], [`pages`] | the same call to the real script, and operations of several calls |
 //! | [`compare`] | the stored data, against the model |
@@ -23,6 +24,7 @@ mod compare;
 mod draw;
 mod ledger;
 mod letters;
+mod limit;
 mod operations;
 mod pages;
 mod produce;

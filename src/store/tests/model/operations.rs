@@ -16,6 +16,9 @@ pub(super) const LONG_AGO: u64 = 1000;
 /// About how many letters one `Trim` drops.
 pub(super) const AT_ONCE: usize = 4;
 
+/// What people are told of a limit.
+pub(super) const LIMITED_BY: &str = "1 2 0 3 model";
+
 pub(super) type Id = &'static str;
 
 #[derive(Debug, Clone)]
@@ -73,6 +76,9 @@ pub(super) enum Operation {
     Trim(Limits),
     Pause,
     Resume,
+    Limit(Limit),
+    /// Whether it announces jobs, which is not compared.
+    Admit(bool),
     Sweep {
         overdue: u64,
         limit: usize,
@@ -84,6 +90,18 @@ pub(super) enum Operation {
     Stats,
     /// Whether the audit repairs its findings.
     Audit(bool),
+}
+
+/// A limit of the ledger.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    /// µs between two starts; 0 without a rate.
+    pub(super) gap: u64,
+    pub(super) burst: u64,
+    /// 0 for any number of leases.
+    pub(super) most: usize,
+    /// The newest limit holds.
+    pub(super) set: u64,
 }
 
 pub(super) type Payload = &'static [u8];

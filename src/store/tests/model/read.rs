@@ -5,7 +5,7 @@ use super::ledger::{Job, Ledger};
 use super::operations::{AT_ONCE, Id, Operation};
 
 /// How many values come before the counters; the first due time is one of them.
-const STATES: usize = 11;
+const STATES: usize = 12;
 
 impl Reply {
     /// Sorts the values of `stats`: counters by name, without counters that were never raised.
@@ -47,6 +47,7 @@ impl Ledger {
                 self.letters(id, *limit, which)
             }
             Operation::Stats => self.stats(),
+            Operation::Admit(_) => self.admit(),
             other => unreachable!("{other:?} is looked at page by page"),
         }
     }
@@ -61,11 +62,17 @@ impl Ledger {
         let (due, coming) =
             pending.split_at(pending.partition_point(|it| it.0 + overdue <= self.ms()));
         let (lapsed, held) = leased.split_at(leased.partition_point(|it| it.0 <= self.ms()));
-        let named = match self.is_paused() {
+        let mut named = match self.is_paused() {
             true => Default::default(),
             false => [some(due, skip[0]), some(lapsed, skip[1])],
         };
-        let rest = named.into_iter().chain([first(coming), first(held)]);
+        let mut waits = String::new();
+        if !named[0].is_empty() && self.room() == 0 {
+            named[0].clear();
+            waits = self.next_start().to_string();
+        }
+        let rest = named.into_iter();
+        let rest = rest.chain([first(coming), first(held), waits]);
         Reply::new(self.status(), rest.map(String::into_bytes))
     }
 
@@ -134,6 +141,7 @@ impl Ledger {
             self.letters.len().to_string(),
             self.jobs.len().to_string(),
             leased.to_string(),
+            self.held().to_string(),
         ];
         let counters = self.counters.iter();
         let counters = counters.flat_map(|(name, value)| [(*name).to_owned(), value.to_string()]);

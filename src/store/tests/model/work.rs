@@ -16,6 +16,15 @@ impl Ledger {
         lease: u64,
     ) -> (Vec<String>, Vec<Id>) {
         let (now, fence) = (self.ms(), self.next_fence());
+        if let Some(oldest) = self.instead_of(ids, fill) {
+            let answers = self.answers_held(ids, &oldest);
+            oldest
+                .iter()
+                .for_each(|id| self.lease(id, token, fence, lease));
+            self.use_starts(oldest.len());
+            self.give_out(fence, &oldest);
+            return (answers, oldest);
+        }
         let (answers, mut handed) = each_once(ids, |id| match self.jobs.get(id) {
             None => "absent".to_owned(),
             Some(Job::Leased(_)) => "leased".to_owned(),
@@ -34,6 +43,7 @@ impl Ledger {
                 handed.push(id);
             }
         }
+        self.use_starts(handed.len());
         self.give_out(fence, &handed);
         (answers, handed)
     }
@@ -45,6 +55,7 @@ impl Ledger {
         lease: u64,
     ) -> (Vec<String>, Vec<Id>) {
         let fence = self.next_fence();
+        let (starts, mut started) = (self.starts(), 0);
         let (answers, handed) = each_once(ids, |id| {
             let Some(Job::Leased(run)) = self.jobs.get(id).cloned() else {
                 return "absent".to_owned();
@@ -61,13 +72,17 @@ impl Ledger {
                 "replaced"
             } else if self.is_paused() {
                 "paused"
+            } else if started >= starts {
+                "held"
             } else {
+                started += 1;
                 self.lease(id, token, fence, lease);
                 self.count("lapsed");
                 "claimed"
             };
             answer.to_owned()
         });
+        self.use_starts(handed.len());
         self.give_out(fence, &handed);
         (answers, handed)
     }

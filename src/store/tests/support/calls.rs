@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::flaw::Flaw;
 use crate::store::ledger::work::DeadLimits;
 use crate::store::{
-    Alive, Amendment, Answered, BackupItem, Beat, Change, ClaimReply, Claimed, Discard, Extent,
-    Found, JobVersion, Judged, KeptAs, Lane, Mode, Next, Placement, Revival, SeriesCall, SeriesJob,
-    SeriesPut, Settlement, Suspect, Update, Verb, When, Word,
+    Alive, Amendment, Answered, BackupItem, Beat, Change, ClaimOrder, ClaimReply, Claimed, Discard,
+    Extent, Found, JobVersion, Judged, KeptAs, Lane, Mode, Next, Placement, Revival, SeriesCall,
+    SeriesJob, SeriesPut, Settlement, Suspect, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -94,6 +94,8 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Leased => "leased",
         Word::Paused => "paused",
         Word::Resumed => "resumed",
+        Word::Held => "held",
+        Word::Limited => "limited",
         Word::Kept => "kept",
         Word::Same => "same",
         Word::Unread => "unread",
@@ -353,7 +355,7 @@ impl Bench {
     ) -> Result<ClaimReply> {
         let found = "e".repeat(ids.len());
         self.ledger
-            .claim(lane, ids, &found, fill, lease, soon())
+            .claim(lane, ids, &found, fill, ClaimOrder::Oldest, lease, soon())
             .await
     }
 

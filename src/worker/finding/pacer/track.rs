@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::limit::LimitTrack;
 use super::turns::Turns;
 use crate::settings::UNANNOUNCED;
 use crate::time::{UnixMs, UnixUs};
@@ -64,9 +65,11 @@ pub(super) struct PaceTrack {
     /// Whether the last read reached the end of the ledger.
     complete: bool,
     /// How many jobs the next read returns at most; from [`LEAST`] to [`MOST`].
-    pub(super) limit: usize,
+    pub(super) most: usize,
     /// Whose turn it is.
     pub(super) turns: Turns,
+    /// The limit of the kind.
+    pub(super) limit: LimitTrack,
 }
 
 /// Jobs to check, and when.
@@ -131,8 +134,9 @@ impl PaceTrack {
             read: UnixUs(0),
             touched_at: UnixUs(0),
             complete: false,
-            limit: LEAST,
+            most: LEAST,
             turns: Turns::default(),
+            limit: LimitTrack::default(),
         }
     }
 
@@ -143,10 +147,17 @@ impl PaceTrack {
             return UnixUs(0);
         }
         let check = self.checks.front().map(|check| check.at.plus(CHECK_GATHER));
-        let next = [self.next_touch(), check, self.touch_again, self.read_at]
-            .into_iter()
-            .flatten()
-            .min();
+        let admit = self.limit.next().filter(|_| self.mine);
+        let next = [
+            self.next_touch(),
+            check,
+            self.touch_again,
+            self.read_at,
+            admit,
+        ]
+        .into_iter()
+        .flatten()
+        .min();
         next.unwrap_or(UnixUs(u64::MAX))
     }
 
@@ -187,7 +198,7 @@ impl PaceTrack {
         let is_short = !self.complete && self.coming.len() < LEAST / 2;
         let is_time = self.read_at.is_some_and(|at| at <= now)
             || touching && (is_short || now >= self.read.plus(READ_AGAIN));
-        let limit = self.limit + self.touched_then.len();
+        let limit = self.most + self.touched_then.len();
         is_time.then_some((self.touched, limit))
     }
 
@@ -239,8 +250,9 @@ impl PaceTrack {
         if mine && (!self.mine || self.touched > now.floor_ms()) {
             self.start_from(now);
             self.checks.clear();
-            // Another instance may have begun turns meanwhile.
+            // Another instance may have begun turns meanwhile, or jobs may wait for the limit.
             self.turns = Turns::default();
+            self.limit.begin(now);
         } else if self.mine && !mine {
             self.rest();
         }
@@ -296,8 +308,8 @@ impl PaceTrack {
         let all_due = coming
             .last()
             .is_some_and(|(_, due)| expires_at(*due) <= now);
-        self.limit = match (full, all_due) {
-            (true, true) => (self.limit * 8).min(MOST),
+        self.most = match (full, all_due) {
+            (true, true) => (self.most * 8).min(MOST),
             _ => LEAST,
         };
         self.read = now;

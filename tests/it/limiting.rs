@@ -1,0 +1,297 @@
+//! Limits that all workers share: rates, numbers of leases, and what waits for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use keyfall::embedded::Embedded;
+use keyfall::{ErrorKind, Job, JobState, Limit, Router, Wait};
+
+use crate::limits::assert_refused;
+use crate::runs::{Gate, eventually, recorder};
+use crate::site::{Site, ms};
+use crate::workers::Mortal;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Schedules so many jobs that are due at once.
+async fn crowd(site: &Site, count: usize) {
+    let jobs: Vec<_> = site.keys(count).collect();
+    for key in jobs {
+        site.client.schedule(key, "").await.unwrap();
+    }
+}
+
+/// Checks the claims of these jobs: in any span at most `burst`, and one more for each gap. The
+/// fencing value is the time of the claim, Unix µs, and the jobs of one claim share it.
+fn assert_within(jobs: &[Job], burst: u64, gap: Duration) {
+    let mut starts: Vec<u64> = jobs.iter().map(|job| job.fence()).collect();
+    starts.sort_unstable();
+    for (first, begin) in starts.iter().enumerate() {
+        for (last, end) in starts.iter().enumerate().skip(first) {
+            let most = burst + (end - begin) / gap.as_micros() as u64;
+            let started = (last - first + 1) as u64;
+            assert!(started <= most, "{started} starts in {} µs", end - begin);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_workers_share_a_rate() {
+    let site = Site::new("limit-rate").await;
+    let (log, mut runs) = recorder();
+    let router = || Router::new().route(&site.pattern(), log.done());
+    let workers = [(); 3].map(|()| site.serve(router()));
+    let limit = Limit::new().rate(50, SECOND).burst(3);
+    assert!(!site.client.limit(&site.kind(), limit).await.unwrap());
+    crowd(&site, 80).await;
+    let jobs = runs.take(80).await;
+    assert_within(&jobs, 3, ms(20));
+    site.all_ended().await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_workers_share_a_number_of_leases() {
+    let site = Site::new("limit-leases").await;
+    let (log, mut runs) = recorder();
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counted = {
+        let most = most.clone();
+        async move |job: Job| {
+            log.note(&job);
+            let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+            most.fetch_max(now, Ordering::SeqCst);
+            tokio::time::sleep(ms(5)).await;
+            running.fetch_sub(1, Ordering::SeqCst);
+        }
+    };
+    let router = || Router::new().route(&site.pattern(), counted.clone());
+    let workers = [(); 2].map(|()| site.serve(router()));
+    let limit = Limit::new().concurrency(3);
+    site.client.limit(&site.kind(), limit).await.unwrap();
+    crowd(&site, 90).await;
+    runs.take(90).await;
+    site.all_ended().await;
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+    for worker in workers {
+        worker.stop().await;
+    }
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_limit_is_shown_changed_and_removed_at_run_time() {
+    let site = Site::new("limit-shown").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let router = Router::new().route(&site.pattern(), log.behind(&gate));
+    let worker = site.serve(router);
+    let kind = site.kind();
+    let one = Limit::new().concurrency(1);
+    site.client.limit(&kind, one).by("anna").await.unwrap();
+    crowd(&site, 4).await;
+    runs.next().await;
+    let waits = async || {
+        let stats = site.stats().await;
+        (stats.held == 3).then_some(())
+    };
+    eventually("three jobs wait for the limit", waits).await;
+    let held = site.client.get_limit(&kind).await.unwrap().unwrap();
+    assert_eq!((held.limit, held.by.as_str()), (one, "anna"));
+    assert_eq!((held.leased, held.room, held.held()), (1, 0, 3));
+    assert_eq!(held.next_start, None, "it waits for the end of a run");
+    let story = site.client.story(site.key("00003")).await.unwrap();
+    let told = story.waits.iter().find_map(|wait| match wait {
+        Wait::Limited { by, waiting, .. } => Some((by.as_str(), *waiting)),
+        _ => None,
+    });
+    assert_eq!(told, Some(("anna", 3)), "{story:?}");
+
+    let two = Limit::new().concurrency(2);
+    assert!(site.client.limit(&kind, two).await.unwrap());
+    runs.next().await;
+    assert!(site.client.unlimit(&kind).await.unwrap());
+    runs.take(2).await;
+    assert_eq!(site.client.get_limit(&kind).await.unwrap(), None);
+    assert!(!site.client.unlimit(&kind).await.unwrap());
+    gate.open();
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_asked_while_jobs_wait() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "limit-idle").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let router = || Router::new().route(&site.pattern(), log.behind(&gate));
+    let workers = [(); 2].map(|()| site.serve(router()));
+    for worker in &workers {
+        worker.ready().await;
+    }
+    let one = Limit::new().concurrency(1);
+    site.client.limit(&site.kind(), one).await.unwrap();
+    crowd(&site, 300).await;
+    runs.next().await;
+    eventually("the others wait", async || {
+        (site.stats().await.held == 299).then_some(())
+    })
+    .await;
+    let scripts = async || {
+        let info: String = site.command(&["INFO", "commandstats"]).await;
+        let count = |line: &str| line.split(['=', ',']).nth(1)?.parse::<u64>().ok();
+        let calls = info
+            .lines()
+            .find(|line| line.starts_with("cmdstat_evalsha:"));
+        calls.and_then(count).unwrap_or(0)
+    };
+    // What is under way ends: the checks whether announced jobs were claimed.
+    site.passes(SECOND).await;
+    let before = scripts().await;
+    site.passes(3 * SECOND).await;
+    let calls = scripts().await - before;
+    // Two heartbeats a second, the renewals of one lease, and a sweep now and then.
+    assert!(calls <= 30, "{calls} calls in three seconds");
+    runs.assert_no_more();
+    site.client.unlimit(&site.kind()).await.unwrap();
+    gate.open();
+    site.all_ended().await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn the_next_job_starts_when_a_rate_allows_it() {
+    let site = Site::new("limit-next").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let kind = site.kind();
+    let limit = Limit::new().rate(2, SECOND);
+    site.client.limit(&kind, limit).await.unwrap();
+    // The second one is found while it waits, and no event announces it any more.
+    crowd(&site, 3).await;
+    let jobs = runs.take(3).await;
+    assert_within(&jobs, 1, ms(500));
+    site.all_ended().await;
+    let state = site.client.get_limit(&kind).await.unwrap().unwrap();
+    assert_eq!((state.held(), state.next_start), (0, None));
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_a_worker_that_dies_are_taken_over_within_the_limit() {
+    let site = Site::new("limit-killed").await;
+    let (log, mut runs) = recorder();
+    let stuck = Router::new().route(&site.pattern(), log.stuck());
+    let doomed = Mortal::start(&site.url, stuck, Duration::from_secs(1));
+    let limit = Limit::new().rate(20, SECOND).burst(2).concurrency(2);
+    site.client.limit(&site.kind(), limit).await.unwrap();
+    crowd(&site, 10).await;
+    let mut all = runs.take(2).await;
+    doomed.die();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    all.extend(runs.take(10).await);
+    assert_within(&all, 2, ms(50));
+    site.all_ended().await;
+    let stats = site.stats().await;
+    assert_eq!((stats.done, stats.lapsed), (10, 2));
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_kind_with_several_routes_shares_its_limit() {
+    let site = Site::new("limit-routes").await;
+    let (log, mut runs) = recorder();
+    let of = |ids: &str| format!("{}:{ids}", site.kind());
+    let router = Router::new()
+        .route(&of("{id:[0-9]*[0-4]}"), log.done())
+        .route(&of("{id:[0-9]*[5-9]}"), log.done());
+    let worker = site.serve(router);
+    let limit = Limit::new().rate(40, SECOND);
+    site.client.limit(&site.kind(), limit).await.unwrap();
+    crowd(&site, 10).await;
+    let jobs = runs.take(10).await;
+    assert_within(&jobs, 1, ms(25));
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_limit_outlives_the_drop_of_its_kind() {
+    let site = Site::new("limit-drop").await;
+    let (kind, one) = (site.kind(), Limit::new().concurrency(1));
+    // Also of a kind that was never used.
+    site.client.limit(&kind, one).await.unwrap();
+    for _ in 0..2 {
+        let (log, mut runs) = recorder();
+        let gate = Gate::closed();
+        let worker = site.serve(Router::new().route(&site.pattern(), log.behind(&gate)));
+        crowd(&site, 2).await;
+        runs.next().await;
+        eventually("the other one waits", async || {
+            (site.stats().await.held == 1).then_some(())
+        })
+        .await;
+        runs.assert_no_more();
+        gate.open();
+        site.all_ended().await;
+        worker.stop().await;
+        site.client.drop_kind(&kind).await.unwrap();
+        let listed = site.client.limits().await.unwrap().kinds;
+        assert!(
+            listed
+                .iter()
+                .any(|it| it.kind.as_str() == kind && it.limit == one)
+        );
+    }
+}
+
+#[tokio::test]
+async fn wrong_limits_are_refused_and_change_nothing() {
+    let site = Site::new("limit-wrong").await;
+    let kind = site.kind();
+    let set = |limit| site.client.limit(&kind, limit);
+    for (limit, named) in [
+        (Limit::new(), "a rate"),
+        (Limit::new().concurrency(0), "`concurrency`"),
+        (Limit::new().rate(0, SECOND), "`rate`"),
+        (Limit::new().rate(1, SECOND).burst(0), "`burst`"),
+    ] {
+        let refused = set(limit).await;
+        assert_refused(refused, ErrorKind::InvalidSetting, &[named]);
+    }
+    let refused = site.client.limit("app1:mail", Limit::new().concurrency(1));
+    assert_refused(refused.await, ErrorKind::InvalidKey, &["app1:mail"]);
+    assert_eq!(site.client.get_limit(&kind).await.unwrap(), None);
+
+    // A limit is split over shards, so each needs a part, and their number stays.
+    site.client.schedule(site.key(1), "").await.unwrap();
+    site.client.reshard(&kind, 4).await.unwrap();
+    let refused = set(Limit::new().concurrency(3)).await;
+    assert_refused(
+        refused,
+        ErrorKind::InvalidSetting,
+        &["4 shards", "at most 3"],
+    );
+    set(Limit::new().concurrency(4)).await.unwrap();
+    let refused = site.client.reshard(&kind, 2).await;
+    assert_refused(refused, ErrorKind::InvalidSetting, &["unlimit"]);
+    site.client.unlimit(&kind).await.unwrap();
+    site.client.reshard(&kind, 2).await.unwrap();
+    let view = site.view(&site.key(1)).await;
+    assert_eq!(view.state(), JobState::Pending);
+}
