@@ -173,7 +173,8 @@ checks! {
         "A difference means that another program has changed a ledger without updating its \
          counters, and that jobs may be missing.";
     OVERDUE_JOBS = "overdue-jobs" []
-        "no job with a route is overdue by more than a minute, except for jobs of paused kinds",
+        "no job with a route is overdue by more than a minute, except for jobs of paused kinds, \
+         and jobs that wait for a limit",
         "The workers are too slow, too few or saturated, and newly due jobs wait behind overdue \
          jobs.";
     UNROUTED_JOBS = "unrouted-jobs" []
@@ -192,6 +193,9 @@ checks! {
     FOREIGN_VALUES = "foreign-values" []
         "no other program keeps a value under the name of a job",
         "Keyfall leaves such a value alone, so the job has no trigger and starts late.";
+    LIMITS = "limits" []
+        "no job has waited for more than an hour for the limit of its kind",
+        "More jobs fall due than the limit lets start, so that they start later and later.";
     RULES_COMPUTED = "rules-computed" []
         "no recurring job whose next time no worker can compute",
         "Such a job does not run: no live worker knows its time zone, or a newer version wrote its \

@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::adoption;
 use super::checks::{
     BOOKS, Check, DEAD_LETTERS_FULL, DEAD_LETTERS_NEW, EMPTY_KINDS, FOREIGN_VALUES, KIND_SHARDS,
-    OVERDUE_JOBS, SHARD_SIZE, UNROUTED_JOBS,
+    LIMITS, OVERDUE_JOBS, SHARD_SIZE, UNROUTED_JOBS,
 };
 use super::finding::{Finding, things};
 use crate::client::{Client, Instance, Stats, Unrouted};
+use crate::durations::written;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::settings::WorkerSettings;
@@ -26,6 +27,9 @@ const NAMES: usize = 16;
 
 /// How long the oldest job of a kind may be overdue.
 const OVERDUE: Duration = Duration::from_secs(60);
+
+/// How long a job may wait for the limit of its kind.
+const STARVED: Duration = Duration::from_secs(3600);
 
 /// How long a dead letter counts as new.
 const NEW: Duration = Duration::from_secs(3600);
@@ -139,8 +143,9 @@ pub(super) fn unseen<T>(error: Error) -> Result<Observed<T>> {
 ///
 /// - unknown layouts of shards, and counts that do not balance: errors;
 /// - kinds that have been empty for more than [`EMPTY`]: information;
-/// - jobs overdue by more than [`OVERDUE`] although their kind has a route and is not paused, and
-///   jobs without a route: warnings;
+/// - jobs overdue by more than [`OVERDUE`] although their kind has a route, is not paused, and no
+///   limit holds them back, jobs that wait for a limit for more than [`STARVED`], and jobs without a
+///   route: warnings;
 /// - dead letters, see [`letters`];
 /// - foreign values under the keys of jobs: a warning.
 ///
@@ -172,7 +177,7 @@ pub(super) fn look(
         Err(_) => true,
     };
     found.push(judge.by_stats(&OVERDUE_JOBS, |kind, stats| {
-        let is_late = stats.overdue_for > OVERDUE && !stats.paused;
+        let is_late = stats.overdue_for > OVERDUE && !stats.paused && stats.held == 0;
         (is_late && is_served && has_route(kind)).then(|| {
             let shown = format!(
                 "{kind}: {}, the oldest for {} s",
@@ -190,6 +195,20 @@ pub(super) fn look(
                 }
             };
             Finding::warning(&OVERDUE_JOBS, shown, remedy)
+        })
+    }));
+    found.push(judge.by_stats(&LIMITS, |kind, stats| {
+        (stats.held > 0 && stats.overdue_for > STARVED && !stats.paused).then(|| {
+            let shown = format!(
+                "{kind}: {} wait, the oldest for {}",
+                things(stats.held, "job"),
+                written(&Duration::from_secs(stats.overdue_for.as_secs()))
+            );
+            let remedy = format!(
+                "raise the limit, if the receiver can take more: keyfall limit {kind} --rate …; or \
+                 schedule fewer jobs"
+            );
+            Finding::warning(&LIMITS, shown, remedy)
         })
     }));
     found.push(Finding::of(

@@ -71,7 +71,7 @@ const COUNTERS: [(&str, &str); 16] = [
 ];
 
 /// Name and meaning of each gauge.
-const GAUGES: [(&str, &str); 11] = [
+const GAUGES: [(&str, &str); 12] = [
     ("keyfall_pending", "Waiting jobs, including due jobs."),
     ("keyfall_overdue", "Jobs that are due and not claimed."),
     (
@@ -86,6 +86,10 @@ const GAUGES: [(&str, &str); 11] = [
     (
         "keyfall_unbalanced",
         "Jobs and dead letters that are not accounted for; must be 0.",
+    ),
+    (
+        "keyfall_held",
+        "Overdue jobs that wait for the limit of their kind.",
     ),
     ("keyfall_paused", "1 if the kind is paused, otherwise 0."),
     (

@@ -73,6 +73,7 @@ fn set(kind: &Kind, stats: &Stats) {
     for (name, value) in [
         ("keyfall_pending", stats.pending as f64),
         ("keyfall_overdue", stats.overdue as f64),
+        ("keyfall_held", stats.held as f64),
         ("keyfall_leased", stats.leased as f64),
         ("keyfall_dead_letters", stats.dead as f64),
         (

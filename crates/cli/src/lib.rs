@@ -36,6 +36,7 @@ mod import;
 mod instances;
 mod jobs;
 mod kinds;
+mod limit;
 mod list;
 mod out;
 mod pause;
@@ -186,6 +187,14 @@ enum Command {
     /// End a pause
     #[command(after_help = "Example:\n  keyfall resume app1:trans:notice:")]
     Resume(pause::Options),
+    /// Limit how many jobs of a kind start in a time, and run at the same time, over all workers
+    #[command(
+        after_help = "Examples:\n  keyfall limit app1:mail:send --rate 10/s --concurrency 5\n  keyfall limit"
+    )]
+    Limit(limit::Options),
+    /// Remove the limit of a kind
+    #[command(after_help = "Example:\n  keyfall unlimit app1:mail:send")]
+    Unlimit(limit::Remove),
     /// Check that every job is accounted for, and repair damage
     #[command(
         after_help = "Examples:\n  keyfall audit\n  keyfall audit app1:trans:notice: --repair"
@@ -345,6 +354,8 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Dead(command) => dead::run(command).await,
             Command::Pause(options) => pause::pause(options).await,
             Command::Resume(options) => pause::resume(options).await,
+            Command::Limit(options) => limit::limit(options).await,
+            Command::Unlimit(options) => limit::unlimit(options).await,
             Command::Audit(options) => audit::run(options).await,
             Command::Export(options) => export::run(options).await,
             Command::Import(options) => import::run(*options).await,

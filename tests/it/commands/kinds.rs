@@ -12,6 +12,7 @@ both_ways! {
     dead_letters_are_listed_requeued_and_deleted on "cmd_dead";
     pause_and_resume_name_the_kinds on "cmd_pause";
     audit_exits_with_0_only_without_a_flaw on "cmd_audit";
+    a_kind_is_limited_and_unlimited on "cmd_limit";
 }
 
 async fn a_kind_is_dropped_when_it_is_empty(site: Site) {
@@ -208,4 +209,41 @@ async fn audit_exits_with_0_only_without_a_flaw(site: Site) {
         .await
         .fails(3, "there is no kind");
     site.assert_balanced().await;
+}
+
+async fn a_kind_is_limited_and_unlimited(site: Site) {
+    let kind = site.kind();
+    let set = format!("limit {kind} --rate 30/m --burst 2 --concurrency 4");
+    let words = "30/m, 2 at once, 4 at the same time";
+    assert_eq!(
+        site.run(&set).await.out,
+        format!("limited: {kind}: {words}\n")
+    );
+    let listed = site.run(&format!("limit {kind}: --json")).await.value();
+    let one = &listed["limits"][0];
+    assert_eq!(
+        (&one["rate"], &one["concurrency"]),
+        (&json!("30/m"), &json!(4))
+    );
+    let table = site.run("limit").await.out;
+    assert!(table.contains(&kind) && table.contains(words), "{table}");
+    for (arguments, named) in [
+        ("--rate fast", "`rate`"),
+        ("--rate 1/s --burst 0", "`burst`"),
+        ("--concurrency 0", "`concurrency`"),
+        ("--burst 3", "--rate"),
+    ] {
+        let ran = site.run(&format!("limit {kind} {arguments}")).await;
+        ran.fails(2, named);
+    }
+    let ran = site.run("limit app1:mail --concurrency 1").await;
+    ran.fails(2, "app1:mail");
+    site.run("limit --rate 1/s").await.fails(2, "KIND");
+    let remove = format!("unlimit {kind}");
+    let removed = format!("no longer limited: {kind}\n");
+    assert_eq!(site.run(&remove).await.out, removed);
+    assert_eq!(
+        site.run(&remove).await.out,
+        format!("{kind} had no limit\n")
+    );
 }

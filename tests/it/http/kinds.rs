@@ -32,6 +32,55 @@ async fn only_an_empty_kind_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_limit_is_set_listed_and_removed() {
+    let site = Site::new("http-limit").await;
+    let daemon = Daemon::start(&site);
+    let path = format!("/v1/kinds/{}/limit", site.kind());
+    let limit = json!({"rate": "10/m", "burst": 2, "concurrency": 5});
+    let set = daemon.send("PUT", &path, limit.clone()).await;
+    assert_eq!(set.0, 200, "{set:?}");
+    for (field, value) in limit.as_object().unwrap() {
+        assert_eq!(set.1[field], *value);
+    }
+    assert_eq!((&set.1["held"], &set.1["leased"]), (&json!(0), &json!(0)));
+    for id in 0..3 {
+        site.client.schedule(site.key(id), "").await.unwrap();
+    }
+    let limits = daemon.get("/v1/limits").await;
+    let limits = limits["limits"].as_array().unwrap();
+    let of_kind = |it: &&Value| it["kind"] == json!(site.kind());
+    let one = limits.iter().find(of_kind).unwrap();
+    assert_eq!((&one["room"], &one["held"]), (&json!(2), &json!(1)));
+    assert!(one["by"].as_str().is_some_and(|by| !by.is_empty()));
+    for (body, field) in [
+        (json!({"rate": "ten"}), "rate"),
+        (json!({"rate": "0/s"}), "rate"),
+        (json!({"rate": "1/s", "burst": 0}), "burst"),
+        (json!({"burst": 2}), "burst"),
+        (json!({"concurrency": 0}), "concurrency"),
+        (json!({"concurency": 1}), "concurency"),
+    ] {
+        let (status, problem) = daemon.send("PUT", &path, body.clone()).await;
+        assert_eq!((status, &problem["field"]), (400, &json!(field)), "{body}");
+    }
+    let (status, problem) = daemon.send("PUT", &path, json!({})).await;
+    assert_eq!((status, &problem["code"]), (400, &json!("invalid_request")));
+    let removed = daemon.call("DELETE", &path).await;
+    assert_eq!(
+        removed,
+        (200, json!({"kind": site.kind(), "removed": true}))
+    );
+    let again = daemon.call("DELETE", &path).await;
+    assert_eq!(again.1["removed"], false);
+    let actions = daemon
+        .get(&format!("/v1/actions?prefix={}", site.kind()))
+        .await;
+    let did = actions["actions"].as_array().unwrap().iter();
+    let did: Vec<&str> = did.filter_map(|it| it["what"].as_str()).collect();
+    assert_eq!(did, ["unlimit", "limit"]);
+}
+
+#[tokio::test]
 async fn the_number_of_new_kinds_is_limited() {
     let site = Site::new("http-new-kinds").await;
     let daemon = Daemon::with(&site, &["--http-new-kinds", "3"]);

@@ -17,7 +17,7 @@ use anyhow::Context;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::stream::BoxStream;
-use keyfall::JobKey;
+use keyfall::{JobKey, Kind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -28,10 +28,11 @@ use super::stop::Stop;
 use keyfall_daemon::shapes::{
     AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
     CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn,
-    FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, ListIn,
-    NewJobIn, OverviewIn, OverviewOut, PageOut, PausedOut, Payloads, PostponeIn, Problem,
-    RequeueIn, RequeuedOut, RoutesOut, RuleIn, RuleOut, ScheduledOut, SeriesChangeOut, SeriesIn,
-    SeriesOut, SeriesPreviewIn, ShowIn, StoryIn, StoryOut, SwitchedOut, TailIn,
+    FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, LimitIn,
+    LimitOut, LimitsOut, ListIn, NewJobIn, OverviewIn, OverviewOut, PageOut, PausedOut, Payloads,
+    PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut, RuleIn, RuleOut, ScheduledOut,
+    SeriesChangeOut, SeriesIn, SeriesOut, SeriesPreviewIn, ShowIn, StoryIn, StoryOut, SwitchedOut,
+    TailIn, UnlimitedOut,
 };
 
 pub(crate) use self::daemon::Address;
@@ -214,6 +215,20 @@ impl Jobs {
 
     pub(crate) async fn drop_kind(&self, kind: &str) -> anyhow::Result<DroppedOut> {
         self.ask(Call::new("DELETE", &["kinds", kind]).long()).await
+    }
+
+    pub(crate) async fn limits(&self) -> anyhow::Result<LimitsOut> {
+        self.ask(Call::new("GET", &["limits"])).await
+    }
+
+    pub(crate) async fn limit(&self, kind: &Kind, limit: &LimitIn) -> anyhow::Result<LimitOut> {
+        let path = ["kinds", kind.as_str(), "limit"];
+        self.one("PUT", &path, limit).await
+    }
+
+    pub(crate) async fn unlimit(&self, kind: &Kind) -> anyhow::Result<UnlimitedOut> {
+        let path = ["kinds", kind.as_str(), "limit"];
+        self.ask(Call::new("DELETE", &path)).await
     }
 
     pub(crate) async fn paused(&self) -> anyhow::Result<PausedOut> {

@@ -280,6 +280,9 @@ impl WaitOut {
             Wait::RulePaused { since } => ("rule_paused", None, Some(*since), None),
             Wait::PutOff { .. } => ("put_off", None, None, None),
             Wait::Paused { since, .. } => ("paused", None, Some(*since), None),
+            Wait::Limited {
+                since, by, next, ..
+            } => ("limited", *next, Some(*since), Some(by.clone())),
             Wait::Unrouted => ("unrouted", None, None, None),
             Wait::Saturated { .. } => ("saturated", None, None, None),
             Wait::Claim => ("claim", None, None, None),

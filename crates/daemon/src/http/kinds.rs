@@ -35,6 +35,9 @@ pub struct CountsOut {
     pub pending: u64,
     /// The pending jobs that are due.
     pub overdue: u64,
+    /// The overdue jobs that wait for the limit of the kind.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub held: u64,
     /// Running, or claimed by a worker that has since disappeared.
     pub leased: u64,
     /// Scheduled while the job of the same name was running.
@@ -275,6 +278,10 @@ async fn switched(caller: &Caller, what: &str, which: &Which, kinds: &[Kind], dr
     }
 }
 
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 fn can_see(caller: &Caller, kind: &Kind) -> bool {
     caller.can(Scope::Read, &format!("{kind}:"))
 }
@@ -295,6 +302,7 @@ impl CountsOut {
             kind: kind.to_string(),
             pending: stats.pending,
             overdue: stats.overdue,
+            held: stats.held,
             leased: stats.leased,
             successors: stats.successors,
             dead: stats.dead,

@@ -62,6 +62,7 @@ mod instances;
 mod jobs;
 mod kind_page;
 mod kinds;
+mod limits;
 mod lines;
 mod list;
 mod metrics;
@@ -148,6 +149,7 @@ pub mod shapes {
         ScheduledOut, ShowIn,
     };
     pub use super::kinds::{DroppedOut, KindsOut, PausedOut, SwitchedOut};
+    pub use super::limits::{LimitIn, LimitOut, LimitsOut, UnlimitedOut};
     pub use super::list::{DamagedOut, ListIn, PageOut};
     pub use super::overview::{DueWithinOut, OverviewIn, OverviewKindOut, OverviewOut};
     pub use super::problem::Problem;
@@ -297,6 +299,8 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(dead::delete_many))
         .routes(calls!(kinds::list))
         .routes(calls!(kinds::show, kinds::drop_kind))
+        .routes(calls!(limits::list))
+        .routes(calls!(limits::set, limits::remove))
         .routes(calls!(kinds::paused))
         .routes(calls!(kinds::pause))
         .routes(calls!(kinds::resume))

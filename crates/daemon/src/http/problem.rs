@@ -104,6 +104,12 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, "job_not_recurring", title, detail)
     }
 
+    pub(super) fn kind_unlimited(kind: &str) -> Self {
+        let detail = format!("the limit of {kind} was removed by another call: set it again");
+        let title = "The kind has no limit";
+        Problem::new(StatusCode::CONFLICT, "kind_unlimited", title, detail)
+    }
+
     pub(super) fn job_present(key: &str, consequence: &str) -> Self {
         let detail = format!("there is a job {key}, pending or running: {consequence}");
         let title = "The job is there";

@@ -1,0 +1,128 @@
+//! `keyfall limit` and `keyfall unlimit`: how many jobs of a kind start in a time, and run at the
+//! same time, over all workers together.
+
+use keyfall::Kind;
+use keyfall_daemon::shapes::{LimitIn, LimitOut};
+
+use super::connect::Server;
+use super::out::{self, Form};
+use super::stop::Stop;
+use super::unseen;
+use super::when::shown;
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// The kind, app:module:biz; without one, the limits of all kinds are listed
+    #[arg(value_name = "KIND")]
+    kind: Option<String>,
+
+    /// How many jobs start in a time, evenly spaced: 10/s, 50/m, 5/h, 1/d or 1/90s
+    #[arg(long, value_name = "RATE", requires = "kind")]
+    rate: Option<String>,
+
+    /// How many jobs may start at once; 1 by default
+    #[arg(long, value_name = "N", requires = "rate")]
+    burst: Option<u32>,
+
+    /// How many jobs may run at the same time
+    #[arg(long, value_name = "N", requires = "kind")]
+    concurrency: Option<u32>,
+
+    #[command(flatten)]
+    form: Form,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct Remove {
+    /// The kind, app:module:biz
+    #[arg(value_name = "KIND")]
+    kind: String,
+
+    #[command(flatten)]
+    form: Form,
+
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) async fn limit(options: Options) -> anyhow::Result<()> {
+    let limit = LimitIn {
+        rate: options.rate,
+        burst: options.burst,
+        concurrency: options.concurrency,
+    };
+    let is_set = limit.rate.is_some() || limit.concurrency.is_some();
+    let kind = options.kind.as_deref().map(kind).transpose()?;
+    if is_set {
+        limit
+            .limit()
+            .map_err(|error| Stop::wrong(error.to_string()))?;
+    }
+    let jobs = options.server.connect().await?;
+    if let Some(kind) = kind.as_ref().filter(|_| is_set) {
+        let limit = jobs.limit(kind, &limit).await?;
+        if options.form.json {
+            return Ok(out::json(&limit)?);
+        }
+        return Ok(out::line(format!(
+            "limited: {}: {}",
+            limit.kind,
+            words(&limit)
+        ))?);
+    }
+    let mut limits = jobs.limits().await?;
+    limits
+        .limits
+        .retain(|one| kind.as_ref().is_none_or(|kind| one.kind == kind.as_str()));
+    if options.form.json {
+        out::json(&limits)?;
+        return unseen::told(&limits.unseen);
+    }
+    let rows = limits.limits.iter().map(|one| {
+        [
+            one.kind.clone(),
+            words(one),
+            one.leased.to_string(),
+            one.held.to_string(),
+            one.next.map(shown).unwrap_or_default(),
+            shown(one.since),
+            one.by.clone(),
+        ]
+    });
+    out::table(
+        ["kind", "limit", "running", "held", "next", "since", "by"],
+        rows,
+    )?;
+    unseen::told(&limits.unseen)
+}
+
+pub(crate) async fn unlimit(options: Remove) -> anyhow::Result<()> {
+    let kind = kind(&options.kind)?;
+    let jobs = options.server.connect().await?;
+    let removed = jobs.unlimit(&kind).await?;
+    if options.form.json {
+        return Ok(out::json(&removed)?);
+    }
+    let text = match removed.removed {
+        true => format!("no longer limited: {kind}"),
+        false => format!("{kind} had no limit"),
+    };
+    Ok(out::line(text)?)
+}
+
+fn kind(text: &str) -> Result<Kind, Stop> {
+    // As for the commands that take a prefix, a colon at the end does no harm.
+    let text = text.strip_suffix(':').unwrap_or(text);
+    Kind::parse(text).map_err(|error| Stop::wrong(error.to_string()))
+}
+
+/// The limit as a person reads it.
+fn words(limit: &LimitOut) -> String {
+    match limit.limit.limit() {
+        Ok(limit) => limit.to_string(),
+        Err(error) => error.to_string(),
+    }
+}

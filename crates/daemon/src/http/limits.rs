@@ -1,0 +1,198 @@
+//! Limits of kinds, which all workers share.
+
+use axum::Json;
+use axum::extract::Path;
+use keyfall::{ErrorKind, Kind, KindLimit, Limit};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::actions::Deed;
+use super::auth::{Caller, Scope};
+use super::body::Body;
+use super::problem::Problem;
+use super::wire::{Time, UnseenOut};
+
+/// A limit: a rate, a concurrency, or both.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitIn {
+    /// How many jobs start in a time, evenly spaced: `10/s`, `50/m`, `5/h`, `1/d` or `1/90s`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "10/s")]
+    pub rate: Option<String>,
+    /// How many jobs may start at once; 1 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    /// How many jobs may run at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+}
+
+/// The limits in force.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct LimitsOut {
+    pub limits: Vec<LimitOut>,
+    /// The parts that were not looked at, because one of several servers was away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unseen: Vec<UnseenOut>,
+}
+
+/// The limit of a kind, and the jobs that wait for it.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct LimitOut {
+    #[schema(example = "app1:mail:send")]
+    pub kind: String,
+    #[serde(flatten)]
+    pub limit: LimitIn,
+    pub since: Time,
+    /// The id of the token and its note, or the address or process, that set it.
+    pub by: String,
+    /// Jobs that have a lease.
+    pub leased: u64,
+    /// Due jobs that may start now.
+    pub room: u64,
+    /// Due jobs that wait for the limit.
+    pub held: u64,
+    /// When the rate allows the next start; missing if it holds no job back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Time>,
+}
+
+/// A limit that was removed.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct UnlimitedOut {
+    #[schema(example = "app1:mail:send")]
+    pub kind: String,
+    /// Whether the kind had a limit.
+    pub removed: bool,
+}
+
+impl LimitIn {
+    /// The limit.
+    ///
+    /// # Errors
+    /// If the rate is no rate.
+    pub fn limit(&self) -> keyfall::Result<Limit> {
+        let mut limit = Limit::new();
+        if let Some(rate) = &self.rate {
+            limit = limit.parse_rate(rate)?;
+        }
+        if let Some(burst) = self.burst {
+            limit = limit.burst(burst);
+        }
+        if let Some(concurrency) = self.concurrency {
+            limit = limit.concurrency(concurrency);
+        }
+        Ok(limit)
+    }
+}
+
+impl From<&Limit> for LimitIn {
+    fn from(limit: &Limit) -> Self {
+        LimitIn {
+            rate: limit.rate_text(),
+            burst: limit.get_burst(),
+            concurrency: limit.get_concurrency(),
+        }
+    }
+}
+
+impl From<&KindLimit> for LimitOut {
+    fn from(it: &KindLimit) -> Self {
+        LimitOut {
+            kind: it.kind.to_string(),
+            limit: LimitIn::from(&it.limit),
+            since: Time(it.since),
+            by: it.by.clone(),
+            leased: it.leased,
+            room: it.room,
+            held: it.held(),
+            next: it.next_start.map(Time),
+        }
+    }
+}
+
+/// All limits, with the jobs that wait for them. With a token, the limits of kinds that it can see.
+#[utoipa::path(get, path = "/v1/limits", operation_id = "list_limits", tag = "kinds",
+    responses((status = 200, body = LimitsOut)))]
+pub(super) async fn list(caller: Caller) -> Result<Json<LimitsOut>, Problem> {
+    let limits = caller.sees_its_own()?.client.limits().await?;
+    let can_see = |it: &&KindLimit| caller.can(Scope::Read, &format!("{}:", it.kind));
+    let seen = limits.kinds.iter().filter(can_see);
+    Ok(Json(LimitsOut {
+        limits: seen.map(LimitOut::from).collect(),
+        unseen: UnseenOut::all(&limits.unseen),
+    }))
+}
+
+/// Limits how many jobs of a kind start in a time, and run at the same time, over all workers
+/// together. The newest limit holds.
+#[utoipa::path(put, path = "/v1/kinds/{kind}/limit", operation_id = "limit_kind", tag = "kinds",
+    params(("kind" = String, Path, example = "app1:mail:send")), request_body = LimitIn,
+    responses((status = 200, body = LimitOut)))]
+pub(super) async fn set(
+    caller: Caller,
+    Path(text): Path<String>,
+    Body(body): Body<LimitIn>,
+) -> Result<Json<LimitOut>, Problem> {
+    let kind = kind_of(&text)?;
+    let limit = body.limit().map_err(of_limit)?;
+    let client = &caller.may(Scope::Operate, &format!("{kind}:"))?.client;
+    let mut set = client.limit(kind.as_str(), limit);
+    if let Some(operator) = caller.operator() {
+        set = set.by(operator);
+    }
+    set.await.map_err(of_limit)?;
+    let deed = Deed::new("limit", kind.as_str()).note(limit.to_string());
+    caller.did(deed).await;
+    match client.get_limit(kind.as_str()).await? {
+        Some(limit) => Ok(Json(LimitOut::from(&limit))),
+        // Somebody else has just removed it.
+        None => Err(Problem::kind_unlimited(kind.as_str())),
+    }
+}
+
+/// Removes the limit of a kind. Jobs that wait for it start at once.
+#[utoipa::path(delete, path = "/v1/kinds/{kind}/limit", operation_id = "unlimit_kind", tag = "kinds",
+    params(("kind" = String, Path, example = "app1:mail:send")),
+    responses((status = 200, body = UnlimitedOut)))]
+pub(super) async fn remove(
+    caller: Caller,
+    Path(text): Path<String>,
+) -> Result<Json<UnlimitedOut>, Problem> {
+    let kind = kind_of(&text)?;
+    let client = &caller.may(Scope::Operate, &format!("{kind}:"))?.client;
+    let mut remove = client.unlimit(kind.as_str());
+    if let Some(operator) = caller.operator() {
+        remove = remove.by(operator);
+    }
+    let removed = remove.await?;
+    if removed {
+        caller.did(Deed::new("unlimit", kind.as_str())).await;
+    }
+    Ok(Json(UnlimitedOut {
+        kind: kind.to_string(),
+        removed,
+    }))
+}
+
+fn kind_of(text: &str) -> Result<Kind, Problem> {
+    Kind::parse(text).map_err(|error| Problem::from(error).field("kind"))
+}
+
+/// The error of a limit, with the field that it names first.
+fn of_limit(error: keyfall::Error) -> Problem {
+    let message = error.to_string();
+    let fields = ["rate", "burst", "concurrency"];
+    let at = |field: &&str| message.find(&format!("`{field}`")).unwrap_or(usize::MAX);
+    let named = fields
+        .into_iter()
+        .min_by_key(at)
+        .filter(|it| at(it) < usize::MAX);
+    let is_setting = error.kind() == ErrorKind::InvalidSetting;
+    let problem = Problem::from(error);
+    match named.filter(|_| is_setting) {
+        Some(field) => problem.field(field),
+        None => problem,
+    }
+}
