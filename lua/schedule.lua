@@ -12,7 +12,7 @@
 -- ARGV  1 lane, 2 number, 3 who, 4 place, 5 wake channel, 6 subject (app:module:biz/0),
 --       7 marker,
 --       then for each group of items with the same mode and header: mode (set | absent | present |
---       ordered), header, number of items,
+--       ordered | debounce:ms | throttle:ms, as in `lib/spacing.lua`), header, number of items,
 --       and for each of these items: id, when ('+ms' or '@ms'), payload
 -- Reply {'ok', now µs, answers}, followed by `unlisted` (the time at which this ledger began, µs)
 --       until a client has registered the kind; {'late', now µs}, or {'stale', now µs, layout} if
@@ -40,10 +40,11 @@ if past then
 end
 
 -- The `nil`s make room for four items: a list that grows is copied.
-local ids, is_ordered = {nil, nil, nil, nil}, false
+local ids, is_ordered, is_spaced = {nil, nil, nil, nil}, false, false
 local at, size, words = HEAD, 0, #ARGV
 while at < words do
   is_ordered = is_ordered or ARGV[at + 1] == 'ordered'
+  is_spaced = is_spaced or spacing_of(ARGV[at + 1])
   local first = at + ALIKE + 1
   at = at + ALIKE + WIDTH * tonumber(ARGV[at + ALIKE])
   for i = first, at, WIDTH do
@@ -56,6 +57,8 @@ local leases = redis.call('HLEN', lease_key) > 0 and redis.call('HMGET', lease_k
   or {}
 local successors = next_of(next_key, ids, leases)
 local before = soonest(due_key, stamp)
+local present_records = is_spaced and redis.call('HMGET', shadow_key, unpack(ids)) or {}
+local spaced, notes = string.sub(due_key, 1, -4) .. 'spaced:', {}
 
 local answers, records, scores, waiting, armed =
   {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}, {}, {nil, nil, nil, nil}
@@ -79,7 +82,9 @@ local i = 0
 at = HEAD
 while at < words do
   local mode, order = ARGV[at + 1], is_ordered and order_of(ARGV[at + 2]) or 0
-  local opening = record_opening(begun(ARGV[at + 2], now), accepted_at)
+  local header = begun(ARGV[at + 2], now)
+  local opening = record_opening(header, accepted_at)
+  local spacing, span = spacing_of(mode)
   local first = at + ALIKE + 1
   at = at + ALIKE + WIDTH * tonumber(ARGV[at + ALIKE])
   for word = first, at, WIDTH do
@@ -88,6 +93,7 @@ while at < words do
     local earlier = item_of[id]
     if earlier then
       dues[i], leases[i], successors[i] = dues[earlier], leases[earlier], successors[earlier]
+      present_records[i] = present_records[earlier]
     end
     item_of[id] = i
     local leased = leases[i]
@@ -113,14 +119,27 @@ while at < words do
         created = 'created:' .. text
         is_ahead = due * 1000 > now
       end
-      local record = opening .. ARGV[word + 2]
+      local its_opening = opening
+      if spacing then
+        local there = successors[i]
+        if not leased then
+          there = dues[i] and {dues[i], present_records[i]}
+        end
+        local since
+        due, since = spaced_due(spacing, span, spaced .. id, due_ms(when, now), now, there, notes)
+        text, when, is_ahead = int(due), nil, due * 1000 > now
+        created = 'created:' .. text
+        its_opening = since and record_opening(header, since) or opening
+      end
+      local record = its_opening .. ARGV[word + 2]
       accepted = accepted + 1
+      present_records[i] = is_spaced and record or nil
       if is_ordered then
         orders[id] = order
       end
       if leased then
         replaced = replaced + (successors[i] and 1 or 0)
-        successors[i] = true
+        successors[i] = is_spaced and {text, record} or true
         waiting[#waiting + 1] = id
         waiting[#waiting + 1] = text .. ' ' .. record
         answers[i] = 'succeeds:' .. text
@@ -184,6 +203,7 @@ if #KEYS > FIXED then
 end
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
+write_spacing(notes)
 wake(ARGV[5], ARGV[6], news, before, now)
 write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply, unlisted}

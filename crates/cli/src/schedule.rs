@@ -33,6 +33,21 @@ pub(crate) struct Options {
     #[command(flatten)]
     when: When,
 
+    /// Gather calls for this name: due when they have been silent for so long, with the last payload
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse,
+        requires = "at_most", conflicts_with_all = ["after", "at"])]
+    debounce: Option<Duration>,
+
+    /// How long after the first call a gathered job is due at the latest
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, requires = "debounce")]
+    at_most: Option<Duration>,
+
+    /// Space the jobs of this name: one is due at once, the next so long after that, with the last
+    /// payload
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse,
+        conflicts_with_all = ["after", "at", "debounce"])]
+    throttle: Option<Duration>,
+
     /// Let it recur: a cron expression (`0 9 * * MON-FRI`), `every 90m`, or a table in JSON
     #[arg(long, value_name = "RULE", conflicts_with_all = ["after", "at"])]
     recur: Option<String>,
@@ -114,6 +129,9 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         payload_base64: base64,
         after: options.when.after(),
         at: options.when.at()?,
+        debounce: options.debounce.map(Span),
+        at_most: options.at_most.map(Span),
+        throttle: options.throttle.map(Span),
         recurring,
         quiet: match &options.quiet {
             Some(text) => Some(super::series::quiet(text)?),

@@ -71,8 +71,12 @@ fn header(line: &str) -> Header {
 fn place(it: &Placement, jobs: &mut MemoryJobs) -> Word {
     let header = header(&it.header);
     let order = header.order.unwrap_or(0);
-    let due = jobs.due(it.when, jobs.now.floor_ms());
-    let job = MemoryJob::new(header, it.payload.clone(), due, jobs.now);
+    let asked = jobs.due(it.when, jobs.now.floor_ms());
+    let (due, since) = jobs.spaced_due(it, asked);
+    let job = MemoryJob {
+        accepted: since.unwrap_or(jobs.now),
+        ..MemoryJob::new(header, it.payload.clone(), due, jobs.now)
+    };
     let there = jobs.changeable(&it.key);
     let stored = there.as_ref().map(|(_, old)| old.header.order.unwrap_or(0));
     match (it.mode, stored) {

@@ -20,7 +20,7 @@ use crate::key::JobKey;
 use crate::names::Names;
 use crate::record::Header;
 use crate::settings::ClientSettings;
-use crate::store::{Found, JobVersion, Next, Store, Verb, VersionState, When};
+use crate::store::{Found, JobVersion, Mode, Next, Placement, Store, Verb, VersionState, When};
 use crate::time::{UnixMs, UnixUs};
 
 /// How long a run in memory has its lease, for those who look at it meanwhile.
@@ -40,6 +40,8 @@ pub(crate) struct MemoryLedger {
 pub(crate) struct MemoryJobs {
     now: UnixUs,
     by_key: BTreeMap<JobKey, MemoryJob>,
+    /// The last due time of each throttled name.
+    spaced: BTreeMap<JobKey, UnixMs>,
     run: Option<MemoryRun>,
 }
 
@@ -113,6 +115,34 @@ pub(crate) fn micros(time: SystemTime) -> UnixUs {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     let micros = since.unwrap_or_default().as_micros();
     UnixUs(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+impl MemoryJobs {
+    /// The due time of a schedule that would be due at `asked`; and the time of acceptance that the
+    /// job takes over from the one that it replaces.
+    fn spaced_due(&mut self, it: &Placement, asked: UnixMs) -> (UnixMs, Option<UnixUs>) {
+        let now = self.now.floor_ms();
+        let there = match self.changeable(&it.key) {
+            Some((VersionState::Pending | VersionState::Successor, job)) => Some(&*job),
+            _ => None,
+        };
+        let since = there.filter(|job| !job.was_tried()).map(|job| job.accepted);
+        match it.mode {
+            Mode::Debounce(most) => {
+                let first = since.map_or(now, UnixUs::floor_ms);
+                (now.max(asked.min(first.plus(most))), since)
+            }
+            Mode::Throttle(span) => {
+                let pending = there.map(|job| job.due);
+                let last = self.spaced.get(&it.key).copied();
+                let next = last.map_or(asked, |last| asked.max(last.plus(span)));
+                let due = pending.map_or(next, |due| due.min(next));
+                self.spaced.insert(it.key.clone(), due);
+                (due, since)
+            }
+            _ => (asked, None),
+        }
+    }
 }
 
 impl MemoryJob {
@@ -317,6 +347,15 @@ impl MemoryJob {
                 self.stage = MemoryStage::Dead(now.floor_ms());
             }
         }
+    }
+
+    /// Whether an attempt has ended.
+    fn was_tried(&self) -> bool {
+        let ends = |step: &String| {
+            let (what, _) = step.split_once('@').unwrap_or_default();
+            matches!(what, "failed" | "again" | "snoozed")
+        };
+        self.steps.iter().any(ends)
     }
 
     /// Begins the next occurrence.

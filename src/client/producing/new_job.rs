@@ -49,6 +49,8 @@ pub struct NewJob {
     pub(crate) max_lateness: Option<MaxLateness>,
     pub(crate) attempts: Option<u32>,
     pub(crate) mode: Mode,
+    /// How calls for the same key are gathered: [`Mode::Debounce`] or [`Mode::Throttle`].
+    pub(crate) spacing: Option<Mode>,
     /// The order number, for [`Client::next_order`](crate::client::Client::next_order).
     pub(crate) order: Option<u64>,
     pub(crate) durable: Option<Durable>,
@@ -97,6 +99,32 @@ macro_rules! job_options {
         /// For a recurring job, the same as [`Rule::quiet`](crate::Rule::quiet). Defaults to none.
         pub fn quiet(mut self, quiet: $crate::QuietHours) -> Self {
             self $($at)* .quiet = Some(quiet);
+            self
+        }
+
+        /// Gathers calls for this key: the job is due when they have been silent for `quiet`, but
+        /// no later than `at_most` after the first of them, and carries the payload of the last.
+        /// Each is 1 ms to 10 years. A job that runs is followed by one such job; a retry is
+        /// replaced, and the wait begins anew.
+        ///
+        /// This takes the place of [`after`](Self::after) and [`at`](Self::at). A job that recurs, has
+        /// [quiet hours](Self::quiet) of its own, or is scheduled only under a condition, cannot be
+        /// gathered.
+        pub fn debounce(mut self, quiet: std::time::Duration, at_most: std::time::Duration) -> Self {
+            self $($at)* .when = $crate::client::producing::new_job::after(quiet);
+            self $($at)* .spacing = Some($crate::store::Mode::Debounce(at_most));
+            self
+        }
+
+        /// Spaces the jobs of this key: one is due at once, the next `span` after that one, and so
+        /// on; 1 ms to 10 years. Calls in between are gathered in the next one, which carries the
+        /// payload of the last call. Retries are not counted.
+        ///
+        /// This takes the place of [`after`](Self::after) and [`at`](Self::at), with the same exceptions
+        /// as for [`debounce`](Self::debounce).
+        pub fn throttle(mut self, span: std::time::Duration) -> Self {
+            self $($at)* .when = Ok($crate::client::producing::new_job::NOW);
+            self $($at)* .spacing = Some($crate::store::Mode::Throttle(span));
             self
         }
 
@@ -177,6 +205,7 @@ impl NewJob {
             max_lateness: None,
             attempts: None,
             mode: Mode::Set,
+            spacing: None,
             order: None,
             durable: None,
         }
@@ -208,6 +237,18 @@ impl NewJob {
         let payload = self.payload?;
         check_payload(&key, &payload, payload_limit)?;
         let mut when = self.when?;
+        if let Some(spacing) = self.spacing {
+            let other = match () {
+                () if self.rule.is_some() => Some("a job that recurs"),
+                () if self.quiet.is_some() => {
+                    Some("a job with quiet hours of its own (give them to its route)")
+                }
+                () if self.mode != Mode::Set => Some("a job that is scheduled under a condition"),
+                () => None,
+            };
+            check_spacing(&key, spacing, when, other)?;
+            self.mode = spacing;
+        }
         self.durable.map_or(Ok(()), |durable| durable.check())?;
         traces::carry(&mut self.headers);
         self.headers.check(&key)?;
@@ -250,6 +291,38 @@ impl NewJob {
             key,
             payload,
         }))
+    }
+}
+
+/// Checks the spacing of a job. `other` names what else decides when it is due.
+///
+/// # Errors
+/// [`ErrorKind::InvalidTime`] if a time is out of range, or something else decides the due time.
+fn check_spacing(key: &JobKey, spacing: Mode, when: When, other: Option<&str>) -> Result<()> {
+    let refuse = |message: String| Err(Error::new(ErrorKind::InvalidTime, message));
+    if let Some(other) = other {
+        return refuse(format!(
+            "{key}: {other} cannot have `debounce` or `throttle`"
+        ));
+    }
+    let times = match (spacing, when) {
+        (Mode::Debounce(at_most), When::After(quiet)) => vec![
+            ("the silence of `debounce`", quiet),
+            ("the longest wait of `debounce`", at_most),
+        ],
+        (Mode::Throttle(span), When::After(Duration::ZERO)) => vec![("`throttle`", span)],
+        _ => {
+            return refuse(format!(
+                "{key}: `debounce` and `throttle` set the due time: leave out `after` and `at`"
+            ));
+        }
+    };
+    let range = Duration::from_millis(1)..=MAX_DELAY;
+    match times.iter().find(|(_, time)| !range.contains(time)) {
+        None => Ok(()),
+        Some((what, time)) => refuse(format!(
+            "{key}: {what} is from 1 ms to 10 years, not {time:?}"
+        )),
     }
 }
 

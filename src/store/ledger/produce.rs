@@ -38,6 +38,11 @@ pub(crate) enum Mode {
     Present,
     /// Creates or replaces the job, unless the stored order number is higher.
     Ordered,
+    /// Creates the job, or replaces it and waits again for the delay, but at most so long after the
+    /// first such call.
+    Debounce(Duration),
+    /// Creates or replaces the job, due so long after the last one of its name.
+    Throttle(Duration),
 }
 
 /// One job to schedule. Neighbours in a batch that share mode and header cost less to send.
@@ -199,12 +204,14 @@ fn whole_ms(delay: Duration) -> u128 {
 
 impl Mode {
     /// The argument of `lua/schedule.lua`.
-    fn to_arg(self) -> &'static str {
+    fn to_arg(self) -> Cow<'static, str> {
         match self {
-            Mode::Set => "set",
-            Mode::Absent => "absent",
-            Mode::Present => "present",
-            Mode::Ordered => "ordered",
+            Mode::Set => "set".into(),
+            Mode::Absent => "absent".into(),
+            Mode::Present => "present".into(),
+            Mode::Ordered => "ordered".into(),
+            Mode::Debounce(most) => format!("debounce:{}", whole_ms(most)).into(),
+            Mode::Throttle(span) => format!("throttle:{}", whole_ms(span)).into(),
         }
     }
 }
@@ -236,7 +243,7 @@ impl Ledger {
         cmd.arg(&self.wake).arg(&self.names.subject).arg(MARKER);
         for alike in items.chunk_by(|one, next| one.is_like(next)) {
             let Placement { mode, header, .. } = &alike[0];
-            cmd.arg(mode.to_arg()).arg(&**header).arg(alike.len());
+            cmd.arg(&*mode.to_arg()).arg(&**header).arg(alike.len());
             for item in alike {
                 cmd.arg(item.key.id())
                     .arg(item.when.to_arg())

@@ -210,7 +210,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "overtaken", "trigger"];
+    SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "overtaken", "spacing", "trigger"];
     RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "record", "trigger", "successor"];
     UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "record", "successor"];
     AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "version", "trigger"];

@@ -387,3 +387,142 @@ async fn a_delay_is_rounded_up_so_that_no_job_is_early() {
     }
     bench.balanced().await;
 }
+
+/// A schedule that waits for a silence of `quiet`, but no longer than `most` after the first one.
+fn debounced(bench: &Bench, id: &str, quiet: Duration, most: Duration, text: &[u8]) -> Placement {
+    Placement {
+        mode: Mode::Debounce(most),
+        ..bench.carrying(id, after(quiet), text)
+    }
+}
+
+fn throttled(bench: &Bench, id: &str, span: Duration, text: &[u8]) -> Placement {
+    Placement {
+        mode: Mode::Throttle(span),
+        ..bench.carrying(id, after(Duration::ZERO), text)
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn debounced_calls_wait_for_silence_but_not_for_ever() {
+    let bench = Bench::new().await;
+    let first = bench
+        .place(&[debounced(&bench, "job", HOUR, LATER, b"1")])
+        .await;
+    assert_eq!(words(&first), ["created"]);
+    let accepted = bench.record("job").await.accepted;
+    bench.past(accepted.0 + 3).await;
+    let again = bench
+        .place(&[debounced(&bench, "job", HOUR, LATER, b"2")])
+        .await;
+    assert_eq!(words(&again), ["replaced"]);
+    assert!(
+        due_of(again[0].answer) > due_of(first[0].answer),
+        "it waits anew"
+    );
+    let record = bench.record("job").await;
+    assert_eq!(
+        (record.accepted, &record.payload[..]),
+        (accepted, &b"2"[..])
+    );
+    // The first call was an hour and a half too early for the last one.
+    let last = bench
+        .place(&[debounced(&bench, "job", LATER, HOUR, b"3")])
+        .await;
+    assert_eq!(due_of(last[0].answer), accepted.0 + 3_600_000);
+    // Never in the past.
+    let now = bench.now().await;
+    let last = bench
+        .place(&[debounced(&bench, "job", HOUR, MOMENT, b"4")])
+        .await;
+    assert!(due_of(last[0].answer) >= now);
+    assert_eq!(bench.counted("replaced").await, 3);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_debounced_call_begins_anew_after_a_run_or_a_failure() {
+    let bench = Bench::new().await;
+    let long_ago = at(1);
+    let items = [
+        bench.placement("retry", long_ago),
+        bench.placement("run", long_ago),
+    ];
+    bench.place(&items).await;
+    let reply = bench.claim(&["retry", "run"], 0).await;
+    let retry = reply.jobs.iter().find(|job| job.id == "retry").unwrap();
+    let failed = later(after(LATER), "failed");
+    bench.settle("retry", &retry.token, failed).await;
+    bench.past(bench.now().await + 3).await;
+    let now = bench.now().await;
+    let items = ["retry", "run", "run"].map(|id| debounced(&bench, id, HOUR, HOUR, b"new"));
+    let answers = bench.place(&items).await;
+    assert_eq!(words(&answers), ["replaced", "succeeds", "succeeds"]);
+    for answered in &answers {
+        assert!(due_of(answered.answer) >= now + 3_600_000);
+    }
+    let (_, record) = bench.successor("run").await;
+    assert!(record.accepted >= UnixMs(now));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn throttled_jobs_are_due_so_long_after_each_other() {
+    let bench = Bench::new().await;
+    let now = bench.now().await;
+    let first = bench.place(&[throttled(&bench, "job", HOUR, b"1")]).await;
+    let begun = due_of(first[0].answer);
+    assert!(words(&first) == ["created"] && begun >= now && begun <= bench.now().await);
+    // It waits for its worker: the next call is gathered in it.
+    let same = bench.place(&[throttled(&bench, "job", HOUR, b"2")]).await;
+    assert_eq!(
+        (words(&same)[0], due_of(same[0].answer)),
+        ("replaced", begun)
+    );
+    let run = bench.claim(&["job"], 0).await.jobs.remove(0);
+    assert!(run.record.ends_with(b"\n2"));
+    let next = bench.place(&[throttled(&bench, "job", HOUR, b"3")]).await;
+    assert_eq!(words(&next), ["succeeds"]);
+    assert_eq!(due_of(next[0].answer), begun + 3_600_000);
+    bench
+        .settle("job", &run.token, crate::store::Verb::Done)
+        .await;
+    let next = bench.place(&[throttled(&bench, "job", HOUR, b"4")]).await;
+    assert_eq!(
+        (words(&next)[0], due_of(next[0].answer)),
+        ("replaced", begun + 3_600_000)
+    );
+    // Also if nothing of it is left.
+    bench.cancel("job").await;
+    let next = bench.place(&[throttled(&bench, "job", LATER, b"5")]).await;
+    assert_eq!(
+        (words(&next)[0], due_of(next[0].answer)),
+        ("created", begun + 10_800_000)
+    );
+    // A job that was scheduled for later by other means is due in time.
+    bench.schedule("other", after(LATER)).await;
+    let now = bench.now().await;
+    let other = bench.place(&[throttled(&bench, "other", HOUR, b"6")]).await;
+    let due = due_of(other[0].answer);
+    assert!(due >= now && due <= bench.now().await);
+    // The last due time is kept for as long as it counts.
+    let spaced = bench.names().due.replace(":due", ":spaced:job");
+    let left: u64 = bench.ask(&["PTTL", &spaced]).await;
+    assert!(left > 3_600_000 && left <= 18_000_001, "{left}");
+    let _: u64 = bench.ask(&["DEL", &spaced]).await;
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_damaged_memory_of_a_throttle_counts_as_none() {
+    let bench = Bench::new().await;
+    let spaced = bench.names().due.replace(":due", ":spaced:job");
+    let _: u64 = bench.ask(&["RPUSH", &spaced, "a list"]).await;
+    let now = bench.now().await;
+    let placed = bench.place(&[throttled(&bench, "job", SECOND, b"1")]).await;
+    assert!(due_of(placed[0].answer) <= bench.now().await && due_of(placed[0].answer) >= now);
+    let _: u64 = bench.ask(&["DEL", &spaced]).await;
+    bench.balanced().await;
+}

@@ -41,6 +41,20 @@ pub struct NewJobIn {
     /// Due at this time, by Redis' clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
+    /// Gathers calls for this key: due when they have been silent for so long, with the last payload.
+    /// Needs `at_most`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "30s")]
+    pub debounce: Option<Span>,
+    /// How long after the first call a gathered job is due at the latest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "5m")]
+    pub at_most: Option<Span>,
+    /// Spaces the jobs of this key: one is due at once, the next so long after that, with the last
+    /// payload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "10m")]
+    pub throttle: Option<Span>,
     /// Makes it recur: a cron expression, `every 90m`, or a table with `cron`, `every` or
     /// `after_end`. The times come from the rule, in place of `after` and `at`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -248,10 +262,19 @@ async fn schedule(
              `from` in the rule if it is to begin later",
         ));
     }
+    check_spacing(&job)?;
     let (after, attempts) = (job.after, job.attempts);
-    let refused = |error: Error| match error.kind() {
-        ErrorKind::InvalidSetting if attempts == Some(0) => Problem::from(error).field("attempts"),
-        ErrorKind::InvalidSetting => Problem::from(error).field("timeout"),
+    let spacing = match (job.debounce, job.throttle) {
+        (Some(_), _) => Some("debounce"),
+        (_, Some(_)) => Some("throttle"),
+        _ => None,
+    };
+    let refused = |error: Error| match (error.kind(), spacing) {
+        (ErrorKind::InvalidTime, Some(field)) => Problem::from(error).field(field),
+        (ErrorKind::InvalidSetting, _) if attempts == Some(0) => {
+            Problem::from(error).field("attempts")
+        }
+        (ErrorKind::InvalidSetting, _) => Problem::from(error).field("timeout"),
         _ => Problem::of_time(error, after),
     };
     let payload = payload(job.payload, job.payload_base64)?;
@@ -262,6 +285,12 @@ async fn schedule(
     }
     if let Some(Time(due)) = job.at {
         call = call.at(due);
+    }
+    if let (Some(Span(quiet)), Some(Span(at_most))) = (job.debounce, job.at_most) {
+        call = call.debounce(quiet, at_most);
+    }
+    if let Some(Span(span)) = job.throttle {
+        call = call.throttle(span);
     }
     if let Some(rule) = job.recurring {
         call = call.recurring(rule);
@@ -305,6 +334,25 @@ async fn schedule(
             IfPresent::Absent => Err(Problem::job_absent(key.as_str())),
         },
     }
+}
+
+/// Checks that one thing alone decides when the job is due.
+fn check_spacing(job: &NewJobIn) -> Result<(), Problem> {
+    let (field, detail) = match (job.debounce, job.at_most, job.throttle) {
+        (None, None, None) => return Ok(()),
+        (Some(_), _, Some(_)) => ("throttle", "give `debounce` or `throttle`, not both"),
+        (Some(_), None, _) => (
+            "at_most",
+            "say how long calls are gathered at most: `\"at_most\": \"5m\"`",
+        ),
+        (None, Some(_), _) => ("at_most", "this belongs to `debounce`: give it as well"),
+        _ if job.after.is_some() || job.at.is_some() => (
+            "after",
+            "`debounce` and `throttle` decide when the job is due: leave out `after` and `at`",
+        ),
+        _ => return Ok(()),
+    };
+    Err(Problem::invalid(field, detail))
 }
 
 /// The job under this key, or its latest dead letter.

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::operations::{
-    Amendment, CLIENTS, Condition, HOUR, Holder, IDS, Id, Limit, Limits, MOMENT, Next, Operation,
-    Page, Payload, Placement, SeriesJob, Step, Verb, When, Which,
+    Amendment, CLIENTS, Condition, DEBOUNCE, HOUR, Holder, IDS, Id, Limit, Limits, MOMENT, Next,
+    Operation, Page, Payload, Placement, SeriesJob, Step, Verb, When, Which,
 };
 
 /// The most steps of a sequence.
@@ -126,7 +126,7 @@ fn reading() -> impl Strategy<Value = Operation> {
 fn placement() -> impl Strategy<Value = Placement> {
     let mode = select(
         &[
-            "set", "set", "set", "ordered", "ordered", "absent", "present",
+            "set", "set", "set", "ordered", "ordered", "absent", "present", DEBOUNCE,
         ][..],
     );
     (id(), mode, instant(), header(), payload()).prop_map(|(id, mode, when, header, payload)| {

@@ -16,6 +16,9 @@ pub(super) const LONG_AGO: u64 = 1000;
 /// About how many letters one `Trim` drops.
 pub(super) const AT_ONCE: usize = 4;
 
+/// A schedule waits for silence, but not for more than an hour.
+pub(super) const DEBOUNCE: &str = "debounce:3600000";
+
 /// What people are told of a limit.
 pub(super) const LIMITED_BY: &str = "1 2 0 3 model";
 

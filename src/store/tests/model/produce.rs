@@ -1,7 +1,9 @@
 //! The calls of producers, state by state.
 
 use super::ledger::{Job, Ledger, Record, Waiting};
-use super::operations::{Amendment, Condition, Id, Payload, Placement, SeriesJob, When};
+use super::operations::{
+    Amendment, Condition, DEBOUNCE, HOUR, Id, Payload, Placement, SeriesJob, When,
+};
 
 impl Ledger {
     pub(super) fn schedule_all(&mut self, items: &[Placement]) -> Vec<String> {
@@ -28,8 +30,14 @@ impl Ledger {
             payload: item.payload.to_owned(),
             ..self.accepted_now(item.header)
         };
-        let due = self.due(item.when);
-        let job = Waiting { due, record };
+        let mut job = Waiting {
+            due: self.due(item.when),
+            record,
+        };
+        if item.mode == DEBOUNCE {
+            self.debounce(item.id, &mut job);
+        }
+        let due = job.due;
         let there = self.jobs.get(item.id).map_or(0, order_of);
         if item.mode == "ordered" && there > order_in(item.header) {
             return format!("overtaken:{there}");
@@ -55,6 +63,25 @@ impl Ledger {
                 format!("succeeds:{due}")
             }
         }
+    }
+
+    /// Takes over the time of the first call that waits for silence, and waits no longer than an
+    /// hour from it.
+    fn debounce(&self, id: Id, job: &mut Waiting) {
+        let there = match self.jobs.get(id) {
+            Some(Job::Pending(there)) => Some(there),
+            Some(Job::Leased(run)) => run.successor.as_ref(),
+            None => None,
+        };
+        let ends = |step: &String| {
+            ["failed@", "again@", "snoozed@"]
+                .iter()
+                .any(|word| step.starts_with(word))
+        };
+        if let Some(there) = there.filter(|there| !there.record.steps.iter().any(ends)) {
+            job.record.accepted = there.record.accepted;
+        }
+        job.due = self.ms().max(job.due.min(job.record.accepted + HOUR));
     }
 
     pub(super) fn reschedule(&mut self, id: Id, when: When, step: &str) -> String {
