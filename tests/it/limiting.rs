@@ -295,3 +295,56 @@ async fn wrong_limits_are_refused_and_change_nothing() {
     let view = site.view(&site.key(1)).await;
     assert_eq!(view.state(), JobState::Pending);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn debounced_and_throttled_calls_are_gathered_in_few_runs() {
+    let site = Site::new("limit-gather").await;
+    let (log, mut runs) = recorder();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    let (quiet, throttled) = (site.key("quiet"), site.key("throttled"));
+    for number in 0..20 {
+        let call = site.client.schedule(&quiet, &number);
+        call.debounce(ms(400), 60 * SECOND).await.unwrap();
+    }
+    let job = runs.next().await;
+    assert_eq!(
+        (job.key().as_str(), &job.payload()[..]),
+        (&*quiet, &b"19"[..])
+    );
+    let first = site.client.schedule(&throttled, &0).throttle(SECOND);
+    let first = first.await.unwrap().due;
+    assert_eq!(&runs.next().await.payload()[..], b"0");
+    for number in 1..20 {
+        let call = site.client.schedule(&throttled, &number);
+        call.throttle(SECOND).await.unwrap();
+    }
+    let job = runs.next().await;
+    let apart = job.due().duration_since(first).unwrap();
+    assert_eq!(apart.as_millis() % 1000, 0, "{apart:?}");
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn only_one_thing_decides_when_a_gathered_job_is_due() {
+    let site = Site::new("limit-gather-wrong").await;
+    let call = || site.client.schedule(site.key(1), "");
+    let rule = keyfall::Rule::every(60 * SECOND).unwrap();
+    let refused = [
+        (call().debounce(Duration::ZERO, SECOND).await, "silence"),
+        (
+            call().debounce(SECOND, Duration::ZERO).await,
+            "longest wait",
+        ),
+        (call().throttle(Duration::ZERO).await, "`throttle`"),
+        (call().throttle(SECOND).after(SECOND).await, "leave out"),
+        (call().throttle(SECOND).recurring(rule).await, "recurs"),
+    ];
+    for (refused, named) in refused {
+        assert_refused(refused, ErrorKind::InvalidTime, &[named]);
+    }
+    let refused = call().debounce(SECOND, SECOND).if_absent().await;
+    assert_refused(refused, ErrorKind::InvalidTime, &["under a condition"]);
+    assert!(site.client.get(site.key(1)).await.unwrap().is_none());
+}

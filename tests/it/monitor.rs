@@ -124,8 +124,8 @@ impl Asked {
 pub(crate) fn asked_by_hearers(all: &[Asked]) -> HashMap<&str, HashSet<(&str, &str)>> {
     let mut calls: HashMap<&str, HashSet<(&str, &str)>> = HashMap::new();
     for Asked { words, .. } in all.iter().filter(|asked| asked.is_claim()) {
-        let (lane, number, found) = (&words[10], &words[11], &words[15]);
-        for (id, found) in words[16..].iter().zip(found.bytes()) {
+        let (lane, number, found) = (&words[10], &words[11], &words[18]);
+        for (id, found) in words[19..].iter().zip(found.bytes()) {
             if found == b'e' {
                 calls.entry(id).or_default().insert((lane, number));
             }

@@ -152,7 +152,16 @@ impl Store {
     /// Limits the ledgers of a kind that was just registered, if it has a rule. Servers that are away
     /// are left out.
     pub(crate) async fn apply_limit_rule(&self, kind: &Kind, until: Instant) -> Result<()> {
-        let Some(rule) = self.limit_rule(kind, until).await? else {
+        let known = self.on_rest(until, |it, until| {
+            Box::pin(it.limit_rule(kind, it.patience_for_one(until)))
+        });
+        let known = match known.await.of_those_there() {
+            // The node that has the rules is away, and must not keep kinds of other nodes from
+            // beginning.
+            Err(error) if self.is_cluster() && is_of_absence(&error) => return Ok(()),
+            known => known?,
+        };
+        let Some(rule) = known.into_iter().flatten().max_by_key(|rule| rule.set) else {
             return Ok(());
         };
         let ledgers = self.layout_of(kind.as_str()).ledgers();

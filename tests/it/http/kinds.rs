@@ -76,8 +76,38 @@ async fn a_limit_is_set_listed_and_removed() {
         .get(&format!("/v1/actions?prefix={}", site.kind()))
         .await;
     let did = actions["actions"].as_array().unwrap().iter();
+    let did = did.filter(|it| it["on"] == json!(site.kind()));
     let did: Vec<&str> = did.filter_map(|it| it["what"].as_str()).collect();
     assert_eq!(did, ["unlimit", "limit"]);
+}
+
+#[tokio::test]
+async fn calls_for_one_key_are_gathered() {
+    let site = Site::new("http-gather").await;
+    let daemon = Daemon::start(&site);
+    let path = format!("/v1/jobs/{}", site.key(1));
+    let debounce = json!({"payload": 1, "debounce": "1h", "at_most": "2h"});
+    let put = daemon.send("PUT", &path, debounce.clone()).await;
+    assert_eq!((put.0, &put.1["placed"]), (201, &json!("created")));
+    let put = daemon.send("PUT", &path, debounce).await;
+    assert_eq!((put.0, &put.1["placed"]), (200, &json!("replaced")));
+    let throttle = json!({"payload": 2, "throttle": "1h"});
+    assert_eq!(daemon.send("PUT", &path, throttle).await.0, 200);
+    for (body, field) in [
+        (json!({"debounce": "1h"}), "at_most"),
+        (json!({"at_most": "1h"}), "at_most"),
+        (
+            json!({"debounce": "1h", "at_most": "1h", "throttle": "1h"}),
+            "throttle",
+        ),
+        (json!({"throttle": "1h", "after": "1h"}), "after"),
+        (json!({"throttle": "0s"}), "throttle"),
+        (json!({"debounce": "0s", "at_most": "1h"}), "debounce"),
+        (json!({"throttle": "1h", "if": "absent"}), "throttle"),
+    ] {
+        let (status, problem) = daemon.send("PUT", &path, body.clone()).await;
+        assert_eq!((status, &problem["field"]), (400, &json!(field)), "{body}");
+    }
 }
 
 #[tokio::test]
