@@ -68,6 +68,12 @@ pub(crate) enum What {
         /// Its due time, Unix ms.
         due: u64,
     },
+    /// A run of a job of a limited kind has begun.
+    Started {
+        key: String,
+        /// The time of its claim, by the clock of Redis, unless that was set back.
+        fence: u64,
+    },
     /// A worker told Redis the end of a run, and Redis took or refused it.
     Settled {
         key: String,

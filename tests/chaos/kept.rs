@@ -9,6 +9,7 @@ use redis::aio::MultiplexedConnection;
 use crate::agreed::{self, Value};
 use crate::common::COMMON;
 use crate::journal::Version;
+use crate::limited;
 use crate::load::{FAR, KINDS};
 use crate::order::Order;
 use crate::plain::{CANCEL, RUN};
@@ -70,7 +71,14 @@ impl Kept {
         // half done.
         client.audit(DAMAGED).repair().await?;
         client.prefix(IDLE).resume().await?;
-        for kind in kinds().chain([IDLE, DAMAGED, MOVED, recurring::KIND, series::KIND]) {
+        for kind in kinds().chain([
+            IDLE,
+            DAMAGED,
+            MOVED,
+            recurring::KIND,
+            series::KIND,
+            limited::KIND,
+        ]) {
             let report = client.audit(kind).await?;
             // Some scenarios never use some kinds.
             if report.is_known && !report.is_clean() {

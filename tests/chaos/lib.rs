@@ -71,6 +71,7 @@ mod journal;
 mod kept;
 mod lanes;
 mod leases;
+mod limited;
 mod load;
 mod order;
 mod outlet;

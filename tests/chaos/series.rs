@@ -57,7 +57,7 @@ pub(crate) struct Mover {
 }
 
 /// Repeats a call until its answer comes.
-async fn insisted<T, Call>(call: impl Fn() -> Call) -> Result<T>
+pub(crate) async fn insisted<T, Call>(call: impl Fn() -> Call) -> Result<T>
 where
     Call: IntoFuture<Output = Result<T>>,
 {

@@ -40,7 +40,8 @@ pub(crate) struct Setting {
     pub(crate) keys_to_jobs: Option<f64>,
     /// Whether plain commands [race](crate::races) the times of their keys.
     pub(crate) races: bool,
-    /// Whether [recurring jobs](crate::recurring) and [series](crate::series) run beside the others.
+    /// Whether [recurring jobs](crate::recurring), [series](crate::series) and jobs of a
+    /// [limited kind](crate::limited) run beside the others.
     pub(crate) recurring: bool,
     /// Whether the Redis of lists and streams can go back to an earlier state, and has a replica.
     pub(crate) outlet_forgets: bool,

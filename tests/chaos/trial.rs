@@ -12,6 +12,7 @@ use crate::history::History;
 use crate::hosts::Hosts;
 use crate::kept::Kept;
 use crate::leases::{self, Leases};
+use crate::limited::{self, Feeder};
 use crate::recurring;
 use crate::report::Row;
 use crate::scenarios::Scenario;
@@ -54,6 +55,10 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
                 row.violations
                     .extend(series::judge(&journals, stored, end.forgets));
             }
+            if let Some(fed) = &end.limited {
+                let wrong = limited::judge(&journals, fed, end.forgets, end.is_set);
+                row.violations.extend(wrong);
+            }
             row.violations.extend(end.wrong);
             scenario.expect(&mut row);
             row
@@ -75,8 +80,12 @@ struct TrialEnd {
     recurring: Option<recurring::Stored>,
     /// The members of series, if there were some.
     series: Option<series::Stored>,
+    /// The jobs of the limited kind, if there were some.
+    limited: Option<limited::Fed>,
     /// Whether Redis could forget.
     forgets: bool,
+    /// Whether the clock of Redis was set.
+    is_set: bool,
     /// Failures on the way.
     wrong: Vec<String>,
 }
@@ -90,6 +99,7 @@ async fn try_to_play(
 ) -> Result<TrialEnd, String> {
     let setting = (scenario.setting)();
     let (recurs, forgets) = (setting.recurring, setting.forgets());
+    let is_set = setting.clock.is_some();
     let mut stage = Stage::set(setting, dir.to_owned(), seed, span).await?;
     if recurs {
         let begun = recurring::begin(&stage.client().await?).await;
@@ -97,6 +107,13 @@ async fn try_to_play(
     }
     let mover = match recurs {
         true => Some(Mover::begin(stage.client().await?)),
+        false => None,
+    };
+    let feeder = match recurs {
+        true => {
+            let begun = Feeder::begin(stage.client().await?).await;
+            Some(begun.map_err(|error| error.to_string())?)
+        }
         false => None,
     };
     stage.produce();
@@ -123,6 +140,12 @@ async fn try_to_play(
         let ended = tokio::time::timeout(PATIENCE, mover.end(&client)).await;
         let ended = ended.map_err(|_| "the series do not come to rest")?;
         members = Some(ended.map_err(|error| error.to_string())?);
+    }
+    let mut limited = None;
+    if let Some(feeder) = feeder {
+        let ended = tokio::time::timeout(PATIENCE, feeder.end(&client)).await;
+        let ended = ended.map_err(|_| "the jobs of the limited kind do not come to rest")?;
+        limited = Some(ended.map_err(|error| error.to_string())?);
     }
     let mut recurring = None;
     if recurs {
@@ -157,7 +180,9 @@ async fn try_to_play(
         leases,
         recurring,
         series: members,
+        limited,
         forgets,
+        is_set,
         wrong,
     })
 }

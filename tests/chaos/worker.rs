@@ -10,6 +10,7 @@ use keyfall_testing::process::told_to_stop;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{Journal, What};
+use crate::limited;
 use crate::order::{Order, Plan};
 use crate::plain::{CANCEL, RUN};
 use crate::recurring;
@@ -59,6 +60,10 @@ async fn work(terms: &Terms) {
     router = router.route(
         &format!("{}:*", series::KIND),
         series::handler(journal.clone()),
+    );
+    router = router.route(
+        &format!("{}:*", limited::KIND),
+        limited::handler(journal.clone()),
     );
     if terms.adopts {
         router = router

@@ -14,11 +14,13 @@
 //! | [`repeats`] | functions that are called again under their ids |
 //! | [`occurrences`] | recurring jobs |
 //! | [`series`] | members of series |
+//! | [`limits`] | jobs of a limited kind |
 //! | [`gaps`] | scenarios that are not played, and keys that are left out |
 
 mod gaps;
 mod ids;
 mod keys;
+mod limits;
 mod logs;
 mod occurrences;
 mod repeats;
@@ -54,6 +56,7 @@ pub(crate) fn all() -> Vec<Proof> {
         repeats::ALL,
         occurrences::ALL,
         series::ALL,
+        limits::ALL,
         gaps::ALL,
     ]
     .concat()
