@@ -14,6 +14,7 @@
 //! | [`plain`], [`races`] | the program that knows nothing of jobs, and sets keys that are adopted; commands within two milliseconds of the time of a key |
 //! | [`recurring`] | recurring jobs, and the rules for their occurrences |
 //! | [`series`] | series whose anchors move, and the rules for their members |
+//! | [`limited`] | jobs of a limited kind, and the rules for their starts and leases |
 //! | [`foreign`] | the program that calls Redis functions, and repeats its calls under their ids |
 //! | [`witness`] | the listeners to key events, according to Redis |
 //! | [`worker`], [`settled`] | the worker: it writes down its runs, and the answers of Redis to their ends |

@@ -43,7 +43,7 @@ fn fine() {
 
 fn crowded() {
     let last = 1_000_000 + 99 * 25_000;
-    for (each, more) in [(25_000, &[last; 8][..]), (24_000, &[])] {
+    for (each, more) in [(25_000, &[last; 8][..]), (22_000, &[])] {
         let told = judged(each, more, 100, false, false);
         assert!(
             told.len() == 1 && told[0].contains("started in"),
