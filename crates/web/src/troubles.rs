@@ -97,10 +97,11 @@ fn instances(page: &Page, seen: &Seen<'_>) -> Vec<Trouble> {
     all
 }
 
-/// Jobs that are due and do not start, although their kinds are not paused.
+/// Jobs that are due and do not start, although their kinds are not paused, and no limit holds them
+/// back.
 fn late(page: &Page, seen: &Seen<'_>) -> Option<Trouble> {
     let late = seen.overview.kinds.iter();
-    let late = late.filter(|one| !one.kind.counts.paused);
+    let late = late.filter(|one| !one.kind.counts.paused && one.kind.counts.held == 0);
     let late = late.filter_map(|one| Some((one, one.overdue_for?.0)));
     let late: Vec<_> = late.filter(|(_, since)| *since >= LATE).collect();
     let oldest = late.iter().map(|(_, since)| *since).max()?;
