@@ -133,6 +133,14 @@ impl Limit {
         self.concurrency
     }
 
+    /// Checks the limit, as setting it does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`] if a value is out of range, or nothing is limited.
+    pub fn check(&self) -> Result<()> {
+        self.terms().map(drop)
+    }
+
     /// The limit as the scripts know it.
     ///
     /// # Errors

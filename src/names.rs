@@ -54,7 +54,7 @@ impl Names {
     /// `1 of 2`, where several servers have the jobs; `emptied` → time at which the server came
     /// back without data although others had some, Unix ms, until an operator has taken note of it;
     /// `paused-by prefix` → `since who`, the time of a pause and the operator who made it; `limit kind`
-    /// → `set jobs per-µs burst concurrency by`, the limit of a kind; `declared name key` → digest of a recurring job that a configuration declares.
+    /// → `set jobs per-µs burst concurrency by`, the limit of a kind; `declared-limit kind` → the limit that a program declared last; `declared name key` → digest of a recurring job that a configuration declares.
     pub(crate) fn meta(&self) -> String {
         format!("{}:meta", self.namespace)
     }

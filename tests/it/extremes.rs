@@ -2,6 +2,7 @@
 //! target, and unused names.
 
 mod draining;
+mod limits;
 mod nonsense;
 
 use std::time::{Duration, Instant};

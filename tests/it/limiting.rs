@@ -348,3 +348,28 @@ async fn only_one_thing_decides_when_a_gathered_job_is_due() {
     assert_refused(refused, ErrorKind::InvalidTime, &["under a condition"]);
     assert!(site.client.get(site.key(1)).await.unwrap().is_none());
 }
+
+#[tokio::test]
+async fn a_declared_limit_yields_to_an_operator_until_it_changes() {
+    let site = Site::new("limit-declared").await;
+    let kind = site.kind();
+    let of = async || {
+        let limit = site.client.get_limit(&kind).await.unwrap();
+        limit.map(|it| it.limit)
+    };
+    let [first, operator, second] = [1, 2, 3].map(|jobs| Limit::new().concurrency(jobs));
+    let declare = async |limit| site.client.limit(&kind, limit).declared().await.unwrap();
+    assert!(!declare(first).await);
+    assert_eq!(of().await, Some(first));
+    site.client.limit(&kind, operator).await.unwrap();
+    // Another worker starts.
+    assert!(declare(first).await);
+    assert_eq!(of().await, Some(operator));
+    assert!(declare(second).await);
+    assert_eq!(of().await, Some(second));
+    site.client.unlimit(&kind).await.unwrap();
+    assert!(!declare(second).await);
+    assert_eq!(of().await, None, "an operator has removed it");
+    assert!(!declare(first).await);
+    assert_eq!(of().await, Some(first));
+}

@@ -20,6 +20,7 @@ pub struct SetLimit<'a> {
     kind: Result<Kind>,
     limit: Option<Limit>,
     by: Option<String>,
+    is_declared: bool,
 }
 
 /// The limit of a kind, and the jobs that wait for it; from [`Client::limits`].
@@ -85,6 +86,7 @@ impl Client {
             kind: Kind::parse(kind),
             limit: Some(limit),
             by: None,
+            is_declared: false,
         }
     }
 
@@ -99,6 +101,7 @@ impl Client {
             kind: Kind::parse(kind),
             limit: None,
             by: None,
+            is_declared: false,
         }
     }
 
@@ -187,10 +190,25 @@ impl SetLimit<'_> {
         self
     }
 
+    /// Declares the limit instead, as programs do when they start: it is set if it differs from the
+    /// one that was declared last for this kind. So a limit that an operator has set meanwhile stays
+    /// until a program declares another one.
+    pub fn declared(mut self) -> Self {
+        self.is_declared = true;
+        self
+    }
+
     async fn send(self) -> Result<bool> {
         let (client, store, until) = (self.client, self.client.store(), self.client.deadline());
         let kind = self.kind?;
         let terms = self.limit.as_ref().map_or(Ok(Terms::NONE), Limit::terms)?;
+        let declared = self
+            .limit
+            .map(|limit| limit.to_string())
+            .unwrap_or_default();
+        if self.is_declared && store.declared_limit(&kind, until).await? == Some(declared.clone()) {
+            return Ok(store.limit_rule(&kind, until).await?.is_some());
+        }
         let kind_shards = client.kind_shards_now(&kind, until).await?;
         let layout = store.layout_of(kind.as_str());
         if layout.from.is_some() {
@@ -213,6 +231,9 @@ impl SetLimit<'_> {
         };
         // The rule first: a kind that begins from now on reads it.
         store.set_limit_rule(&kind, &rule, until).await?;
+        if self.is_declared {
+            store.declare_limit(&kind, &declared, until).await?;
+        }
         if !store.knows(&kind, until).await? {
             return Ok(had);
         }

@@ -22,6 +22,9 @@ use crate::time::{UnixMs, UnixUs};
 /// The beginning of the fields that hold rules.
 const FIELD: &str = "limit ";
 
+/// The beginning of the fields that hold the limits that programs have declared, in words.
+const DECLARED: &str = "declared-limit ";
+
 /// A limit, and who set it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LimitRule {
@@ -147,6 +150,38 @@ impl Store {
             Some(away) => Err(away.error),
             None => Ok(()),
         }
+    }
+
+    /// The limit that was declared last for a kind, in words; of the servers that are there.
+    pub(crate) async fn declared_limit(
+        &self,
+        kind: &Kind,
+        until: Instant,
+    ) -> Result<Option<String>> {
+        let field = format!("{DECLARED}{kind}");
+        let known = self.on_each(until, |it, until| {
+            let mut get = redis::cmd("HGET");
+            get.arg(it.names.meta()).arg(&field);
+            Box::pin(async move { from_value(it.command(&get, until).await?) })
+        });
+        let known: Vec<Option<String>> = known.await.of_those_there()?;
+        Ok(known.into_iter().flatten().next())
+    }
+
+    /// Notes that a limit was declared.
+    pub(crate) async fn declare_limit(
+        &self,
+        kind: &Kind,
+        words: &str,
+        until: Instant,
+    ) -> Result<()> {
+        let field = format!("{DECLARED}{kind}");
+        let noted = self.on_each(until, |it, until| {
+            let mut set = redis::cmd("HSET");
+            set.arg(it.names.meta()).arg(&field).arg(words);
+            Box::pin(async move { it.command(&set, until).await })
+        });
+        noted.await.of_those_there().map(drop)
     }
 
     /// Limits the ledgers of a kind that was just registered, if it has a rule. Servers that are away

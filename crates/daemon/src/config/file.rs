@@ -15,6 +15,9 @@ use super::value::{Form, Value};
 /// The name of the tables that are routes.
 const ROUTE: &str = "route";
 
+/// The name of the tables that are limits.
+const LIMIT: &str = "limit";
+
 /// The name of the tables that are recurring jobs.
 const RECURRING: &str = "recurring";
 
@@ -116,6 +119,11 @@ impl<'a> File<'a> {
         self.tables(self.table.get(ROUTE), ROUTE.to_owned())
     }
 
+    /// The tables that are limits.
+    pub(super) fn limits(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.tables(self.table.get(LIMIT), LIMIT.to_owned())
+    }
+
     /// The tables that are recurring jobs; `None` if the file has none, not even an empty list.
     pub(super) fn recurring(&self) -> Option<impl Iterator<Item = Entry<'_>>> {
         let list = self.table.get(RECURRING)?;
@@ -155,6 +163,12 @@ impl<'a> File<'a> {
             if text == ROUTE {
                 if !are_tables(value.get_ref()) {
                     faults.add(at(), ROUTE, routes_are_tables());
+                }
+                continue;
+            }
+            if text == LIMIT {
+                if !are_tables(value.get_ref()) {
+                    faults.add(at(), LIMIT, limits_are_tables());
                 }
                 continue;
             }
@@ -214,6 +228,13 @@ fn routes_are_tables() -> Wrong {
     )
 }
 
+fn limits_are_tables() -> Wrong {
+    Wrong::new(
+        "limits are tables",
+        "write [[limit]], and below it `kind = …` and `rate = …` or `concurrency = …`",
+    )
+}
+
 fn recurring_are_tables() -> Wrong {
     Wrong::new(
         "recurring jobs are tables",
@@ -227,7 +248,7 @@ fn no_section(text: &str) -> Wrong {
     let mut here = settings.filter(|it| it.name == text || it.field().replace('.', "_") == text);
     let remedy = match here.next() {
         Some(setting) => format!("write it below [{}] as `{}`", setting.section, setting.name),
-        None => meant(text, sections.chain([ROUTE, RECURRING])),
+        None => meant(text, sections.chain([ROUTE, LIMIT, RECURRING])),
     };
     Wrong::new("there is no such section", remedy)
 }

@@ -8,6 +8,7 @@
 //! | [`mod@file`], [`flags`] | the places of values |
 //! | [`sources`] | the precedence of the places |
 //! | [`misspelt`] | variables whose names have a slip |
+//! | [`limits`] | the limits of the file |
 //! | [`recurring`] | the recurring jobs of the file |
 //! | [`redis_url`], [`hosts`], [`sentinels`], [`servers`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | rules that join several values |
 //! | [`fault`] | faults, with their places |
@@ -20,6 +21,7 @@ mod fault;
 mod file;
 mod flags;
 mod hosts;
+mod limits;
 mod misspelt;
 mod recurring;
 mod redis_url;
@@ -50,6 +52,7 @@ use keyfall::{Client, ClientBuilder, Router, Worker};
 pub use alerts::{Alerts, RouteAlerts, destinations};
 pub use fault::{Faults, Origin};
 pub use flags::{Args, Flags, RedisFlags};
+pub use limits::{LimitConfig, declare_limits};
 pub use misspelt::misspelt_variables;
 pub use recurring::{RecurringConfig, declare};
 pub use routes::{PAYLOAD_LIMIT, RouteConfig};
@@ -80,6 +83,8 @@ pub struct Config {
     pub traces: TracesSection,
     /// In the order of the file.
     pub routes: Vec<RouteConfig>,
+    /// The limits, in the order of the file.
+    pub limits: Vec<LimitConfig>,
     /// The recurring jobs; `None` if the file declares none.
     pub recurring: Option<Vec<RecurringConfig>>,
     tls: Option<Arc<rustls::ServerConfig>>,
@@ -151,6 +156,7 @@ impl Config {
             env,
         };
         let routes = routes::read(&file, &context, classic_route, &mut faults);
+        let limits = limits::read(&file, &mut faults);
         let recurring = recurring::read(&file, &mut faults);
         faults.or(Config {
             redis: settings.redis,
@@ -162,6 +168,7 @@ impl Config {
             log: settings.log,
             traces: settings.traces,
             routes,
+            limits,
             recurring,
             tls,
             classic_terms,

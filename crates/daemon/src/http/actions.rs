@@ -109,7 +109,8 @@ pub struct ActionOut {
     pub at: Time,
     /// The action: `cancel`, `postpone`, `fire`, `payload`, `rule`, `pause-rule`, `resume-rule` (of
     /// a recurring job), `restore`, `requeue`, `delete` (of dead letters), `drop`, `pause`, `resume`,
-    /// `history`, `repair`, `close-breaker`, `fix` (of settings of Redis, by the doctor).
+    /// `limit`, `unlimit`, `history`, `repair`, `close-breaker`, `fix` (of settings of Redis, by the
+    /// doctor).
     #[schema(example = "pause")]
     pub what: String,
     /// The key, the kind or the prefix of the jobs; empty for all jobs.

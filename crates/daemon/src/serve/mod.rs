@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alerts::Alerts;
 use crate::classic::Classic;
-use crate::config::{Config, Http, declare, misspelt_variables};
+use crate::config::{Config, Http, declare, declare_limits, misspelt_variables};
 use crate::http::{Api, Recorder, Routes, Settings, Ui, allow_connections, bind, serve};
 use crate::new_kinds::NewKinds;
 use crate::tokens::Tokens;
@@ -98,6 +98,7 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
     let servers = 1 + usize::from(classic.is_some());
     allow_connections(http.max_connections.saturating_mul(servers));
     let client = connect(&config).await?;
+    declare_limits(&client, &config.limits).await?;
     if let Some(jobs) = &config.recurring {
         declare(&client, &config.worker.declaration, jobs).await?;
     }
@@ -118,6 +119,7 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
         classic: classic_route,
         known: (config.routes, config.alerts),
         client: client.clone(),
+        limits: config.limits,
         recurring: config.recurring,
         routes,
         rerouter: worker.rerouter(),

@@ -1,4 +1,4 @@
-//! SIGHUP: the daemon reads its configuration again, and takes routes, recurring jobs and
+//! SIGHUP: the daemon reads its configuration again, and takes routes, limits, recurring jobs and
 //! certificate from it.
 
 use axum_server::tls_rustls::RustlsConfig;
@@ -7,7 +7,9 @@ use keyfall::{Client, Rerouter};
 use tokio::signal::unix::Signal;
 
 use super::options::{ClassicRoute, Options};
-use crate::config::{AlertsSection, RecurringConfig, RouteConfig, declare};
+use crate::config::{
+    AlertsSection, LimitConfig, RecurringConfig, RouteConfig, declare, declare_limits,
+};
 use crate::http::Routes;
 
 /// The configuration that is read again on SIGHUP, and the parts that it updates.
@@ -18,6 +20,8 @@ pub(super) struct Reload {
     /// The routes and alert settings that hold now.
     pub(super) known: (Vec<RouteConfig>, AlertsSection),
     pub(super) client: Client,
+    /// The limits that were declared.
+    pub(super) limits: Vec<LimitConfig>,
     /// The recurring jobs that were declared.
     pub(super) recurring: Option<Vec<RecurringConfig>>,
     pub(super) routes: Routes,
@@ -36,7 +40,7 @@ impl Reload {
         }
     }
 
-    /// Takes certificate, routes and recurring jobs of the configuration, if it has no fault.
+    /// Takes certificate, routes, limits and recurring jobs of the configuration, if it has no fault.
     async fn once(&mut self) -> anyhow::Result<()> {
         let config = self.options.load()?;
         let set = self
@@ -60,6 +64,10 @@ impl Reload {
                 tracing::info!("route {}", route.pattern);
             }
             self.known = (config.routes, config.alerts);
+        }
+        if config.limits != self.limits {
+            declare_limits(&self.client, &config.limits).await?;
+            self.limits = config.limits;
         }
         if let Some(jobs) = &config.recurring
             && config.recurring != self.recurring

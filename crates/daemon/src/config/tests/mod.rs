@@ -592,6 +592,56 @@ fn the_example_of_a_recurring_job_in_the_default_file_is_valid() {
 }
 
 #[test]
+fn the_example_of_a_limit_in_the_default_file_is_valid() {
+    let from = DEFAULT.find("#   [[limit]]").unwrap();
+    let lines = DEFAULT[from..]
+        .lines()
+        .take_while(|line| line.starts_with("# ") || *line == "#");
+    let text: String = lines.map(|line| format!("{}\n", &line[1..])).collect();
+    let limits = read(&text).unwrap().limits;
+    let [one] = &limits[..] else {
+        panic!("{limits:?}");
+    };
+    assert_eq!(one.kind.as_str(), "app1:mail:send");
+    assert_eq!(one.limit.to_string(), "10/s, 5 at once, 3 at the same time");
+    assert!(read("").unwrap().limits.is_empty());
+}
+
+#[test]
+fn each_fault_of_a_limit_names_its_field() {
+    let kind = "kind = \"a:b:c\"";
+    for (entry, fault) in [
+        (
+            "rate = \"1/s\"".to_owned(),
+            "limit.kind: the kind is missing",
+        ),
+        ("kind = \"a:b\"\nrate = \"1/s\"".to_owned(), "limit.kind: "),
+        (kind.to_owned(), "limit.rate: a limit has a rate"),
+        (format!("{kind}\nrate = \"fast\""), "limit.rate: "),
+        (format!("{kind}\nrate = \"0/s\""), "limit.rate: "),
+        (format!("{kind}\nburst = 2"), "limit.burst: "),
+        (format!("{kind}\nconcurrency = 0"), "limit.concurrency: "),
+        (
+            format!("{kind}\nconcurrency = 2000000"),
+            "limit.concurrency: ",
+        ),
+        (format!("{kind}\nrat = \"1/s\""), "did you mean `rate`"),
+        (
+            format!("{kind}\nrate = \"1/s\"\n[[limit]]\n{kind}\nrate = \"2/s\""),
+            "limit.kind: another entry has this kind",
+        ),
+    ] {
+        let faults = faults(&format!("[[limit]]\n{entry}\n"));
+        assert!(
+            faults.iter().any(|it| it.contains(fault)),
+            "{entry}: {faults:#?}"
+        );
+    }
+    let faults = faults("limit = \"x\"");
+    assert!(faults[0].contains("limits are tables"), "{faults:#?}");
+}
+
+#[test]
 fn a_file_without_recurring_jobs_declares_none_unless_it_has_an_empty_list() {
     assert_eq!(read("").unwrap().recurring, None);
     assert_eq!(read("recurring = []").unwrap().recurring, Some(Vec::new()));
