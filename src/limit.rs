@@ -94,8 +94,8 @@ impl Limit {
     }
 
     /// Lets up to this many jobs start at once, if none has started for long enough. 1 to 1,000,000;
-    /// defaults to 1. A rate of more than some 50 in a second is only reached with a burst, because a
-    /// claim takes a few milliseconds: give what starts in 20 ms, or more.
+    /// defaults to 1. Without a burst, each start comes some milliseconds after its time, so that a
+    /// rate of more than some 10 in a second is not fully used: give 2, or what starts in 50 ms.
     pub fn burst(mut self, jobs: u32) -> Self {
         self.burst = Some(jobs);
         self

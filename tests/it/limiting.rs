@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use keyfall::embedded::Embedded;
 use keyfall::{ErrorKind, Job, JobState, Limit, Router, Wait};
 
@@ -372,4 +373,56 @@ async fn a_declared_limit_yields_to_an_operator_until_it_changes() {
     assert_eq!(of().await, None, "an operator has removed it");
     assert!(!declare(first).await);
     assert_eq!(of().await, Some(first));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_that_a_limit_holds_back_are_not_passed_on_to_other_instances() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "limit-passed").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let router = || Router::new().route(&site.pattern(), log.behind(&gate));
+    let workers = [(); 2].map(|()| site.serve(router()));
+    for worker in &workers {
+        worker.ready().await;
+    }
+    let one = Limit::new().concurrency(1);
+    site.client.limit(&site.kind(), one).await.unwrap();
+    site.client.schedule(site.key("first"), "").await.unwrap();
+    runs.next().await;
+    let redis = redis::Client::open(server.url().as_str()).unwrap();
+    let mut told = redis.get_async_pubsub().await.unwrap();
+    told.subscribe("keyfall:wake:0").await.unwrap();
+    let mut told = told.into_on_message();
+    let mut round = 0;
+    // On a busy machine the pacer looks for a job before it hears that the job is held back.
+    eventually("a round in which no job was passed on", async || {
+        round += 1;
+        for id in 0..10 {
+            let key = site.key(format_args!("{round}-{id}"));
+            let call = site.client.schedule(key, "").after(ms(100 + 40 * id));
+            call.await.unwrap();
+        }
+        let held = round * 10;
+        eventually("they are due, and held back", async || {
+            (site.stats().await.held == held).then_some(())
+        })
+        .await;
+        site.passes(ms(200)).await;
+        let mut passed_on = 0;
+        while let Ok(Some(message)) = tokio::time::timeout(ms(1), told.next()).await {
+            let text: String = message.get_payload().unwrap();
+            let word = text.split(' ').next().unwrap();
+            passed_on += usize::from(["late", "left"].contains(&word));
+        }
+        (passed_on == 0).then_some(())
+    })
+    .await;
+    site.client.unlimit(&site.kind()).await.unwrap();
+    gate.open();
+    site.all_ended().await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    site.assert_balanced().await;
 }
