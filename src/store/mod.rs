@@ -74,7 +74,8 @@ pub(crate) use ledger::reply::{Answered, ReplyWord as Word, Unlisted};
 pub(crate) use ledger::who as this_process;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::work::{
-    ClaimOrder, ClaimReply, Claimed, DeadLimits, Extent, Next, Settlement, Sweep, Verb,
+    ClaimOrder, ClaimReply, ClaimRequest, Claimed, DeadLimits, Extent, Next, Settlement, Sweep,
+    Verb,
 };
 #[cfg(feature = "worker")]
 pub(crate) use servers::actions::ActionEntry;

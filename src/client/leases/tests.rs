@@ -7,7 +7,7 @@ use crate::client::TellDead;
 use crate::embedded::Embedded;
 use crate::key::JobKey;
 use crate::shards::shard_of;
-use crate::store::{ClaimOrder, Lane};
+use crate::store::{ClaimOrder, ClaimRequest, Lane};
 
 const KIND: &str = "app1:trans:notice";
 
@@ -20,7 +20,17 @@ async fn claimed(client: &Client, id: &str) -> Lease {
     let (length, until) = (Duration::from_secs(60), client.deadline());
     let mut lane = Lane::new();
     let claim = ledger
-        .claim(&mut lane, &[id], "e", 0, ClaimOrder::Oldest, length, until)
+        .claim(
+            &mut lane,
+            ClaimRequest {
+                ids: &[id],
+                found: "e",
+                fill: 0,
+                order: ClaimOrder::Oldest,
+            },
+            length,
+            until,
+        )
         .await;
     Lease::new(key, &claim.unwrap().jobs[0].token)
 }

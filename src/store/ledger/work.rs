@@ -64,6 +64,19 @@ pub(crate) enum ClaimOrder {
     Named,
 }
 
+/// The jobs that a claim asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClaimRequest<'a> {
+    /// The ids of the named jobs.
+    pub(crate) ids: &'a [&'a str],
+    /// One letter for each of them, by [`Source`](crate::Source).
+    pub(crate) found: &'a str,
+    /// How many of the oldest due jobs to take beside them.
+    pub(crate) fill: usize,
+    /// What to do if a limit holds some of them back.
+    pub(crate) order: ClaimOrder,
+}
+
 /// The length of a lease after a renewal, counted from now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Extent {
@@ -169,8 +182,7 @@ impl Ledger {
     /// Claims the named jobs that are due, and up to `fill` of the oldest due jobs;
     /// `lua/claim.lua`.
     ///
-    /// `found` has one letter for each named job, by [`Source`](crate::Source). `order` says what to
-    /// do if a limit holds some of them back. A lease lasts `lease` from the claim. A repeat of the call returns the jobs that it still holds, and their
+    /// A lease lasts `lease` from the claim. A repeat of the call returns the jobs that it still holds, and their
     /// leases count from then. It works while Redis is full. The answers about the named jobs:
     ///
     /// - `Claimed`: the job is in the reply.
@@ -187,10 +199,12 @@ impl Ledger {
     pub(crate) async fn claim(
         &self,
         lane: &mut Lane,
-        ids: &[&str],
-        found: &str,
-        fill: usize,
-        order: ClaimOrder,
+        ClaimRequest {
+            ids,
+            found,
+            fill,
+            order,
+        }: ClaimRequest<'_>,
         lease: Duration,
         until: Instant,
     ) -> Result<ClaimReply> {

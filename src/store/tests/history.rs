@@ -8,7 +8,7 @@ use super::support::{
 use crate::embedded::Embedded;
 use crate::store::ledger::history::{KEPT, Line};
 use crate::store::ledger::who;
-use crate::store::{Answered, ClaimOrder, KeptAs, Lane, Verb, Word};
+use crate::store::{Answered, ClaimOrder, ClaimRequest, KeptAs, Lane, Verb, Word};
 
 use State::*;
 
@@ -137,10 +137,17 @@ async fn runs_are_recorded_with_their_source_and_end() {
     let lane = &mut Lane::new();
     let mut told = bench
         .told_by(async || {
-            let claim =
-                bench
-                    .ledger
-                    .claim(lane, &["named"], "p", 9, ClaimOrder::Oldest, HOUR, soon());
+            let claim = bench.ledger.claim(
+                lane,
+                ClaimRequest {
+                    ids: &["named"],
+                    found: "p",
+                    fill: 9,
+                    order: ClaimOrder::Oldest,
+                },
+                HOUR,
+                soon(),
+            );
             let jobs = claim.await.unwrap().jobs;
             let token = &jobs[0].token;
             bench.settle("named", token, Verb::Done).await;

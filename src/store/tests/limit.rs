@@ -7,7 +7,9 @@ use super::support::{
 };
 use crate::error::Result;
 use crate::limit::{Limit, Terms};
-use crate::store::{Admission, Answered, ClaimOrder, ClaimReply, Lane, LimitRule, Verb, Word};
+use crate::store::{
+    Admission, Answered, ClaimOrder, ClaimReply, ClaimRequest, Lane, LimitRule, Verb, Word,
+};
 use crate::time::{UnixMs, UnixUs};
 
 /// A limit of so many starts in an hour, and that many at once.
@@ -56,9 +58,17 @@ impl Bench {
     async fn claim_named(&self, ids: &[&str]) -> ClaimReply {
         let found = "e".repeat(ids.len());
         let lane = &mut Lane::new();
-        let claim = self
-            .ledger
-            .claim(lane, ids, &found, 0, ClaimOrder::Named, HOUR, soon());
+        let claim = self.ledger.claim(
+            lane,
+            ClaimRequest {
+                ids,
+                found: &found,
+                fill: 0,
+                order: ClaimOrder::Named,
+            },
+            HOUR,
+            soon(),
+        );
         claim.await.unwrap()
     }
 

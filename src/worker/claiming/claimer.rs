@@ -23,7 +23,9 @@ use crate::prefix::Prefix;
 use crate::routing::Coverage;
 use crate::settings::{BATCH, FOREVER, LONGEST_SLEEP, LeaseLength};
 use crate::source::Source;
-use crate::store::{Answered, ClaimOrder, ClaimReply, HeldLane, LanePool, Sweep, Word};
+use crate::store::{
+    Answered, ClaimOrder, ClaimReply, ClaimRequest, HeldLane, LanePool, Sweep, Word,
+};
 use crate::worker::instances::PeerTable;
 use crate::worker::running::runner::{Begun, ClaimedAt, Runner};
 use crate::worker::running::slots::{Slot, Slots};
@@ -411,7 +413,17 @@ fn send(served: Arc<ServedLedger>, mut lane: HeldLane, claim_call: ClaimCall) ->
                     _ => ClaimOrder::Named,
                 };
                 let reply = ledger
-                    .claim(&mut lane, &ids, &found, fill.len(), order, lease.0, until)
+                    .claim(
+                        &mut lane,
+                        ClaimRequest {
+                            ids: &ids,
+                            found: &found,
+                            fill: fill.len(),
+                            order,
+                        },
+                        lease.0,
+                        until,
+                    )
                     .await;
                 ClaimResult::Claim {
                     named,

@@ -14,7 +14,9 @@ use crate::record::Record;
 use crate::recurrence::RunEnd;
 use crate::settings::BATCH;
 use crate::source::Source;
-use crate::store::{ClaimOrder, Claimed, DeadLimits, Lane, Ledger, Next, Settlement, Verb};
+use crate::store::{
+    ClaimOrder, ClaimRequest, Claimed, DeadLimits, Lane, Ledger, Next, Settlement, Verb,
+};
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::instances::PeerTable;
 use crate::worker::notice::Notices;
@@ -66,8 +68,17 @@ impl Burial {
             if !due.is_empty() {
                 let ids: Vec<&str> = due.iter().map(JobKey::id).collect();
                 let found = Source::Reconciler.letter().to_string().repeat(ids.len());
-                let reply =
-                    ledger.claim(&mut lane, &ids, &found, 0, ClaimOrder::Named, lease, until);
+                let reply = ledger.claim(
+                    &mut lane,
+                    ClaimRequest {
+                        ids: &ids,
+                        found: &found,
+                        fill: 0,
+                        order: ClaimOrder::Named,
+                    },
+                    lease,
+                    until,
+                );
                 claimed = reply.await?.jobs;
             }
             if !gone.is_empty() {

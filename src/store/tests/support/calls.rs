@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::flaw::Flaw;
 use crate::store::ledger::work::DeadLimits;
 use crate::store::{
-    Alive, Amendment, Answered, BackupItem, Beat, Change, ClaimOrder, ClaimReply, Claimed, Discard,
-    Extent, Found, JobVersion, Judged, KeptAs, Lane, Mode, Next, Placement, Revival, SeriesCall,
-    SeriesJob, SeriesPut, Settlement, Suspect, Update, Verb, When, Word,
+    Alive, Amendment, Answered, BackupItem, Beat, Change, ClaimOrder, ClaimReply, ClaimRequest,
+    Claimed, Discard, Extent, Found, JobVersion, Judged, KeptAs, Lane, Mode, Next, Placement,
+    Revival, SeriesCall, SeriesJob, SeriesPut, Settlement, Suspect, Update, Verb, When, Word,
 };
 use crate::time::UnixMs;
 
@@ -355,7 +355,17 @@ impl Bench {
     ) -> Result<ClaimReply> {
         let found = "e".repeat(ids.len());
         self.ledger
-            .claim(lane, ids, &found, fill, ClaimOrder::Oldest, lease, soon())
+            .claim(
+                lane,
+                ClaimRequest {
+                    ids,
+                    found: &found,
+                    fill,
+                    order: ClaimOrder::Oldest,
+                },
+                lease,
+                soon(),
+            )
             .await
     }
 
