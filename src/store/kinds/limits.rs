@@ -204,7 +204,7 @@ impl Store {
             tracing::warn!(%kind, ledgers, "the limit of this kind cannot be split over its shards");
             return Ok(());
         };
-        let limits = self.servers().iter().map(|it| async {
+        let limits = self.servers.iter().map(|it| async {
             for shard in self.shards_at(it, kind) {
                 let ledger = it.names.ledger(kind, shard);
                 let keys = [&*ledger.calls, &ledger.lanes, &ledger.history];
