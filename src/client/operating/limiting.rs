@@ -229,22 +229,27 @@ impl SetLimit<'_> {
             set: store.time(until).await?.floor_ms().max(after),
             by: self.by.unwrap_or_else(|| this_process().to_owned()),
         };
-        // The rule first: a kind that begins from now on reads it.
-        store.set_limit_rule(&kind, &rule, until).await?;
-        if self.is_declared {
-            store.declare_limit(&kind, &declared, until).await?;
+        // A kind that begins from now on reads the rule, so it is stored first, and removed last: a
+        // limit that holds is always listed, whatever becomes of this process.
+        if rule.limit.is_some() {
+            store.set_limit_rule(&kind, &rule, until).await?;
         }
-        if !store.knows(&kind, until).await? {
-            return Ok(had);
-        }
+        let is_known = store.knows(&kind, until).await?;
         let ledgers = kind_shards.all().map(|shard_client| &shard_client.ledger);
-        for ledger in ledgers {
+        for ledger in ledgers.filter(|_| is_known) {
             if !ledger.limit(&mut Lane::new(), terms, &rule, until).await? {
                 return Err(Error::new(
                     ErrorKind::InvalidSetting,
                     format!("somebody else has just changed the limit of {kind}: look at it again"),
                 ));
             }
+        }
+        if rule.limit.is_none() {
+            store.set_limit_rule(&kind, &rule, until).await?;
+        }
+        // Noted when all ledgers have it: a declaration that was cut off is made again.
+        if self.is_declared {
+            store.declare_limit(&kind, &declared, until).await?;
         }
         Ok(had)
     }
