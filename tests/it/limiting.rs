@@ -426,3 +426,37 @@ async fn jobs_that_a_limit_holds_back_are_not_passed_on_to_other_instances() {
     }
     site.assert_balanced().await;
 }
+
+#[tokio::test]
+async fn a_call_that_was_cut_off_is_carried_out_by_the_next_one() {
+    let site = Site::new("limit-cut-off").await;
+    let (kind, one) = (site.kind(), Limit::new().concurrency(1));
+    site.client.schedule(site.key(1), "").await.unwrap();
+    let calls = format!("keyfall:{{{kind}/0}}:calls");
+    let aside = format!("{calls}:aside");
+    let is_held = async || {
+        let limits = site.client.limits().await.unwrap().kinds;
+        limits.iter().any(|it| it.kind.as_str() == kind)
+    };
+    // The ledger refuses its part of the limit.
+    let break_off = async || {
+        let _: String = site.command(&["RENAME", &calls, &aside]).await;
+        let _: String = site.command(&["SET", &calls, "not ours"]).await;
+    };
+    let mend = async || {
+        let _: String = site.command(&["RENAME", &aside, &calls]).await;
+    };
+    let declare = async || site.client.limit(&kind, one).declared().await;
+    break_off().await;
+    declare().await.unwrap_err();
+    mend().await;
+    declare().await.unwrap();
+    let limit: String = site.command(&["HGET", &calls, "limit"]).await;
+    assert!(limit.contains(" 0 1 1 "), "the ledger has it: {limit}");
+    break_off().await;
+    site.client.unlimit(&kind).await.unwrap_err();
+    mend().await;
+    assert!(is_held().await, "it holds, and so is listed");
+    assert!(site.client.unlimit(&kind).await.unwrap());
+    assert!(!is_held().await);
+}
