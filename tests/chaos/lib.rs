@@ -122,6 +122,9 @@ const SEED: &str = "KEYFALL_SEED";
 /// The length of a scenario in the short version, and the least in the long one.
 const SHORT: Duration = Duration::from_secs(4);
 
+/// How many violations of a scenario are printed.
+const TOLD: usize = 20;
+
 /// Scenarios with seeds that found a bug. The long version plays them as well.
 const FOUND: [(&str, u64); 1] = [("stop a worker", 1)];
 
@@ -238,8 +241,11 @@ fn play_all(words: Vec<&String>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // Once more at the end: readers often keep the last lines of a long output alone.
-    for row in rows.iter().filter(|row| !row.violations.is_empty()) {
-        eprintln!("{}: {}", row.scenario, row.violations[0]);
+    for row in &rows {
+        for violation in row.violations.iter().take(TOLD) {
+            let told = violation.lines().next().unwrap_or_default();
+            eprintln!("{}: {told}", row.scenario);
+        }
     }
     eprintln!("{SEED}={seed}: {} violations", sum.violations.len());
     ExitCode::FAILURE
@@ -261,7 +267,6 @@ fn seed_of(seed: u64, scenario: &str) -> u64 {
 }
 
 fn tell_violations(row: &Row, journals: &std::path::Path) {
-    const TOLD: usize = 20;
     eprintln!("{}: {} violations", row.scenario, row.violations.len());
     for violation in row.violations.iter().take(TOLD) {
         eprintln!("  {violation}");
