@@ -28,6 +28,8 @@ PAGES = {
     "actions": "actions",
     "workers": "workers",
     "pauses": "pauses",
+    "limits": "limits",
+    "limit to change": "limits?change=crm%3Adigest%3Adaily",
     "doctor": "doctor",
     "login": "login",
     "unknown": "nowhere",

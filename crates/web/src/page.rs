@@ -45,7 +45,11 @@ impl Page {
         if self.may("read", "") {
             pages.push(("workers", "workers"));
         }
-        pages.extend([("pauses", "pauses"), ("actions", "actions")]);
+        pages.extend([
+            ("pauses", "pauses"),
+            ("limits", "limits"),
+            ("actions", "actions"),
+        ]);
         if self.may("read", "") {
             pages.push(("doctor", "doctor"));
         }

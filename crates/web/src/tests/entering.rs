@@ -84,7 +84,9 @@ async fn forms_of_other_sites_change_nothing() {
         ("origin", "null"),
     ] {
         let headers = [("cookie", COOKIE), (name, value)];
-        for path in ["job", "pauses", "dead", "breakers", "logout", "login"] {
+        for path in [
+            "job", "pauses", "limits", "dead", "breakers", "logout", "login",
+        ] {
             let answer = site.post(path, &headers, form).await;
             assert_eq!(answer.status, 403, "{path}, {name}: {value}");
             assert_eq!(answer.header("set-cookie"), "");

@@ -6,7 +6,7 @@ use super::Calls;
 const HOSTILE: &str = "--></title></script>\"'><script>alert(1)</script><img src=x onerror=alert(1)> \
                        {{7*7}} &lt; javascript:alert(1)\u{202e}\n\r\0";
 
-const PAGES: [&str; 16] = [
+const PAGES: [&str; 19] = [
     "",
     "dead",
     "dead?ask=delete&prefix=x&reason=y",
@@ -22,6 +22,9 @@ const PAGES: [&str; 16] = [
     "workers",
     "pauses",
     "pauses?ask=pause&prefix=x",
+    "limits",
+    "limits?change=x:y:z",
+    "limits?remove=x:y:z",
     "doctor",
 ];
 
@@ -40,7 +43,9 @@ async fn no_page_has_markup_of_a_value() {
 #[tokio::test]
 async fn a_hidden_character_of_a_key_is_shown() {
     let site = Calls::new("a:b:c:\u{202e}1").site(false);
-    for path in ["", "dead", "actions", "jobs", "live", "workers", "pauses"] {
+    for path in [
+        "", "dead", "actions", "jobs", "live", "workers", "pauses", "limits",
+    ] {
         let body = site.get(path).await.body;
         for element in body.split("class=\"key\"").skip(1) {
             let text = element.split(['>', '<']).nth(1).unwrap();

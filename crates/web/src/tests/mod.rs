@@ -227,6 +227,18 @@ impl Calls {
                 "prefixes": [{"name": text, "since": time}], "kinds": [{"name": text, "since": time}],
                 "unseen": unseen
             }),
+            ("GET", "/v1/limits") => json!({
+                "limits": [{
+                    "kind": text, "rate": text, "burst": 2, "concurrency": 5, "since": time,
+                    "by": text, "leased": 3, "room": 2, "held": 7, "next": time
+                }],
+                "unseen": unseen
+            }),
+            ("PUT", path) if path.ends_with("/limit") => json!({
+                "kind": text, "concurrency": 5, "since": time, "by": text, "leased": 0, "room": 5,
+                "held": 0
+            }),
+            ("DELETE", path) if path.ends_with("/limit") => json!({"kind": text, "removed": true}),
             ("POST", "/v1/pause" | "/v1/resume") => json!({"kinds": [text], "dry_run": true}),
             ("GET", "/v1/instances") => json!({"instances": [instance], "unseen": unseen}),
             ("GET", "/v1/routes") => json!({

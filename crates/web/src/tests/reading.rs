@@ -70,6 +70,7 @@ async fn links_stay_below_the_path_of_a_proxy() {
         "live",
         "workers",
         "pauses",
+        "limits",
         "doctor",
         "nowhere",
     ] {
@@ -121,7 +122,7 @@ async fn a_reader_gets_no_buttons() {
     let mut calls = Calls::new("a:b:c:1");
     calls.scopes = vec!["read"];
     let site = calls.site(false);
-    for path in ["job?key=a:b:c:1", "pauses", "workers", "doctor"] {
+    for path in ["job?key=a:b:c:1", "pauses", "limits", "workers", "doctor"] {
         let body = site.get(path).await.body;
         assert!(!body.contains("method=\"post\""), "{path}");
     }
@@ -265,6 +266,36 @@ async fn forms_make_the_calls_of_the_api() {
     site.post("pauses", &[], "do=pause&prefix=a:").await;
     let wet = "POST /v1/pause {\"prefix\":\"a:\",\"everything\":false,\"dry_run\":false}";
     assert_eq!(site.changes().last().unwrap(), wet);
+}
+
+#[tokio::test]
+async fn a_limit_is_set_changed_and_removed_by_a_form() {
+    let site = Calls::new("a:b:c").site(false);
+    let body = site.get("limits?change=a:b:c").await.body;
+    assert!(body.contains("<progress value=\"3\" max=\"5\">"), "{body}");
+    assert!(body.contains("jobs?q=a%3Ab%3Ac%3A+state%3Aheld") && body.contains("3 of 5"));
+    // The form begins with the limit as it is.
+    assert!(body.contains("name=\"rate\" value=\"a:b:c\""));
+    assert!(body.contains("name=\"concurrency\" value=\"5\""));
+    let form = "do=limit&kind=a:b:c&rate=10%2Fs&burst=&concurrency=+5";
+    assert_eq!(site.post("limits", &[], form).await.status, 303);
+    let put = "PUT /v1/kinds/a%3Ab%3Ac/limit {\"rate\":\"10/s\",\"concurrency\":5}";
+    assert_eq!(site.changes().last().unwrap(), put);
+    let wrong = site.post("limits", &[], "do=limit&kind=a:b:c&burst=many");
+    let wrong = wrong.await;
+    assert_eq!(wrong.status, 400);
+    assert!(
+        wrong.body.contains("not a number of jobs"),
+        "{}",
+        wrong.body
+    );
+    // A removal asks first.
+    let body = site.get("limits?remove=a:b:c").await.body;
+    assert!(body.contains("value=\"unlimit\""));
+    assert_eq!(site.changes().len(), 1);
+    site.post("limits", &[], "do=unlimit&kind=a:b:c").await;
+    let delete = "DELETE /v1/kinds/a%3Ab%3Ac/limit ";
+    assert_eq!(site.changes().last().unwrap(), delete);
 }
 
 #[tokio::test]

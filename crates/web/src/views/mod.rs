@@ -14,6 +14,7 @@
 //! | [`live`] | what happens, as it happens |
 //! | [`workers`] | the live instances and their routes |
 //! | [`places`] | a part of it: the servers, and the kinds with several shards |
+//! | [`limits`] | the limits and what waits for them, and setting and removing them |
 //! | [`pauses`] | the pauses, and pausing and resuming |
 //! | [`doctor`] | the findings of the doctor, and repairing them |
 //! | [`actions`] | the log of actions |
@@ -26,6 +27,7 @@ pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod job;
 pub(crate) mod jobs;
+pub(crate) mod limits;
 pub(crate) mod live;
 pub(crate) mod login;
 pub(crate) mod overview;
@@ -58,6 +60,7 @@ pub(crate) fn inside() -> Router<Arc<Web>> {
         .route("/stream", get(live::stream))
         .route("/workers", get(workers::show))
         .route("/breakers", post(workers::close_breaker))
+        .route("/limits", get(limits::show).post(limits::change))
         .route("/pauses", get(pauses::show).post(pauses::switch))
         .route("/doctor", get(doctor::show).post(doctor::fix))
         .fallback(async || Fault::unknown_page())
