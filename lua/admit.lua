@@ -6,8 +6,8 @@
 -- ARGV  1 wake channel, 2 subject (app:module:biz/0); the channel is empty to announce nothing
 -- Reply {'ok', now µs, limit, room, leases, waiting, next}; limit is the field `limit` of `calls`,
 --       empty without a limit; room is how many due jobs may start now, leases how many run, and
---       waiting how many are due, all 0 without a limit; next is when to ask again, Unix µs: the
---       rate allows one more start then; 0 if the ends of runs announce the other jobs
+--       waiting how many are due, all 0 without a limit; next is when to ask again, Unix µs: one
+--       more job may start then; 0 if the ends of runs announce the other jobs
 -- Holds: writes nothing. Announces 64 jobs at the most, the oldest.
 
 -- How often to ask whether lapsed leases were taken over.
@@ -32,7 +32,7 @@ room = math.min(room, waiting)
 local starting = math.min(room, ANNOUNCED)
 local next_one = 0
 -- If leases are all that is missing, their ends announce more.
-if limit.gap > 0 and waiting > starting and starts <= starting then
+if waiting > starting and starts <= starting then
   use_starts(limit, now, starting)
   next_one = next_start(limit, now)
   if next_one == 0 then

@@ -12,7 +12,8 @@
 --       limited  this limit holds from now on, or none
 --       kept     a newer limit holds already: nothing was done
 -- Holds: while Redis is full, refused before anything is written. Starts before a change count
---       after it as well. A removed limit leaves its time, so that an older one does not come back.
+--       after it as well; a hold ends with it. A removed limit leaves its time, so that an older
+--       one does not come back.
 
 local calls_key, lanes_key, history_key = KEYS[1], KEYS[2], KEYS[3]
 local lane, number = ARGV[1], tonumber(ARGV[2])
@@ -40,6 +41,7 @@ local limit = {
   gap = tonumber(ARGV[6]),
   burst = tonumber(ARGV[7]),
   most = tonumber(ARGV[8]),
+  hold = 0,
   rest = ' ' .. ARGV[9],
 }
 local story = new_story(history)

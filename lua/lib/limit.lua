@@ -1,19 +1,21 @@
--- A limit of a ledger is the field `limit` of `calls`, `full gap burst most set by`:
+-- A limit of a ledger is the field `limit` of `calls`, `full gap burst most hold set …`:
 --
 --   full   when all starts of a burst are free again, Unix µs; a time in the past if they are now
 --   gap    the µs between two starts in the long run; 0 without a rate
 --   burst  how many jobs may start at once
 --   most   how many leases there may be at once; 0 for any number
+--   hold   until when no job starts, Unix µs, whatever the rate allows; 0 or a time in the past if
+--          that is over
 --   set    when the limit was set, Unix ms: the newest one wins
---   by     who set it
+--   …      what people are told of it
 --
 -- Each start moves `full` by `gap`, and a job may start while `full` is less than `burst` gaps
 -- ahead: the generic cell rate algorithm. So in any span of time at most `burst` jobs start, and
 -- one more for each gap of the span.
 
 local function read_limit(field)
-  local full, gap, burst, most, rest = string.match(field or '',
-    '^(%d+) (%d+) (%d+) (%d+)( .*)$')
+  local full, gap, burst, most, hold, rest = string.match(field or '',
+    '^(%d+) (%d+) (%d+) (%d+) (%d+)( .*)$')
   if not full then
     return nil
   end
@@ -22,30 +24,40 @@ local function read_limit(field)
     gap = tonumber(gap),
     burst = tonumber(burst),
     most = tonumber(most),
+    hold = tonumber(hold),
     rest = rest,
   }
 end
 
 local function write_limit(limit)
-  return table.concat({int(limit.full), int(limit.gap), int(limit.burst), int(limit.most)}, ' ')
-    .. limit.rest
+  return table.concat({int(limit.full), int(limit.gap), int(limit.burst), int(limit.most),
+    int(limit.hold)}, ' ') .. limit.rest
 end
 
 -- How long a lapsed lease keeps a start for its takeover. Each worker finds it within seconds; a job
 -- that none takes over must not stop the others.
 local TAKEOVER_MS = 60000
 
--- The jobs that may start now by the rate alone. If the clock was set back, all starts of a burst
--- count as used.
-local function starts_left(limit, now)
-  if limit.gap == 0 then
-    return math.huge
-  end
-  limit.full = math.max(now, math.min(limit.full, now + limit.burst * limit.gap))
-  return math.floor((now + limit.burst * limit.gap - limit.full) / limit.gap)
+-- The longest hold. One that is further ahead is from before the clock was set back.
+local HOLD_US = 3600000000
+
+-- Whether no job may start for now, whatever the rate allows.
+local function is_on_hold(limit, now)
+  return limit.hold > now and limit.hold <= now + HOLD_US
 end
 
--- How many due jobs may start now, and how many by the rate alone. Lapsed leases come first.
+-- The jobs that may start now by the rate and the hold. If the clock was set back, all starts of a
+-- burst count as used.
+local function starts_left(limit, now)
+  local starts = math.huge
+  if limit.gap > 0 then
+    limit.full = math.max(now, math.min(limit.full, now + limit.burst * limit.gap))
+    starts = math.floor((now + limit.burst * limit.gap - limit.full) / limit.gap)
+  end
+  return is_on_hold(limit, now) and 0 or starts
+end
+
+-- How many due jobs may start now, and how many if leases did not count. Lapsed leases come first.
 local function room_for_due(limit, leased_key, now)
   local starts, now_ms = starts_left(limit, now), math.floor(now / 1000)
   if limit.gap > 0 then
@@ -63,12 +75,13 @@ local function use_starts(limit, now, count)
   end
 end
 
--- When the rate allows the next start, Unix µs; 0 if it does not stop any.
+-- When the rate and the hold allow the next start, Unix µs; 0 if they do not stop any.
 local function next_start(limit, now)
   if starts_left(limit, now) > 0 then
     return 0
   end
-  return limit.full - (limit.burst - 1) * limit.gap
+  local by_rate = limit.gap > 0 and limit.full - (limit.burst - 1) * limit.gap or 0
+  return is_on_hold(limit, now) and math.max(by_rate, limit.hold) or by_rate
 end
 
 -- The pacer hears that due jobs wait for the limit, and of the next start by the rate.

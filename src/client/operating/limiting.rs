@@ -41,7 +41,7 @@ pub struct KindLimit {
     pub leased: u64,
     /// How many jobs are due.
     pub due: u64,
-    /// When the rate allows the next start, if it holds jobs back.
+    /// When the rate, or a [hold](Client::hold), allows the next start, if it holds jobs back.
     pub next_start: Option<SystemTime>,
 }
 
@@ -103,6 +103,38 @@ impl Client {
             by: None,
             is_declared: false,
         }
+    }
+
+    /// Lets no job of a limited kind start for this long, an hour at the most, whatever its limit
+    /// allows: for handlers whose receiver asks all callers to wait. No attempt is counted, and runs
+    /// in progress go on. A shorter hold leaves a longer one as it is; setting the limit anew ends
+    /// it. Answers `false`, and does nothing, for a kind without a limit.
+    ///
+    /// ```no_run
+    /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// client.hold("app1:mail:send", Duration::from_secs(30)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If the kind is not valid, Redis does not answer in time or is full, or one of several servers
+    /// is away.
+    pub async fn hold(&self, kind: &str, time: Duration) -> Result<bool> {
+        let until = self.deadline();
+        let kind = Kind::parse(kind)?;
+        if !self.store().knows(&kind, until).await? {
+            return Ok(false);
+        }
+        let kind_shards = self.kind_shards_now(&kind, until).await?;
+        let ledgers = kind_shards.all().map(|shard_client| &shard_client.ledger);
+        let mut held = false;
+        for answer in join_all(ledgers.map(|ledger| ledger.hold(time, until))).await {
+            held |= answer?;
+        }
+        Ok(held)
     }
 
     /// The limits of all kinds, with the jobs that wait for them.

@@ -14,7 +14,7 @@ use crate::key::Kind;
 use crate::limit::{Limit, Terms};
 use crate::store::ledger::number;
 use crate::store::ledger::reply::unexpected;
-use crate::store::ledger::script::{ADMIT, LIMIT};
+use crate::store::ledger::script::{ADMIT, HOLD, LIMIT};
 use crate::store::servers::fan_out::is_of_absence;
 use crate::store::{Lane, Ledger, Server, Store, Word, from_value};
 use crate::time::{UnixMs, UnixUs};
@@ -297,6 +297,24 @@ impl Ledger {
         }
     }
 
+    /// Lets no job of this ledger start for a while; `lua/hold.lua`. Returns `false`, and changes
+    /// nothing, if it has no limit.
+    ///
+    /// # Errors
+    ///
+    /// A full server refuses the call.
+    pub(crate) async fn hold(&self, time: Duration, until: Instant) -> Result<bool> {
+        let keys: [&str; 1] = [&self.names.calls];
+        let mut cmd = self.call(&HOLD, &keys, [].into_iter());
+        cmd.arg(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let answers = self.eval_items(&HOLD, &cmd, 1, until).await?;
+        match answers[0].answer {
+            Word::Held => Ok(true),
+            Word::Absent => Ok(false),
+            other => Err(unexpected(format!("{other:?}"))),
+        }
+    }
+
     /// The limit of this ledger; `lua/admit.lua`. With `announces`, the due jobs that may start now
     /// are announced to all workers.
     pub(crate) async fn admit(&self, announces: bool, until: Instant) -> Result<Option<Admission>> {
@@ -308,7 +326,7 @@ impl Ledger {
         let mut reply = self.eval(&ADMIT, &cmd, until).await?.reply;
         let field = reply.text()?;
         // Behind the state of the ledger, its part of the limit, and the time.
-        let rule = field.splitn(5, ' ').nth(4).and_then(LimitRule::parse);
+        let rule = field.splitn(6, ' ').nth(5).and_then(LimitRule::parse);
         let (room, leases, due) = (reply.number()?, reply.number()?, reply.number()?);
         let next = reply.number()?;
         Ok(rule.map(|rule| Admission {

@@ -268,6 +268,7 @@ scripts! {
     RESUME = "resume", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
     LIMIT = "limit", 3 keys, ["clock", "lasting", "calls", "history", "limit"];
     ADMIT = "admit", 3 keys, ["clock", "trigger", "limit"];
+    HOLD = "hold", 1 keys, ["clock", "limit"];
 }
 
 #[cfg(test)]

@@ -195,6 +195,10 @@ impl Scene {
                     .await?;
                 Ok(vec![if limited { "limited" } else { "kept" }])
             }
+            "hold" => {
+                let held = ledger.hold(HOUR, soon()).await?;
+                Ok(vec![if held { "held" } else { "absent" }])
+            }
             "admit" => {
                 let admission = ledger.admit(true, soon()).await?;
                 Ok(vec![if admission.is_some() {
@@ -398,6 +402,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("pause", &["paused"]),
         ("resume", &["resumed"]),
         ("admit", &["free"]),
+        ("hold", &["absent"]),
         ("limit", &["limited"]),
         ("keep", &["kept"]),
         ("story", &["told"]),

@@ -246,6 +246,7 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let limit = Some(Limit::new().concurrency(9));
     bench.try_limit(lane, limit, 7).await.unwrap();
     ledger.admit(true, soon()).await.unwrap();
+    ledger.hold(Duration::from_millis(1), soon()).await.unwrap();
     ledger.story("pending", "+", soon()).await.unwrap();
     ledger.names_in(Part::Jobs, "0", soon()).await.unwrap();
     // Moves jobs of this ledger to the ledger in which they are.

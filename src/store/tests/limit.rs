@@ -42,6 +42,11 @@ impl Bench {
         assert!(self.set_limit(Some(limit), now).await);
     }
 
+    /// How far ahead this time is, by the clock of Redis.
+    async fn ahead(&self, time: UnixUs) -> Duration {
+        Duration::from_micros(time.0.saturating_sub(self.now_us().await))
+    }
+
     async fn admission(&self, announces: bool) -> Option<Admission> {
         self.ledger.admit(announces, soon()).await.unwrap()
     }
@@ -97,7 +102,7 @@ async fn a_claim_takes_the_oldest_jobs_that_a_rate_allows() {
     let next = heard[0].strip_prefix(&format!("held {} ", bench.ledger.subject()));
     let next: u64 = next.unwrap().parse().unwrap();
     assert_eq!(heard.len(), 1);
-    let ahead = UnixUs(next).since(UnixMs(bench.now().await));
+    let ahead = bench.ahead(UnixUs(next)).await;
     assert!(ahead > HOUR.mul_f64(0.9) && ahead <= HOUR, "{ahead:?}");
     // An attempt is not counted, and nothing was changed.
     let reply = bench.claim(&["d"], 7).await;
@@ -133,6 +138,53 @@ async fn a_claim_within_the_limit_is_as_without_one() {
     let admission = bench.admission(false).await.unwrap();
     assert_eq!((admission.room, admission.leases, admission.due), (0, 3, 0));
     assert_eq!(admission.next, None);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_hold_keeps_jobs_from_starting_until_it_is_over() {
+    for limit in [in_an_hour(1, 9), Limit::new().concurrency(9)] {
+        let bench = Bench::new().await;
+        bench.all_due(&["a", "b"]).await;
+        let hold = async |time: Duration| bench.ledger.hold(time, soon()).await.unwrap();
+        assert!(!hold(HOUR).await, "it has no limit");
+        bench.limit(limit).await;
+        assert!(hold(HOUR / 2).await && hold(HOUR / 4).await);
+        let mut ears = Ears::of(&bench).await;
+        let reply = bench.claim(&["a"], 1).await;
+        assert_eq!((said(&reply), reply.jobs.len()), (vec!["held"], 0));
+        let told = ears.heard(&bench).await.pop().unwrap();
+        let next = told.rsplit_once(' ').unwrap().1.parse().unwrap();
+        let ahead = bench.ahead(UnixUs(next)).await;
+        assert!(ahead > HOUR.mul_f64(0.4) && ahead <= HOUR / 2, "{ahead:?}");
+        let admission = bench.admission(false).await.unwrap();
+        assert_eq!((admission.room, admission.next), (0, Some(UnixUs(next))));
+        assert_eq!(bench.balanced().await.held, 2);
+        // A new limit ends it.
+        bench.limit(limit).await;
+        assert_eq!(ids(&bench.claim(&["a"], 1).await), ["a", "b"]);
+        // It ends by itself, too.
+        assert!(hold(Duration::from_millis(1)).await);
+        bench.all_due(&["c"]).await;
+        while bench.claim(&["c"], 0).await.jobs.is_empty() {}
+        bench.balanced().await;
+    }
+}
+
+/// A hold of hours is from before the clock was set back.
+#[tokio::test]
+async fn a_hold_is_an_hour_at_the_most() {
+    let bench = Bench::new().await;
+    bench.all_due(&["a"]).await;
+    bench.limit(Limit::new().concurrency(9)).await;
+    assert!(bench.ledger.hold(9 * HOUR, soon()).await.unwrap());
+    let next = bench.admission(false).await.unwrap().next.unwrap();
+    assert!(bench.ahead(next).await <= HOUR);
+    let two_hours = (bench.now().await + 2 * 3_600_000) * 1000;
+    let text = format!("0 0 1 9 {two_hours} 7 0 0 0 9 anna");
+    let calls = bench.names().calls.clone();
+    bench.ask::<()>(&["HSET", &calls, "limit", &text]).await;
+    assert_eq!(ids(&bench.claim(&[], 1).await), ["a"]);
     bench.balanced().await;
 }
 

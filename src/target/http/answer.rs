@@ -89,6 +89,15 @@ impl HttpAnswer {
         told
     }
 
+    /// How long nobody is to call, if the answer asks for that: 429 or 503, with `Retry-After`.
+    pub(super) fn asks_all_to_wait(&self) -> Option<Duration> {
+        let is_busy = matches!(
+            self.status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        );
+        self.asked().filter(|_| is_busy)
+    }
+
     /// The delay that `Retry-After` asks for, in seconds or as a date; `None` without a valid
     /// value. A date in the past means no delay.
     fn asked(&self) -> Option<Duration> {
@@ -165,6 +174,16 @@ mod tests {
     fn http_response(body: Vec<u8>) -> Response {
         let response = axum::http::Response::builder().status(500).body(body);
         response.unwrap().into()
+    }
+
+    #[test]
+    fn a_busy_receiver_asks_all_callers_to_wait() {
+        let after = [("retry-after", "30")];
+        for (status, is_asked) in [(429, true), (503, true), (500, false), (404, false)] {
+            let asked = answer(status, &after, "").asks_all_to_wait();
+            assert_eq!(asked.is_some(), is_asked, "{status}");
+        }
+        assert_eq!(answer(429, &[], "").asks_all_to_wait(), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::URL;
 use super::allowed::AllowedHost;
 use super::answer::HttpAnswer;
 use super::clients::connecting_within;
+use super::holds::Holds;
 use super::hosts::{CallResult, Hosts, PutOff};
 use super::lookups::Unresolved;
 use super::request::{HttpRequest, PRIVATE};
@@ -49,6 +50,8 @@ pub(super) struct Caller {
     /// How many bytes of an answer are read.
     pub(super) response_limit: usize,
     pub(super) hosts: Arc<Hosts>,
+    /// Holds kinds whose receiver asks for it; `None` if the route does not do so.
+    pub(super) holds: Option<Arc<Holds>>,
 }
 
 /// The destination of one hop of a call.
@@ -122,6 +125,11 @@ impl Caller {
                 } else {
                     CallResult::Up
                 });
+                if let Some(holds) = &self.holds
+                    && let Some(time) = answer.asks_all_to_wait()
+                {
+                    holds.ask(job.key().kind(), time);
+                }
                 answer.outcome(&name, &job)
             }
             Err(CallFailure::Broken { error, was_sent }) => {

@@ -16,6 +16,7 @@ mod allowed;
 mod answer;
 mod caller;
 mod clients;
+mod holds;
 mod hosts;
 mod lookups;
 mod request;
@@ -31,7 +32,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::handler::{Handler, Job, Route};
+use crate::handler::{Handler, Job, Route, RouteTask, RouteTaskContext};
 use crate::outcome::Outcome;
 use crate::settings::Pem;
 use caller::Caller;
@@ -290,6 +291,15 @@ impl Http {
         self.with(|to| to.longest_pause = longest)
     }
 
+    /// Lets an answer hold all jobs of a kind, on all instances: 429 or 503 with `Retry-After`. No
+    /// job of the kind starts before that time is over, at most `longest` from now, and no attempt is
+    /// counted meanwhile. From 1 s to 1 h. The kind needs a [limit](crate::Client::limit).
+    ///
+    /// Defaults to no setting: `Retry-After` delays the job of the call alone.
+    pub fn hold_kind(self, longest: Duration) -> Self {
+        self.with(|to| to.hold_kind = Some(longest))
+    }
+
     /// Resolves names with this function instead of the resolver of the system. Its results are
     /// checked like any other addresses. A look-up that takes too long is dropped.
     ///
@@ -348,6 +358,7 @@ impl<S: Send + Sync + 'static> Handler<Calls, S> for Http {
         let caller = self.caller();
         let fault = caller.as_ref().err().cloned();
         let hosts = caller.as_ref().ok().map(|caller| caller.hosts.clone());
+        let holds = caller.as_ref().ok().and_then(|caller| caller.holds.clone());
         let route = Route::new(move |job: Job, _| {
             let caller = caller.clone();
             Box::pin(async move {
@@ -362,6 +373,12 @@ impl<S: Send + Sync + 'static> Handler<Calls, S> for Http {
             options.timeout = Some(TIMEOUT);
             options.breakers = hosts.map(|hosts| hosts as _);
             options.fault = fault;
+            options.route_task = holds.map(|holds| {
+                RouteTask::new(move |context: RouteTaskContext| {
+                    let holds = holds.clone();
+                    Box::pin(async move { holds.carry_out(context.client).await })
+                })
+            });
         })
     }
 }

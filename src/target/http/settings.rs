@@ -11,6 +11,7 @@ use super::address::Network;
 use super::allowed::AllowedHost;
 use super::caller::{Caller, parse};
 use super::clients::{Connecting, HttpCertificates, client as client_of};
+use super::holds::Holds;
 use super::hosts::{HostLimits, Hosts};
 use super::lookups::{Lookups, NameSource};
 use super::request::is_reserved;
@@ -46,6 +47,8 @@ pub(super) struct Settings {
     pub(super) failures: u32,
     /// The longest pause of a host; 60 s by default.
     pub(super) longest_pause: Duration,
+    /// The longest hold of a kind that an answer can ask for; `None` if none can.
+    pub(super) hold_kind: Option<Duration>,
     /// The resolver; by default the system's, which all targets of the process share.
     pub(super) lookups: Arc<Lookups>,
 }
@@ -66,6 +69,7 @@ impl Settings {
             host_concurrency: None,
             failures: 5,
             longest_pause: Duration::from_secs(60),
+            hold_kind: None,
             lookups: Lookups::of_the_system(),
         }
     }
@@ -100,6 +104,12 @@ impl Settings {
         }
         if self.longest_pause.is_zero() {
             return Err("`breaker_pause` is zero: make it longer".into());
+        }
+        let hours = Duration::from_secs(3600);
+        if let Some(longest) = self.hold_kind
+            && !(Duration::from_secs(1)..=hours).contains(&longest)
+        {
+            return Err(format!("`hold_kind` is from 1s to 1h, not {longest:?}"));
         }
         let guard = AddressFilter {
             networks: networks.into(),
@@ -137,6 +147,7 @@ impl Settings {
             headers,
             redirects: self.redirects,
             response_limit: self.response_limit,
+            holds: self.hold_kind.map(|longest| Arc::new(Holds::new(longest))),
             hosts: Hosts::new(HostLimits {
                 concurrency: self.host_concurrency.or(of_jobs),
                 failures: self.failures,

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use keyfall::{Handler, JobState, RetryPolicy, Router, target};
+use keyfall::{Handler, JobState, Limit, RetryPolicy, Router, target};
 
 use super::receiver::{Receiver, says};
+use crate::runs::eventually;
 use crate::site::{HOUR, Site, assert_about, ms, steps};
 
 #[tokio::test]
@@ -100,6 +101,52 @@ async fn an_answer_of_410_buries_the_job() {
     let reason = format!("{} answered 410 Gone: so it is", receiver.address);
     assert_eq!(view.last_error(), Some(&*reason));
     worker.stop().await;
+    site.assert_balanced().await;
+}
+
+/// Two workers: the answer that one of them gets holds the jobs of both.
+#[tokio::test]
+async fn a_receiver_that_asks_for_a_pause_holds_all_jobs_of_the_kind() {
+    let site = Site::new("cb-hold").await;
+    let mut receiver =
+        Receiver::start(
+            |received| match received.header("keyfall-key").ends_with(":first") {
+                true => says("429 Too Many Requests", "retry-after: 1800\r\n", ""),
+                false => says("200 OK", "", ""),
+            },
+        )
+        .await;
+    let target = target::http(receiver.url("/")).hold_kind(HOUR);
+    let workers = [(); 2].map(|()| {
+        let router = Router::new().route(&site.pattern(), target.clone());
+        site.serve(router)
+    });
+    let limit = Limit::new().concurrency(5);
+    site.client.limit(&site.kind(), limit).await.unwrap();
+    site.client.schedule(site.key("first"), "").await.unwrap();
+    receiver.next().await;
+    let is_held = async || {
+        let limit = site.client.get_limit(&site.kind()).await.unwrap().unwrap();
+        (limit.room == 0 && limit.leased == 0).then_some(())
+    };
+    for id in ["second", "third"] {
+        // The hold is under way: the first of them may start before it.
+        site.client.schedule(site.key(id), "").await.unwrap();
+        eventually("the kind is on hold, and idle", is_held).await;
+    }
+    let limit = site.client.get_limit(&site.kind()).await.unwrap().unwrap();
+    assert!(limit.held() >= 1 && limit.room == 0, "{limit:?}");
+    let next = limit.next_start.unwrap();
+    assert!(next > SystemTime::now() + ms(1_500_000), "{limit:?}");
+    let job = site.client.get(site.key("third")).await.unwrap().unwrap();
+    assert_eq!((job.state(), job.attempts()), (JobState::Pending, 0));
+    // Setting the limit anew ends it.
+    site.client.limit(&site.kind(), limit.limit).await.unwrap();
+    let ended = async || (site.stats().await.done == 2).then_some(());
+    eventually("the other jobs ran", ended).await;
+    for worker in workers {
+        worker.stop().await;
+    }
     site.assert_balanced().await;
 }
 

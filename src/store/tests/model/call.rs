@@ -9,7 +9,7 @@ use super::operations::{
 };
 use crate::names::MARKER;
 use crate::store::ledger::script::{
-    ADMIT, AMEND, CANCEL, CLAIM, DISCARD, GET, LETTERS, LIMIT, PAUSE, PLAN, RECLAIM, RENEW,
+    ADMIT, AMEND, CANCEL, CLAIM, DISCARD, GET, HOLD, LETTERS, LIMIT, PAUSE, PLAN, RECLAIM, RENEW,
     REQUEUE, RESCHEDULE, RESUME, SCHEDULE, SETTLE, STATS, SWEEP, Script, TRIM, UPDATE,
 };
 use crate::store::tests::support::{Bench, soon};
@@ -39,6 +39,7 @@ impl Operation {
             Operation::Trim(_) => &TRIM,
             Operation::Pause => &PAUSE,
             Operation::Limit(_) => &LIMIT,
+            Operation::Hold(_) => &HOLD,
             Operation::Admit(_) => &ADMIT,
             Operation::Resume => &RESUME,
             Operation::Sweep { .. } => &SWEEP,
@@ -56,6 +57,7 @@ impl Operation {
             Operation::Renew { .. }
                 | Operation::Trim(_)
                 | Operation::Sweep { .. }
+                | Operation::Hold(_)
                 | Operation::Admit(_)
                 | Operation::Get(_)
                 | Operation::Letters(..)
@@ -125,6 +127,7 @@ pub(super) fn render(
             args(&mut cmd, (wake, subject, it.gap, it.burst, it.most));
             args(&mut cmd, format!("{} {LIMITED_BY}", it.set));
         }
+        Operation::Hold(time) => args(&mut cmd, time),
         Operation::Admit(true) => args(&mut cmd, (wake, subject)),
         Operation::Admit(false) => args(&mut cmd, ("", subject)),
         _ => {}
@@ -255,7 +258,7 @@ fn items(cmd: &mut Cmd, known: &Ledger, operation: &Operation) {
             );
         }
         Operation::Pause | Operation::Resume | Operation::Stats => {}
-        Operation::Limit(_) | Operation::Admit(_) => {}
+        Operation::Limit(_) | Operation::Hold(_) | Operation::Admit(_) => {}
         Operation::List(_) | Operation::Audit(_) => unreachable!("several calls"),
     }
 }

@@ -258,14 +258,14 @@ impl Ledger {
                 put("calls", field, number(value));
             }
         }
-        if let Some(Limited { terms, full }) = self.limited {
+        if let Some(Limited { terms, full, hold }) = self.limited {
             let Limit {
                 gap,
                 burst,
                 most,
                 set,
             } = terms;
-            let text = format!("{full} {gap} {burst} {most} {set} {LIMITED_BY}");
+            let text = format!("{full} {gap} {burst} {most} {hold} {set} {LIMITED_BY}");
             put("calls", "limit", text.into());
         }
         parts

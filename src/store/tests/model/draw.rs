@@ -75,6 +75,7 @@ fn working() -> impl Strategy<Value = Operation> {
         1 => Just(Operation::Pause),
         4 => Just(Operation::Resume),
         3 => limit().prop_map(Operation::Limit),
+        1 => select(vec![1, 2 * HOUR]).prop_map(Operation::Hold),
         2 => any::<bool>().prop_map(Operation::Admit),
     ]
 }

@@ -46,6 +46,8 @@ pub(super) struct Limited {
     pub(super) terms: Limit,
     /// When all starts of a burst are free again, Unix µs.
     pub(super) full: u64,
+    /// Until when no job starts, Unix µs.
+    pub(super) hold: u64,
 }
 
 #[derive(Debug, Clone)]

@@ -10,7 +10,15 @@ const TAKEOVER: u64 = 60_000;
 /// How often the pacer asks whether lapsed leases were taken over, µs.
 const ASKED: u64 = 100_000;
 
+/// The longest hold, µs.
+const HOLD: u64 = 3_600_000_000;
+
 impl Limited {
+    /// Until when no job starts, if that is not over.
+    fn held_until(&self, now: u64) -> Option<u64> {
+        Some(self.hold).filter(|until| *until > now && *until <= now + HOLD)
+    }
+
     /// When all starts of a burst are free, as seen from `now`: not in the past, and not further
     /// ahead than if all of them were used now.
     fn full_at(&self, now: u64) -> u64 {
@@ -24,15 +32,32 @@ impl Ledger {
             Some(limited) if limited.terms.set > terms.set => "kept".to_owned(),
             limited => {
                 let full = limited.map_or(self.now, |limited| limited.full);
-                self.limited = Some(Limited { terms, full });
+                self.limited = Some(Limited {
+                    terms,
+                    full,
+                    hold: 0,
+                });
                 "limited".to_owned()
             }
         }
     }
 
-    /// How many jobs may start now by the rate alone.
+    pub(super) fn hold(&mut self, ms: u64) -> &'static str {
+        let now = self.now;
+        match &mut self.limited {
+            Some(limited) if limited.terms.gap > 0 || limited.terms.most > 0 => {
+                let before = limited.held_until(now).unwrap_or(0);
+                limited.hold = before.max(now + HOLD.min(ms * 1000));
+                "held"
+            }
+            _ => "absent",
+        }
+    }
+
+    /// How many jobs may start now by the rate and the hold.
     pub(super) fn starts(&self) -> usize {
         match self.limited {
+            Some(limited) if limited.held_until(self.now).is_some() => 0,
             Some(limited) if limited.terms.gap > 0 => {
                 let Limit { gap, burst, .. } = limited.terms;
                 ((self.now + burst * gap - limited.full_at(self.now)) / gap) as usize
@@ -62,11 +87,16 @@ impl Ledger {
         self.starts_of_due().min(leases)
     }
 
-    /// When the rate allows the next start, Unix µs; 0 if it stops none.
+    /// When the rate and the hold allow the next start, Unix µs; 0 if they stop none.
     pub(super) fn next_start(&self) -> u64 {
         match self.limited {
             Some(limited) if self.starts() == 0 => {
-                limited.full_at(self.now) - (limited.terms.burst - 1) * limited.terms.gap
+                let Limit { gap, burst, .. } = limited.terms;
+                let by_rate = match gap {
+                    0 => 0,
+                    gap => limited.full_at(self.now) - (burst - 1) * gap,
+                };
+                by_rate.max(limited.held_until(self.now).unwrap_or(0))
             }
             _ => 0,
         }
@@ -130,7 +160,7 @@ impl Ledger {
         let due = self.due_now().len();
         let room = self.room().min(due);
         let mut next = 0;
-        if gap > 0 && due > room && self.starts_of_due() <= room {
+        if due > room && self.starts_of_due() <= room {
             let mut then = self.clone();
             then.use_starts(room);
             next = match then.next_start() {
@@ -138,9 +168,9 @@ impl Ledger {
                 next => next,
             };
         }
-        let full = limited.full;
+        let Limited { full, hold, .. } = limited;
         Reply::ok([
-            format!("{full} {gap} {burst} {most} {set} {LIMITED_BY}"),
+            format!("{full} {gap} {burst} {most} {hold} {set} {LIMITED_BY}"),
             room.to_string(),
             self.running().len().to_string(),
             due.to_string(),

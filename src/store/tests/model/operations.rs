@@ -80,6 +80,8 @@ pub(super) enum Operation {
     Pause,
     Resume,
     Limit(Limit),
+    /// For so long, ms.
+    Hold(u64),
     /// Whether it announces jobs, which is not compared.
     Admit(bool),
     Sweep {

@@ -47,6 +47,7 @@ impl Ledger {
                 self.letters(id, *limit, which)
             }
             Operation::Stats => self.stats(),
+            Operation::Hold(time) => Reply::ok([self.hold(*time)]),
             Operation::Admit(_) => self.admit(),
             other => unreachable!("{other:?} is looked at page by page"),
         }

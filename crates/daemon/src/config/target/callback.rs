@@ -13,7 +13,7 @@ use super::super::rules::{longer_than_zero, size, up_to_a_day};
 use super::super::value::Bytes;
 
 /// The fields of a callback.
-pub(in super::super) const FIELDS: [&str; 16] = [
+pub(in super::super) const FIELDS: [&str; 17] = [
     "url",
     "job_url",
     "hosts",
@@ -30,6 +30,7 @@ pub(in super::super) const FIELDS: [&str; 16] = [
     "host_concurrency",
     "breaker_failures",
     "breaker_pause",
+    "hold_kind",
 ];
 
 /// The callbacks of a route, checked.
@@ -267,6 +268,7 @@ impl Reading<'_, '_> {
         let failures: Option<std::num::NonZeroU32> = entry.value("breaker_failures", &[], faults);
         let pause: Option<Duration> =
             entry.value("breaker_pause", &[longer_than_zero, up_to_a_day], faults);
+        let hold: Option<Duration> = entry.value("hold_kind", &[longer_than_zero], faults);
         if let Some(timeout) = connect {
             self.say("connect_timeout", format!("{timeout:?}"), move |http| {
                 http.connect_timeout(timeout)
@@ -295,6 +297,11 @@ impl Reading<'_, '_> {
         if let Some(pause) = pause {
             self.say("breaker_pause", format!("{pause:?}"), move |http| {
                 http.breaker_pause(pause)
+            });
+        }
+        if let Some(longest) = hold {
+            self.say("hold_kind", format!("{longest:?}"), move |http| {
+                http.hold_kind(longest)
             });
         }
     }

@@ -114,6 +114,7 @@ redirects = 2
 host_concurrency = 4
 breaker_failures = 9
 breaker_pause = "10s"
+hold_kind = "1m"
 "#;
     let with = |secret| read_with(text, &[("SECRET", secret)], &[]).unwrap().routes;
     let one = with("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
