@@ -10,7 +10,7 @@ use keyfall::{ErrorKind, Job, JobState, Limit, Router, Wait};
 
 use crate::limits::assert_refused;
 use crate::runs::{Gate, eventually, recorder};
-use crate::site::{Site, ms};
+use crate::site::{HOUR, Site, ms};
 use crate::workers::Mortal;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -107,6 +107,26 @@ async fn a_limit_is_shown_changed_and_removed_at_run_time() {
     assert_eq!((held.limit, held.by.as_str()), (one, "anna"));
     assert_eq!((held.leased, held.room, held.held()), (1, 0, 3));
     assert_eq!(held.next_start, None, "it waits for the end of a run");
+    let all = format!("{kind}:");
+    let page = site.client.list(&all, JobState::Pending).held().await;
+    let waiting: Vec<_> = page
+        .unwrap()
+        .jobs
+        .iter()
+        .map(|job| job.key().clone())
+        .collect();
+    assert_eq!(waiting.len(), 3);
+    let ahead = site.client.schedule(site.key("later"), "").after(HOUR);
+    ahead.await.unwrap();
+    let page = site.client.list(&all, JobState::Pending).held().limit(2);
+    let next = page.await.unwrap().next.unwrap();
+    let page = site.client.list(&all, JobState::Pending).held().after(next);
+    assert_eq!(
+        page.await.unwrap().jobs.len(),
+        1,
+        "the job ahead waits for its time"
+    );
+    site.client.cancel(site.key("later")).await.unwrap();
     let story = site.client.story(site.key("00003")).await.unwrap();
     let told = story.waits.iter().find_map(|wait| match wait {
         Wait::Limited { by, waiting, .. } => Some((by.as_str(), *waiting)),

@@ -8,9 +8,10 @@ use keyfall_daemon::shapes::{ListIn, Moment, State};
 use crate::fault::Fault;
 
 /// The states, in the order in which pages show them.
-pub(crate) const STATES: [State; 5] = [
+pub(crate) const STATES: [State; 6] = [
     State::Pending,
     State::Retrying,
+    State::Held,
     State::Running,
     State::Lapsed,
     State::Dead,
@@ -205,8 +206,8 @@ impl Search {
 fn state(word: &str) -> Result<State, Fault> {
     let found = STATES.into_iter().find(|state| state.word() == word);
     found.ok_or_else(|| {
-        let detail =
-            format!("there is no state {word:?}: write pending, retrying, running, lapsed or dead");
+        let words = STATES.map(State::word).join(", ");
+        let detail = format!("there is no state {word:?}: write one of {words}");
         Fault::invalid("q", &detail)
     })
 }

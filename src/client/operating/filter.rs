@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::folding::fold_reason;
 use crate::client::{Client, JobState, JobView, ListJobs};
 use crate::error::{Error, ErrorKind, Result};
+use crate::key::Kind;
 use crate::store::{Position, Sought};
 use crate::time::UnixMs;
 
@@ -19,6 +20,7 @@ pub(super) struct Filter {
     /// The last error, folded.
     reason: Option<String>,
     recurring: bool,
+    held: bool,
     /// Whether the list is a search although every job fits.
     pub(super) is_survey: bool,
 }
@@ -36,6 +38,8 @@ pub(super) struct Conditions {
     state: JobState,
     /// The first due time that fits, and the first one that is too late.
     due: (UnixMs, UnixMs),
+    /// The kinds of the list, if it has no other ones: the limited kinds, in order.
+    kinds: Option<Vec<Kind>>,
     filter: Filter,
 }
 
@@ -87,6 +91,12 @@ impl<'a> ListJobs<'a> {
         self.filtered(|filter| filter.recurring = true)
     }
 
+    /// Lists only jobs that are due and belong to a kind with a [limit](Client::limit): they wait
+    /// for it, or are about to start. For lists of [pending](JobState::Pending) jobs.
+    pub fn held(self) -> Self {
+        self.filtered(|filter| filter.held = true)
+    }
+
     fn filtered(mut self, change: impl FnOnce(&mut Filter)) -> Self {
         change(&mut self.filter);
         self
@@ -112,7 +122,8 @@ impl Filter {
             ));
         }
         let is_from_now = |it: &Option<Moment>| matches!(it, Some(Moment::FromNow(_)));
-        let now = match is_from_now(&self.due_after) || is_from_now(&self.due_before) {
+        let has_time = is_from_now(&self.due_after) || is_from_now(&self.due_before);
+        let now = match has_time || self.held {
             true => client.store().time(until).await?.floor_ms(),
             false => UnixMs(0),
         };
@@ -124,10 +135,18 @@ impl Filter {
                 UnixMs(now.0.saturating_add(delay))
             }
         };
-        let due = (fixed(self.due_after, 0), fixed(self.due_before, u64::MAX));
+        let mut due = (fixed(self.due_after, 0), fixed(self.due_before, u64::MAX));
+        let kinds = match self.held {
+            true => Some(client.store().limited_kinds(until).await?),
+            false => None,
+        };
+        if self.held {
+            due.1 = due.1.min(UnixMs(now.0 + 1));
+        }
         Ok(Conditions {
             state,
             due,
+            kinds,
             filter: self,
         })
     }
@@ -166,6 +185,12 @@ impl Conditions {
             ..
         } = &self.filter;
         attempts_over.is_none() && error.is_none() && reason.is_none() && !recurring
+    }
+
+    /// Whether jobs of this kind can fit.
+    pub(super) fn fits_kind(&self, kind: &Kind) -> bool {
+        let kinds = self.kinds.as_ref();
+        kinds.is_none_or(|kinds| kinds.binary_search(kind).is_ok())
     }
 
     /// Whether no due time fits.

@@ -183,6 +183,7 @@ impl ListJobs<'_> {
         if conditions.is_empty() {
             kinds.clear();
         }
+        kinds.retain(|kind| conditions.fits_kind(kind));
         let (mut bytes, mut calls, mut scanned) = (0, 0, 0);
         let mut batch = FIRST;
         for kind in kinds {

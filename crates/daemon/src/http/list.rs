@@ -24,7 +24,7 @@ pub struct ListIn {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
     /// The state of the jobs. `pending` includes jobs that wait for a retry, `retrying` lists these
-    /// alone. Defaults to `pending`.
+    /// alone; `held` lists the due jobs of kinds that have a limit. Defaults to `pending`.
     #[serde(default)]
     #[param(inline)]
     pub state: State,
@@ -157,6 +157,9 @@ impl ListIn {
         }
         if self.recurring {
             list = list.recurring();
+        }
+        if self.state == State::Held {
+            list = list.held();
         }
         Ok(list)
     }

@@ -138,7 +138,9 @@ impl RestoreIn {
     fn into_job(self, key: &JobKey) -> Result<KeptJob, Problem> {
         let payload = payload(self.payload, self.payload_base64)?;
         let mut job = match self.state {
-            State::Pending | State::Retrying => KeptJob::pending(key, self.due.0, payload),
+            State::Pending | State::Retrying | State::Held => {
+                KeptJob::pending(key, self.due.0, payload)
+            }
             State::Dead => KeptJob::dead(key, self.due.0, payload),
             State::Running | State::Lapsed => {
                 let detail = "no job is restored as running: write `pending`, if it is to run \

@@ -457,6 +457,8 @@ pub enum State {
     Pending,
     /// Its due time, for another attempt
     Retrying,
+    /// The limit of its kind, although it is due; in lists alone
+    Held,
     /// A worker runs it
     Running,
     /// Its lease ended, and its worker has not been heard of since
@@ -470,6 +472,7 @@ impl State {
         match self {
             State::Pending => "pending",
             State::Retrying => "retrying",
+            State::Held => "held",
             State::Running => "running",
             State::Lapsed => "lapsed",
             State::Dead => "dead",
@@ -480,7 +483,7 @@ impl State {
 impl From<State> for JobState {
     fn from(state: State) -> Self {
         match state {
-            State::Pending => JobState::Pending,
+            State::Pending | State::Held => JobState::Pending,
             State::Retrying => JobState::Retrying,
             State::Running => JobState::Running,
             State::Lapsed => JobState::Lapsed,

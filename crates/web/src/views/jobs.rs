@@ -78,7 +78,7 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
             State::Running => Some(counts.running),
             State::Lapsed => Some(counts.lapsed),
             State::Dead => Some(counts.dead),
-            State::Retrying => None,
+            State::Retrying | State::Held => None,
         }
     };
     let tabs = STATES.into_iter().map(|one| Tab {
