@@ -148,6 +148,36 @@ def test_a_prefix_is_paused_after_a_preview_and_resumed(browser, site):
 
 
 @pytest.mark.quick
+def test_a_limit_is_set_used_and_removed(browser, site):
+    for number in range(3):
+        site.schedule(f"shop:limit:one:{number}", {}, after="0s")
+    browser.get(site.url + "limits?change=shop%3Alimit%3Aone")
+    browser.find("#concurrency").send_keys("2")
+    press(browser, "limit")
+    assert browser.find("[role=status].fine")
+    limits = site.must("GET", "/v1/limits")["limits"]
+    limit = next(it for it in limits if it["kind"] == "shop:limit:one")
+    assert limit["concurrency"] == 2
+    pull = {"max": 3, "prefixes": ["shop:limit:one:"], "wait": "2s"}
+    jobs = site.must("POST", "/v1/pull", pull)["jobs"]
+    assert len(jobs) == 2
+    browser.get(site.url + "limits")
+    row = next(it for it in browser.all(".rows tbody tr") if "shop:limit:one" in it.text)
+    assert "2 of 2" in row.text
+    held = row.find_element("css selector", "a[href*=held]")
+    assert held.text == "1"
+    browser.leave(held.click)
+    assert len(browser.all(".rows tbody tr")) == 1
+    browser.get(site.url + "limits?remove=shop%3Alimit%3Aone")
+    press(browser, "unlimit")
+    limits = site.must("GET", "/v1/limits")["limits"]
+    assert "shop:limit:one" not in [it["kind"] for it in limits]
+    for job in jobs:
+        site.must("POST", "/v1/leases/finish", {"leases": [job["lease"]]})
+    site.must("DELETE", "/v1/jobs/" + "shop:limit:one:2")
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("language, word", [("en", "Fix"), ("zh-CN", "修复")])
 def test_the_doctor_repairs_a_setting(browser, site, language, word):
     site.config("client-output-buffer-limit", "pubsub 33554432 8388608 60")
