@@ -98,7 +98,7 @@ async fn a_search_finds_jobs_by_name_prefix_state_and_condition() {
     let wrong = person.get("jobs?q=state:gone").await;
     assert_eq!(wrong.status, 400);
     assert!(
-        wrong.body.contains("pending, retrying, running"),
+        wrong.body.contains("pending, retrying, held, running"),
         "{}",
         wrong.body
     );
