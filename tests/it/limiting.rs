@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::StreamExt;
 use keyfall::embedded::Embedded;
@@ -208,6 +208,34 @@ async fn the_next_job_starts_when_a_rate_allows_it() {
     assert_eq!((state.held(), state.next_start), (0, None));
     worker.stop().await;
     site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn the_next_job_starts_when_a_hold_is_over() {
+    let rate = Limit::new().rate(1000, SECOND).burst(50);
+    for (name, limit) in [
+        ("hold-leases", Limit::new().concurrency(2)),
+        ("hold-rate", rate),
+    ] {
+        let site = Site::new(name).await;
+        let (log, mut runs) = recorder();
+        let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+        let kind = site.kind();
+        assert!(!site.client.hold(&kind, SECOND).await.unwrap(), "no limit");
+        // The first job makes the kind known.
+        site.client.schedule(site.key("first"), "").await.unwrap();
+        runs.next().await;
+        site.client.limit(&kind, limit).await.unwrap();
+        let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        assert!(site.client.hold(&kind, SECOND).await.unwrap());
+        crowd(&site, 5).await;
+        for job in runs.take(5).await {
+            assert!(Duration::from_micros(job.fence()) >= before + SECOND);
+        }
+        site.all_ended().await;
+        worker.stop().await;
+        site.assert_balanced().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -182,8 +182,9 @@ impl Ledger {
     /// Claims the named jobs that are due, and up to `fill` of the oldest due jobs;
     /// `lua/claim.lua`.
     ///
-    /// A lease lasts `lease` from the claim. A repeat of the call returns the jobs that it still holds, and their
-    /// leases count from then. It works while Redis is full. The answers about the named jobs:
+    /// A lease lasts `lease` from the claim. A repeat of the call returns the jobs that it still
+    /// holds, and their leases count from then. It works while Redis is full. The answers about the
+    /// named jobs:
     ///
     /// - `Claimed`: the job is in the reply.
     /// - `Early`: it is due in this many milliseconds; 0 if the reply was full before it.

@@ -105,9 +105,9 @@ impl Settings {
         if self.longest_pause.is_zero() {
             return Err("`breaker_pause` is zero: make it longer".into());
         }
-        let hours = Duration::from_secs(3600);
+        let hour = Duration::from_secs(3600);
         if let Some(longest) = self.hold_kind
-            && !(Duration::from_secs(1)..=hours).contains(&longest)
+            && !(Duration::from_secs(1)..=hour).contains(&longest)
         {
             return Err(format!("`hold_kind` is from 1s to 1h, not {longest:?}"));
         }
