@@ -277,7 +277,7 @@ end
 
 -- The key is missing. Only some of the reasons for the look say why.
 local function miss(i, id, why)
-  local known, due = tonumber(expiries[i] or nil), tonumber(dues[i] or nil)
+  local known, due = tonumber(expiries[i] or nil), dues[i] and due_of(dues[i])
   local is_early = known and known > now_ms
   local may_be_lost = is_early
   if not is_early and known and leases[i] then

@@ -75,7 +75,8 @@ local story = new_story(redis.call('HGET', calls_key, 'history'))
 
 -- The data stored under a name.
 local function stored(job)
-  job.due = redis.call('ZSCORE', due_key, job.name)
+  local due = redis.call('ZSCORE', due_key, job.name)
+  job.due = due and due_text(due)
   job.deadline = redis.call('ZSCORE', leased_key, job.name)
   job.died = redis.call('ZSCORE', dead_key, job.name)
   job.record = redis.call('HGET', shadow_key, job.name) or ''
@@ -212,6 +213,8 @@ end
 
 local number = counter('buried') + counter('skipped')
 local news = {}
+local limit = read_limit(redis.call('HGET', calls_key, 'limit'))
+local groups = limit and limit.groups and open_groups(limit, due_key, now, int, starts_left)
 
 local function to_pending(job, due, record)
   redis.call('ZADD', due_key, int(due), job.name)
@@ -276,8 +279,14 @@ function mend.timeless(job)
 end
 
 function mend.blank(job)
+  local lease = redis.call('HGET', lease_key, job.name)
   redis.call('ZREM', leased_key, job.name)
   redis.call('HDEL', lease_key, job.name)
+  if groups and groups.by then
+    end_leases(groups, news, {job.name}, {[job.name] = lease}, leased_key,
+      {channel = ARGV[3], subject = ARGV[4]}, due_of, room_for_due, next_start, groups_of,
+      open_entries, open_news)
+  end
   to_dead(job)
   if job.successor then
     to_pending(job, split_successor(job.successor))

@@ -18,15 +18,19 @@
 --       claimed   the job is in this reply
 --       early:ms  due in so many ms; 0 if the reply was full before it
 --       paused    due, but its kind is paused
---       held      due, but it waits for the limit of its kind
+--       held      due, but it waits for the limit of its kind, or for the turn of its group
 --       leased    it is running
 --       absent    no such job
---       `lease` is `token claims fence due flag`; the token is `lane-number`. A job whose record
---       is missing comes with an empty one, so that the caller can bury it.
+--       `lease` is `token claims fence due flag`; the token is `lane-number`, or
+--       `lane-number@group` if the kind has groups. A job whose record is missing comes with an
+--       empty one, so that the caller can bury it.
 -- Holds: a repeated call gets those of its jobs whose leases it still holds, and these leases count
 --       from now. The jobs of one call share a fencing value, which is higher than all earlier ones
 --       of the ledger. No more jobs are claimed than the limit of the kind allows, and the oldest
---       ones first. Works while Redis is full.
+--       ones first. If the kind has groups, the groups take turns, and whatever is named, the
+--       oldest jobs of the group start, as many as names were given, without the early ones; a
+--       caller that takes named jobs only gets as many of these as may start. Works while Redis is
+--       full.
 
 -- From this many leases on, a lookup in a listpack costs more than one in a hash table. Redis makes
 -- a hash a table if a value is longer than `hash-max-listpack-value`, 64 bytes: zeros before the
@@ -55,6 +59,7 @@ local fence = now > last_fence and stamp or int(last_fence + 1)
 local fill = paused and 0 or tonumber(ARGV[5])
 local limit = limited and read_limit(limited)
 local room = limit and room_for_due(limit, leased_key, now)
+local groups = limit and limit.groups and open_groups(limit, due_key, now, int, starts_left)
 
 -- Marks the named jobs that the limit holds back. Returns whether it holds back any job: one that is
 -- named, or one that is still due.
@@ -75,10 +80,17 @@ end
 -- `named` has the place of each job that is named, among the names.
 local misses, taken, dues_taken, named =
   {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}, {}
+local aside
 if #ARGV > HEAD then
   local dues = redis.call('ZMSCORE', due_key, unpack(ARGV, HEAD + 1))
   for i = 1, #dues do
     local id, due = ARGV[HEAD + i], tonumber(dues[i] or nil)
+    if due and due >= ASIDE and due < math.huge then
+      due = due - ASIDE
+      dues[i] = int(due)
+      aside = aside or {}
+      aside[id] = true
+    end
     if due and due <= now_ms and paused then
       misses[i] = 'paused'
     elseif due and due <= now_ms then
@@ -97,9 +109,52 @@ if #ARGV > HEAD then
     end
   end
 end
+
+-- With groups, the jobs are picked by turn; those that are named only say how many.
+local turns, records, group_at, group_rates
+local wanted = #taken + fill
 local passed_over = named
-local holds_back = room and #taken + fill > room
-if holds_back and ARGV[8] == 'oldest' then
+local holds_back = room and wanted > room
+local only_named = groups and ARGV[8] == 'named' and tonumber(ARGV[5]) == 0
+for i = 1, groups and groups.by and not only_named and #misses or 0 do
+  -- Each job was announced once. If another one was started in its place, this call is for that.
+  wanted = wanted + ((misses[i] == 'leased' or misses[i] == 'absent') and 1 or 0)
+end
+if groups and groups.by and not paused and wanted > 0 then
+  local asked = {}
+  for i, id in ipairs(taken) do
+    asked[i] = {id = id, due = tonumber(dues_taken[i]), is_aside = aside and aside[id]}
+  end
+  taken, dues_taken, records, group_at, holds_back, fill = {}, {}, {}, {}, true, 0
+  local may_take_all = room > 0 and not (only_named or aside or groups.waits)
+    and groups.census == '-' and groups.back == '-'
+  local ids, dues, read, names, rates
+  if may_take_all then
+    ids, dues, read, names, rates = take_at_once(groups, math.min(wanted, room), shadow_key,
+      leased_key, read_records, groups_of)
+  end
+  if ids then
+    taken, dues_taken, records, group_at, group_rates = ids, dues, read, names, rates
+  elseif groups.census ~= '-' then
+    redis.call('ZREM', due_key, '')
+    open_entries(groups, due_of, groups_of).count_leases(shadow_key, lease_key)
+  elseif room > 0 then
+    turns = open_turns(groups, shadow_key, leased_key, lease_key, read_records, use_starts,
+      next_start, due_of, groups_of, open_entries, write_starts)
+    turns.choose(math.min(wanted, room), asked, only_named, aside)
+    for i, one in ipairs(turns.picks) do
+      taken[i], dues_taken[i] = one.job.id, int(one.job.due)
+      records[i], group_at[i] = one.record, one.queue.group
+    end
+  end
+elseif groups and not groups.by then
+  -- The groups were removed, and jobs may still be aside.
+  redis.call('ZREM', due_key, '')
+  open_entries(groups, due_of).bring_back()
+end
+if records then
+  -- The jobs are chosen.
+elseif holds_back and ARGV[8] == 'oldest' then
   taken, passed_over, fill = {}, {}, room
 elseif holds_back then
   for i = #taken, room + 1, -1 do
@@ -119,15 +174,24 @@ if fill > 0 then
   end
 end
 
-local records = read_records(shadow_key, taken, REPLY_BYTES)
+records = records or read_records(shadow_key, taken, REPLY_BYTES)
 for i = #taken, #records + 1, -1 do
   if named[taken[i]] then
     misses[named[taken[i]]] = 'early:0'
   end
   taken[i] = nil
 end
-if holds_back then
+if holds_back and not group_at then
   holds_back = hold_back(misses, taken)
+elseif group_at then
+  holds_back = false
+  local is_taken = {}
+  for _, id in ipairs(taken) do
+    is_taken[id] = true
+  end
+  for id, place in pairs(named) do
+    misses[place] = is_taken[id] and 'claimed' or 'held'
+  end
 end
 
 local reply =
@@ -135,7 +199,7 @@ local reply =
 local held, deadlines = {nil, nil, nil, nil}, {nil, nil, nil, nil}
 local is_crowd = #taken > 0 and #taken + redis.call('ZCARD', leased_key) >= CROWD
 local claims = (is_crowd and ZEROS or '') .. '1'
-local due, text, lease, source
+local due, text, lease, its_token, source
 local story, told_from = new_story(history), 1
 -- Jobs that are due at the same time share the text of their leases: making it anew for each would
 -- cost as much as storing it. The history is told of them together.
@@ -143,15 +207,19 @@ for i = 1, #taken do
   local id = taken[i]
   local place = named[id]
   local found = place and string.sub(ARGV[9], place, place) or 'b'
-  if dues_taken[i] ~= due or found ~= source then
+  local is_other = dues_taken[i] ~= due
+  if is_other or found ~= source then
     tell_all(story, 'claimed', '', taken, told_from, i - 1, text, source)
     due, source, told_from = dues_taken[i], found, i
     text = whole(due)
-    lease = new_lease(token, claims, fence, text, '-')
+  end
+  if is_other or group_at and group_at[i] ~= group_at[i - 1] then
+    its_token = group_at and token .. '@' .. group_at[i] or token
+    lease = new_lease(its_token, claims, fence, text, '-')
   end
   local its_lease = lease
   if recurs(records[i]) then
-    its_lease = new_lease(token, claims, fence, text, 'recurs')
+    its_lease = new_lease(its_token, claims, fence, text, 'recurs')
   end
   reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = id, its_lease, records[i]
   held[2 * i - 1], held[2 * i] = id, its_lease
@@ -161,7 +229,7 @@ tell_all(story, 'claimed', '', taken, told_from, #taken, text, source)
 
 -- A full Redis lets a script run on if its first write is a removal, even an empty one. A claim
 -- without jobs is remembered too, or its late original could claim jobs for nobody.
-if #ARGV == HEAD and #taken > 0 then
+if #ARGV == HEAD and #taken > 0 and not group_at then
   -- No job was named, so all are the first ones, and a range takes a third of the time.
   redis.call('ZREMRANGEBYRANK', due_key, 0, #taken - 1)
 else
@@ -180,8 +248,16 @@ if #taken > 0 then
     return fault
   end
 end
+if turns then
+  turns.write()
+elseif group_rates then
+  write_starts(groups, taken, group_at, group_rates, use_starts)
+end
+if groups then
+  limit.groups = (groups.by or groups.back ~= '-') and groups.text() or nil
+end
 local last = #taken > 0 and fence or int(math.max(now - 1, last_fence))
-if limit and limit.gap > 0 then
+if limit and (limit.gap > 0 or groups) then
   use_starts(limit, now, #taken)
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
     last, 'limit', write_limit(limit))
@@ -189,8 +265,24 @@ else
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
     last)
 end
-if holds_back then
+if groups and not group_rates
+    and (#taken < wanted or groups.back ~= '-' or turns and turns.has_alarm) then
+  -- The pacer hears when to ask again: now, if this claim has not looked at everything.
+  local next_one = next_start(limit, now)
+  if groups.census ~= '-' or not groups.by then
+    next_one = now
+  elseif next_one == 0 and turns then
+    next_one = turns.waits and turns.next_look(#taken == room) or nil
+  end
+  if next_one then
+    redis.pcall('PUBLISH', ARGV[6], 'held ' .. ARGV[7] .. ' ' .. int(next_one))
+  end
+elseif holds_back and not groups then
   tell_held(ARGV[6], ARGV[7], limit, now)
+end
+local others = turns and #taken < room and turns.others() or {}
+if #others > 0 then
+  redis.pcall('PUBLISH', ARGV[6], 'now ' .. ARGV[7] .. ' ' .. table.concat(others, ' '))
 end
 write_story(story, history_key, ARGV[3])
 return reply

@@ -39,7 +39,7 @@ if is_old(place) then
 end
 local due = redis.call('ZSCORE', due_key, id)
 if due then
-  return {'pending', now, due, redis.call('HGET', shadow_key, id) or ''}
+  return {'pending', now, due_text(due), redis.call('HGET', shadow_key, id) or ''}
 end
 local numbers = redis.call('HGET', grave_key, id)
 if numbers then

@@ -35,22 +35,54 @@ if state == 'lapsed' then
   last = math.min(last, now_ms)
 end
 
-local begin
-if score ~= '' then
-  local place, there = place_of(set, score, member)
-  begin = down and place - 1 or place + (there and 1 or 0)
-elseif down then
-  begin = members(set) - 1
-else
-  begin = state == 'running' and redis.call('ZCOUNT', set, '-inf', int(now_ms)) or 0
+-- Members of ranks from `first` to `beyond`, without it, that follow the page before; `higher` is
+-- how much higher their scores are than those of the page.
+local function part(first, beyond, higher)
+  if score ~= '' then
+    local from = higher > 0 and int(tonumber(score) + higher) or score
+    local at, there = place_of(set, from, member)
+    first, beyond = down and first or at + (there and 1 or 0), down and at or beyond
+  end
+  local ranked = {}
+  if first >= beyond then
+    return ranked
+  elseif down then
+    local from_end = redis.call('ZCARD', set) - beyond
+    local most = math.min(looks, beyond - first)
+    ranked = redis.call('ZREVRANGE', set, from_end, from_end + most - 1, 'WITHSCORES')
+  else
+    ranked = redis.call('ZRANGE', set, first, math.min(first + looks, beyond) - 1, 'WITHSCORES')
+  end
+  for i = 2, higher > 0 and #ranked or 0, 2 do
+    ranked[i] = int(tonumber(ranked[i]) - higher)
+  end
+  return ranked
 end
 
-local ranked = {}
-if down and begin >= 0 then
-  local from_end = redis.call('ZCARD', set) - 1 - begin
-  ranked = redis.call('ZREVRANGE', set, from_end, from_end + looks - 1, 'WITHSCORES')
-elseif not down then
-  ranked = redis.call('ZRANGE', set, begin, begin + looks - 1, 'WITHSCORES')
+-- Two parts in one order.
+local function merged(one, other)
+  local all, i, j = {}, 1, 1
+  while #all < 2 * looks and (one[i] or other[j]) do
+    local a, b = tonumber(one[i + 1] or nil), tonumber(other[j + 1] or nil)
+    local is_first = a and b and (a < b or a == b and comes_before(one[i], other[j]))
+    if a and b and down then
+      is_first = not is_first
+    end
+    if a and (not b or is_first) then
+      all[#all + 1], all[#all + 2], i = one[i], one[i + 1], i + 2
+    else
+      all[#all + 1], all[#all + 2], j = other[j], other[j + 1], j + 2
+    end
+  end
+  return all
+end
+
+local size = members(set)
+local aside = set == due_key and aside_count(set) or 0
+local ranked = part(state == 'running' and redis.call('ZCOUNT', set, '-inf', int(now_ms)) or 0,
+  size - aside, 0)
+if aside > 0 then
+  ranked = merged(ranked, part(size - aside, size, ASIDE))
 end
 
 local members, scores, place = {}, {}, {}

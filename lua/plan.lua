@@ -53,7 +53,7 @@ local before = soonest(due_key, stamp)
 
 local jobs = {}
 for i, id in ipairs(ids) do
-  jobs[id] = jobs[id] or {leased = leases[i], due = dues[i] and whole(dues[i]),
+  jobs[id] = jobs[id] or {leased = leases[i], due = dues[i] and whole(due_text(dues[i])),
     record = records[i] or ''}
 end
 

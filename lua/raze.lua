@@ -48,6 +48,9 @@ for i, key in ipairs(KEYS) do
     redis.call('DEL', key)
   end
 end
+-- The keys of groups exist only while the kind has some; see `lib/groups.lua`.
+local start = string.sub(KEYS[1], 1, -4)
+redis.pcall('DEL', start .. 'groups', start .. 'turns', start .. 'rates')
 if is_remembered then
   redis.call('HDEL', calls_key, 'layout', 'history', 'batch', 'unlisted',
     PLACEHOLDER)

@@ -18,7 +18,7 @@
 --       blanks:
 --       claimed    the job is in this reply
 --       paused     its lease has lapsed, but its kind is paused
---       held       its lease has lapsed, but it waits for the rate of its kind
+--       held       its lease has lapsed, but it waits for the rate of its kind or group
 --       leased     its lease has not lapsed, or was renewed; or the reply was full before it
 --       replaced   its successor took its place in due
 --       cancelled  it was cancelled while it ran, and is gone
@@ -55,6 +55,19 @@ local before = soonest(due_key, stamp)
 local paused = is_paused(since)
 local limit = limited and read_limit(limited)
 local starts = limit and starts_left(limit, now) or math.huge
+local groups = limit and limit.groups and open_groups(limit, due_key, now, int, starts_left)
+groups = groups and groups.by and groups or nil
+local group_of, rates, started = {}, {}, {}
+if groups then
+  local names = {}
+  for i, id in ipairs(ids) do
+    -- The lease of an older version has no group.
+    names[i] = string.match(held_by[i] or '', groups.IN_LEASE)
+      or groups_of(groups, {id}, {redis.call('HGET', shadow_key, id) or ''})[1]
+    group_of[id], started[names[i]] = names[i], 0
+  end
+  rates = open_entries(groups, due_of, groups_of).rates_of(names)
+end
 local fence = math.max(now, last_fence + 1)
 local misses, done = {}, {}
 local taken, place, carried = {}, {}, {}
@@ -92,11 +105,15 @@ for i, id in ipairs(ids) do
       end
     elseif paused then
       misses[i] = 'paused'
-    elseif #taken >= starts then
+    elseif #taken >= starts or groups and (groups.census ~= '-'
+      or started[group_of[id]] >= starts_left(rates[group_of[id]], now)) then
       misses[i] = 'held'
     else
       misses[i] = 'claimed'
       taken[#taken + 1] = id
+      if groups then
+        started[group_of[id]] = started[group_of[id]] + 1
+      end
       place[#taken] = i
       -- A lease that does not parse knows no due time.
       carried[#taken] = {claims = claims + 1, due = due > 0 and due or lapse}
@@ -107,11 +124,15 @@ end
 local records = read_records(shadow_key, taken, REPLY_BYTES)
 for i = #taken, #records + 1, -1 do
   misses[place[i]] = 'leased'
+  if groups then
+    started[group_of[taken[i]]] = started[group_of[taken[i]]] - 1
+  end
   taken[i] = nil
 end
 local leases, held, deadlines = {}, {}, {}
 for i, id in ipairs(taken) do
-  leases[i] = new_lease(token, carried[i].claims, int(fence), int(carried[i].due),
+  local its_token = groups and token .. '@' .. group_of[id] or token
+  leases[i] = new_lease(its_token, carried[i].claims, int(fence), int(carried[i].due),
     recurs(records[i]) and 'recurs' or '-')
   held[#held + 1] = id
   held[#held + 1] = leases[i]
@@ -149,7 +170,15 @@ if #taken > 0 then
   redis.call('HSET', lease_key, unpack(held))
 end
 local last = int(#taken > 0 and fence or fence - 1)
-if limit and limit.gap > 0 then
+if groups then
+  local names = {}
+  for i, id in ipairs(taken) do
+    names[i] = group_of[id]
+  end
+  write_starts(groups, taken, names, rates, use_starts)
+  limit.groups = groups.text()
+end
+if limit and (limit.gap > 0 or groups) then
   use_starts(limit, now, #taken)
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
     last, 'limit', write_limit(limit))
@@ -157,7 +186,14 @@ else
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
     last)
 end
-if limit then
+if groups then
+  local lease_of = {}
+  for i, id in ipairs(ids) do
+    lease_of[id] = held_by[i]
+  end
+  end_leases(groups, news, gone, lease_of, leased_key, {channel = ARGV[5], subject = ARGV[6]},
+    due_of, room_for_due, next_start, groups_of, open_entries, open_news)
+elseif limit then
   announce_waiting(news, limit, due_key, leased_key, ARGV[5], ARGV[6], now)
 end
 if #KEYS > FIXED then

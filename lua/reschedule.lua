@@ -47,7 +47,7 @@ local before = soonest(due_key, stamp)
 
 local state = {}
 for i, id in ipairs(ids) do
-  state[id] = {due = tonumber(dues[i] or nil), record = records[i], successor = successors[i]}
+  state[id] = {due = dues[i] and due_of(dues[i]), record = records[i], successor = successors[i]}
 end
 
 -- The new due time of a job that is due at `own`. An overdue job that stays overdue keeps its

@@ -53,6 +53,9 @@ if past then
   return past
 end
 
+local limit = limited and read_limit(limited)
+local groups = limit and limit.groups and open_groups(limit, due_key, now, int, starts_left)
+
 -- The `nil`s make room for four items: a list that grows is copied.
 local ids, terms, written = {nil, nil, nil, nil}, {nil, nil, nil, nil}, {}
 local at, size, words = HEAD, 0, #ARGV
@@ -265,8 +268,14 @@ if #KEYS > FIXED then
     arm(KEYS[FIXED + i], marker, due, now, armed_for[i])
   end
 end
-local limit = limited and #ended > 0 and read_limit(limited)
-if limit and limit.most > 0 then
+if groups and groups.by and #ended > 0 then
+  local leases_ended = {}
+  for i = 1, size do
+    leases_ended[ids[i]] = leases[i]
+  end
+  end_leases(groups, news, ended, leases_ended, leased_key, {channel = ARGV[4], subject = ARGV[5]},
+    due_of, room_for_due, next_start, groups_of, open_entries, open_news)
+elseif limit and limit.most > 0 and #ended > 0 then
   announce_waiting(news, limit, due_key, leased_key, ARGV[4], ARGV[5], now)
 end
 wake(ARGV[4], ARGV[5], news, before, now)

@@ -14,9 +14,10 @@
 --       if the kind is paused; minute, hour and day are the numbers of jobs that fall due within
 --       that time, without the overdue ones; oldest is the first due time, '' if nothing is
 --       pending; held is the number of overdue jobs if the limit of the kind lets none of them
---       start now, else 0; the names are the fields of `stats`, such as accepted, done, cancelled,
---       replaced, buried, requeued, deleted, trimmed, failed, again, snoozed, returned, lapsed,
---       moved_in, moved_out, letters_in, letters_out, skipped, unrun
+--       start now, else 0, and of the jobs that wait for the turns of their groups; the names are
+--       the fields of `stats`, such as accepted, done, cancelled, replaced, buried, requeued,
+--       deleted, trimmed, failed, again, snoozed, returned, lapsed, moved_in, moved_out,
+--       letters_in, letters_out, skipped, unrun
 -- Holds: all numbers are of one instant, so they balance.
 
 local due_key, leased_key, next_key = KEYS[1], KEYS[2], KEYS[3]
@@ -33,11 +34,22 @@ end
 
 local overdue = redis.call('ZCOUNT', due_key, '-inf', int(now_ms))
 local is_held = limit and room_for_due(limit, leased_key, now) == 0
+local held = is_held and overdue or 0
+local oldest = redis.call('ZRANGEBYSCORE', due_key, '-inf', '(inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+if limit and limit.groups then
+  local aside = aside_count(due_key)
+  local first = redis.call('ZRANGEBYSCORE', due_key, int(ASIDE), '(inf', 'WITHSCORES', 'LIMIT', 0,
+    1)[2]
+  overdue, held = overdue + aside, held + aside
+  if first and due_of(first) < due_of(oldest) then
+    oldest = int(due_of(first))
+  end
+end
 local reply = {paused and 'paused' or 'ok', stamp, members(due_key), overdue,
   due_within(60), due_within(3600), due_within(86400),
-  redis.call('ZRANGEBYSCORE', due_key, '-inf', '(inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or '',
+  oldest and due_text(oldest) or '',
   members(leased_key), fields(next_key), members(dead_key),
-  fields(shadow_key), fields(lease_key), is_held and overdue or 0}
+  fields(shadow_key), fields(lease_key), held}
 for _, field in ipairs(contents(stats_key)) do
   reply[#reply + 1] = field
 end

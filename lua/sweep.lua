@@ -10,7 +10,9 @@
 --       due and the next lease ends, empty if none does. If the kind is paused, 'paused'
 --       instead of 'ok', and no ids: nothing can be done about them. No overdue ids either if the
 --       limit of the kind lets no due job start now: held is when its rate allows the next start,
---       Unix µs, or 0 if it waits for the end of a run; else held is empty
+--       Unix µs, or 0 if it waits for the end of a run; else held is empty. If the kind has
+--       groups, the jobs whose turn is next follow the overdue ones, and held is also given if the
+--       limits of all groups with due jobs let none start
 -- Holds: bounded by limit, whatever `skip` is.
 
 local due_key, leased_key, calls_key = KEYS[1], KEYS[2], KEYS[3]
@@ -19,8 +21,9 @@ local skip_due, skip_lapsed = tonumber(ARGV[3]), tonumber(ARGV[4])
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
+-- The scores beyond are those of due jobs; see `lib/waiting.lua`.
 local function first_after(key, ms)
-  local found = redis.call('ZRANGEBYSCORE', key, '(' .. int(ms), '(inf', 'WITHSCORES', 'LIMIT',
+  local found = redis.call('ZRANGEBYSCORE', key, '(' .. int(ms), '(4e15', 'WITHSCORES', 'LIMIT',
     0, 1)
   return found[2] or ''
 end
@@ -43,10 +46,18 @@ end
 
 local of_kind = redis.call('HMGET', calls_key, 'paused', 'limit')
 local paused, limited = is_paused(of_kind[1]), of_kind[2] and read_limit(of_kind[2])
+local groups = limited and limited.groups and open_groups(limited, due_key, now, int, starts_left)
 local overdue = paused and {} or up_to(due_key, now_ms - overdue_ms, skip_due)
 local held = ''
-if limited and #overdue > 0 and room_for_due(limited, leased_key, now) == 0 then
+local waits = groups and not paused and aside_count(due_key) > 0
+if limited and (#overdue > 0 or waits) and room_for_due(limited, leased_key, now) == 0 then
   overdue, held = {}, int(next_start(limited, now))
+elseif waits and skip_due == 0 and #overdue < limit then
+  local news = open_news(groups, open_entries(groups, due_of), room_for_due)
+  for _, id in ipairs(news.next_jobs(limit - #overdue)) do
+    overdue[#overdue + 1] = id
+  end
+  held = #overdue == 0 and int(news.next_alarm()) or ''
 end
 local lapsed = paused and {} or up_to(leased_key, now_ms, skip_lapsed)
 return {paused and 'paused' or 'ok', stamp, table.concat(overdue, ' '), table.concat(lapsed, ' '),

@@ -115,7 +115,7 @@ for i, name in ipairs(names) do
     lay_letter_aside(name, graves[i])
   else
     if dues[i] and not leases[i] then
-      lay_aside(jobs, name, dues[i], redis.call('HGET', shadow_key, name) or '')
+      lay_aside(jobs, name, due_text(dues[i]), redis.call('HGET', shadow_key, name) or '')
     end
     if expiries[i] and not leases[i] then
       lay_aside(marks, name .. ':', expiries[i], '')

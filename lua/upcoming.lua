@@ -16,13 +16,15 @@ local step, count = tonumber(ARGV[3]), tonumber(ARGV[4])
 local _, stamp = now_us()
 local pending = members(due_key)
 local overdue = redis.call('ZCOUNT', due_key, '-inf', int(now_ms))
-local reply, before = {'ok', stamp, pending, overdue}, overdue
+-- Jobs that wait for the turns of their groups are due.
+local aside = aside_count(due_key)
+local reply, before = {'ok', stamp, pending, overdue + aside}, overdue
 for i = 0, count do
   local sooner = redis.call('ZCOUNT', due_key, '-inf', '(' .. int(bound + i * step))
   sooner = math.max(sooner, overdue)
   reply[#reply + 1] = sooner - before
   before = sooner
-  if before == pending then
+  if before + aside == pending then
     break
   end
 end

@@ -60,7 +60,7 @@ for i, id in ipairs(ids) do
     job.record = with_step(job.record, 'updated', now, nil, payload)
     shadows[#shadows + 1] = id
     shadows[#shadows + 1] = job.record
-    answers[i] = leases[i] and 'running' or 'updated:' .. int(tonumber(dues[i]))
+    answers[i] = leases[i] and 'running' or 'updated:' .. int(due_of(dues[i]))
   else
     answers[i] = 'absent'
   end

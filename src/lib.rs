@@ -217,7 +217,7 @@ pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 pub use lateness::{Late, MaxLateness};
 #[cfg(feature = "worker")]
 pub use lease::Lease;
-pub use limit::Limit;
+pub use limit::{GroupBy, Limit};
 #[cfg(feature = "worker")]
 pub use outcome::{Failure, IntoOutcome, MAX_FAILURE_BYTES, Outcome};
 pub use record::Step;

@@ -1,26 +1,26 @@
-//! [`Limit`]: how many jobs of a kind may start in a time, and run at the same time, over all
-//! workers together.
+//! [`Limit`]: how many jobs of a kind, or of each group of them, may start in a time, and run at the
+//! same time, over all workers together.
 //!
 //! The claim enforces a limit, by the clock of Redis: `lua/lib/limit.lua` has the arithmetic. This
-//! file checks limits, and writes them as the scripts read them.
+//! file has limits as programs write them; `bounds.rs` checks them, and `terms.rs` has them as the
+//! scripts read them.
 
+mod bounds;
+mod group;
+mod terms;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::durations::{duration, shown, written};
+use self::bounds::Bounds;
+pub use self::group::GroupBy;
+pub(crate) use self::terms::{GroupTerms, Terms};
+use crate::durations::shown;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most starts a second.
-const MOST_A_SECOND: u32 = 100_000;
-
-/// The most jobs that may start at once, or run at the same time.
-const MOST_AT_ONCE: u32 = 1_000_000;
-
-/// The units of a rate, and their seconds.
-const UNITS: [(&str, u64); 4] = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
-
-/// The longest time of a rate, and the longest time in which a burst may become free again.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The most groups with a weight.
+const MOST_WEIGHTS: usize = 100;
 
 /// How many jobs of a kind may start in a time, and run at the same time, over all workers together;
 /// for [`Client::limit`](crate::Client::limit).
@@ -29,33 +29,37 @@ const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 /// [burst](Self::burst), so many may start at once, and then one each 100 ms. In any span of time at
 /// most `burst` jobs start, and one more for each 100 ms of the span.
 ///
+/// With [`per`](Self::per), rate, burst and concurrency are those of each group, such as a tenant,
+/// and the groups take turns; `total_rate`, `total_burst` and `total_concurrency` are those of all
+/// groups together.
+///
 /// ```
-/// use keyfall::Limit;
+/// use keyfall::{GroupBy, Limit};
 /// use std::time::Duration;
 ///
-/// let provider = Limit::new().rate(10, Duration::from_secs(1)).burst(5).concurrency(20);
+/// let second = Duration::from_secs(1);
+/// let provider = Limit::new().rate(10, second).burst(5).concurrency(20);
 /// assert_eq!(provider.to_string(), "10/s, 5 at once, 20 at the same time");
+///
+/// let tenants = Limit::new().per(GroupBy::header("tenant")).concurrency(5).total_rate(100, second);
+/// assert_eq!(
+///     tenants.to_string(),
+///     "5 at the same time for each header:tenant; 100/s in total"
+/// );
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limit {
-    rate: Option<(u32, Duration)>,
-    burst: Option<u32>,
-    concurrency: Option<u32>,
-}
-
-/// A limit as the scripts know it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terms {
-    /// The µs between two starts in the long run; 0 without a rate.
-    pub(crate) gap: u64,
-    /// How many jobs may start at once.
-    pub(crate) burst: u64,
-    /// How many leases there may be at once; 0 for any number.
-    pub(crate) most: u64,
+    /// Of the kind; of each group if there is `per`.
+    bounds: Bounds,
+    /// Of the kind, beside those of its groups.
+    total: Bounds,
+    per: Option<GroupBy>,
+    /// By group, in thousandths.
+    weights: BTreeMap<String, u32>,
 }
 
 impl Limit {
-    /// No limit yet: add a rate, a concurrency, or both.
+    /// No limit yet: add a rate, a concurrency, or groups.
     pub fn new() -> Self {
         Self::default()
     }
@@ -63,7 +67,7 @@ impl Limit {
     /// Lets `jobs` start in each `per`, evenly spaced: 1 or more, and at most 100,000 in a second;
     /// `per` is 1 ms to 366 days. The time between two starts is rounded up to a whole microsecond.
     pub fn rate(mut self, jobs: u32, per: Duration) -> Self {
-        self.rate = Some((jobs, per));
+        self.bounds.rate = Some((jobs, per));
         self
     }
 
@@ -73,23 +77,7 @@ impl Limit {
     /// # Errors
     /// [`ErrorKind::InvalidSetting`] if the text is no rate.
     pub fn parse_rate(self, text: &str) -> Result<Self> {
-        let fault = || {
-            Error::new(
-                ErrorKind::InvalidSetting,
-                format!(
-                    "`rate`, {:?}, is not a rate: write a number of jobs, and a time: 10/s, 50/m, \
-                     5/h, 1/d or 1/90s",
-                    shown(text)
-                ),
-            )
-        };
-        let (jobs, per) = text.trim().split_once('/').ok_or_else(fault)?;
-        let jobs = jobs.trim().parse().map_err(|_| fault())?;
-        let per = per.trim();
-        let per = match UNITS.iter().find(|(unit, _)| *unit == per) {
-            Some((_, seconds)) => Duration::from_secs(*seconds),
-            None => duration(ErrorKind::InvalidSetting, "the time of `rate`", per)?,
-        };
+        let (jobs, per) = bounds::read_rate("rate", text)?;
         Ok(self.rate(jobs, per))
     }
 
@@ -97,40 +85,129 @@ impl Limit {
     /// defaults to 1. Without a burst, each start comes some milliseconds after its time, so that a
     /// rate of more than some 10 in a second is not fully used: give 2, or what starts in 50 ms.
     pub fn burst(mut self, jobs: u32) -> Self {
-        self.burst = Some(jobs);
+        self.bounds.burst = Some(jobs);
         self
     }
 
     /// Lets at most this many jobs run at the same time: 1 to 1,000,000. A job whose lease has lapsed
     /// counts until another worker has taken it over.
     pub fn concurrency(mut self, jobs: u32) -> Self {
-        self.concurrency = Some(jobs);
+        self.bounds.concurrency = Some(jobs);
         self
+    }
+
+    /// Makes groups of the jobs, which take turns: a group with many waiting jobs delays the others
+    /// by no more than its share. Rate, burst and concurrency are those of each group. Without them,
+    /// the groups only take turns.
+    pub fn per(mut self, group: GroupBy) -> Self {
+        self.per = Some(group);
+        self
+    }
+
+    /// The rate of all groups together; as [`rate`](Self::rate).
+    pub fn total_rate(mut self, jobs: u32, per: Duration) -> Self {
+        self.total.rate = Some((jobs, per));
+        self
+    }
+
+    /// The same, as people write it; as [`parse_rate`](Self::parse_rate).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`] if the text is no rate.
+    pub fn parse_total_rate(self, text: &str) -> Result<Self> {
+        let (jobs, per) = bounds::read_rate("total_rate", text)?;
+        Ok(self.total_rate(jobs, per))
+    }
+
+    /// The burst of all groups together; as [`burst`](Self::burst).
+    pub fn total_burst(mut self, jobs: u32) -> Self {
+        self.total.burst = Some(jobs);
+        self
+    }
+
+    /// The number of jobs of all groups together that may run at the same time; as
+    /// [`concurrency`](Self::concurrency).
+    pub fn total_concurrency(mut self, jobs: u32) -> Self {
+        self.total.concurrency = Some(jobs);
+        self
+    }
+
+    /// Gives a group so many starts for one start of any other group, while jobs of both wait: 0.001
+    /// to 1,000, to three decimal places; 1 by default. The group is named as the header or the id
+    /// does, and is empty for the jobs without a group. At most 100 groups have a weight.
+    pub fn weight(mut self, group: impl Into<String>, weight: f64) -> Self {
+        // A weight that is no number is zero, which the check refuses.
+        let thousandths = (weight * 1000.0).round() as u32;
+        self.weights.insert(group.into(), thousandths);
+        self
+    }
+
+    /// The same, as people write it: `acme=3`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`] if the text is no group and weight.
+    pub fn parse_weight(self, text: &str) -> Result<Self> {
+        let parsed = text.rsplit_once('=').and_then(|(group, weight)| {
+            let weight: f64 = weight.trim().parse().ok()?;
+            Some((group.trim(), weight))
+        });
+        let Some((group, weight)) = parsed else {
+            return Err(Error::new(
+                ErrorKind::InvalidSetting,
+                format!(
+                    "`weights`, {:?}, is no weight: write a group and a number, acme=3",
+                    shown(text)
+                ),
+            ));
+        };
+        Ok(self.weight(group, weight))
     }
 
     /// The rate: the number of jobs, and the time.
     pub fn get_rate(&self) -> Option<(u32, Duration)> {
-        self.rate
+        self.bounds.rate
     }
 
     /// The rate as people write it, as for [`parse_rate`](Self::parse_rate).
     pub fn rate_text(&self) -> Option<String> {
-        let (jobs, per) = self.rate?;
-        let is_unit = |(_, seconds): &&(&str, u64)| per == Duration::from_secs(*seconds);
-        Some(match UNITS.iter().find(is_unit) {
-            Some((unit, _)) => format!("{jobs}/{unit}"),
-            None => format!("{jobs}/{}", written(&per)),
-        })
+        self.bounds.rate_text()
     }
 
     /// The number of jobs that may start at once; 1 without a burst, `None` without a rate.
     pub fn get_burst(&self) -> Option<u32> {
-        self.rate.map(|_| self.burst.unwrap_or(1))
+        self.bounds.effective_burst()
     }
 
     /// The number of jobs that may run at the same time.
     pub fn get_concurrency(&self) -> Option<u32> {
-        self.concurrency
+        self.bounds.concurrency
+    }
+
+    /// Where the group of a job is found; `None` without groups.
+    pub fn get_per(&self) -> Option<&GroupBy> {
+        self.per.as_ref()
+    }
+
+    /// The rate of all groups together as people write it.
+    pub fn total_rate_text(&self) -> Option<String> {
+        self.total.rate_text()
+    }
+
+    /// The number of jobs of all groups together that may start at once; 1 without a burst, `None`
+    /// without a rate.
+    pub fn get_total_burst(&self) -> Option<u32> {
+        self.total.effective_burst()
+    }
+
+    /// The number of jobs of all groups together that may run at the same time.
+    pub fn get_total_concurrency(&self) -> Option<u32> {
+        self.total.concurrency
+    }
+
+    /// The groups with a weight, and their weights.
+    pub fn get_weights(&self) -> impl Iterator<Item = (&str, f64)> {
+        let weights = self.weights.iter();
+        weights.map(|(group, thousandths)| (&**group, f64::from(*thousandths) / 1000.0))
     }
 
     /// Checks the limit, as setting it does.
@@ -147,114 +224,114 @@ impl Limit {
     ///
     /// [`ErrorKind::InvalidSetting`] if a value is out of range, or nothing is limited.
     pub(crate) fn terms(&self) -> Result<Terms> {
-        let refuse = |message: String| Err(Error::new(ErrorKind::InvalidSetting, message));
-        let at_once = 1..=MOST_AT_ONCE;
-        if self.rate.is_none() && self.burst.is_some() {
-            return refuse("`burst` belongs to a rate: set `rate` as well".into());
-        }
-        if self.rate.is_none() && self.concurrency.is_none() {
-            return refuse("a limit has a rate, a concurrency, or both: set one of them".into());
-        }
-        if let Some(jobs) = self.concurrency.filter(|jobs| !at_once.contains(jobs)) {
-            return refuse(format!(
-                "`concurrency` is from 1 to {MOST_AT_ONCE}, not {jobs}: `unlimit` removes a limit, \
-                 and `pause` keeps all jobs from starting"
-            ));
-        }
-        if let Some(jobs) = self.burst.filter(|jobs| !at_once.contains(jobs)) {
-            return refuse(format!("`burst` is from 1 to {MOST_AT_ONCE}, not {jobs}"));
-        }
-        let most = self.concurrency.map_or(0, u64::from);
-        let Some((jobs, per)) = self.rate else {
-            return Ok(Terms {
-                gap: 0,
-                burst: 1,
-                most,
-            });
+        let refuse = |message: &str| Err(Error::new(ErrorKind::InvalidSetting, message));
+        let own = self.bounds.terms("")?;
+        let Some(per) = &self.per else {
+            if self.total != Bounds::default() {
+                return refuse(
+                    "`total_rate`, `total_burst` and `total_concurrency` belong to groups: set `per` \
+                     as well, or take `rate`, `burst` and `concurrency`",
+                );
+            }
+            if !self.weights.is_empty() {
+                return refuse("`weights` belong to groups: set `per` as well");
+            }
+            if !self.bounds.limits() {
+                return refuse(
+                    "a limit has a rate, a concurrency, or both: set one of them, or `per` for \
+                     groups that take turns",
+                );
+            }
+            return Ok(own);
         };
-        if jobs == 0 {
-            return refuse(
-                "`rate` lets 1 job or more start: `pause` keeps all jobs from starting".into(),
-            );
+        per.check()?;
+        if self.weights.len() > MOST_WEIGHTS {
+            return refuse("`weights`: at most 100 groups have a weight");
         }
-        if !(Duration::from_millis(1)..=LONGEST).contains(&per) {
-            return refuse(format!(
-                "the time of `rate` is from 1ms to 366d, not {}",
-                written(&per)
-            ));
+        let mut weights = Vec::new();
+        for (group, thousandths) in &self.weights {
+            if !(1..=1_000_000).contains(thousandths) {
+                return refuse(&format!(
+                    "`weights`: the weight of {group:?} is from 0.001 to 1000"
+                ));
+            }
+            let weight = f64::from(*thousandths) / 1000.0;
+            weights.push(format!("{}={weight}", group::written_group(group)?));
         }
-        let gap = per.as_micros().div_ceil(u128::from(jobs)) as u64;
-        if u128::from(jobs) * 1_000_000 > u128::from(MOST_A_SECOND) * per.as_micros() {
-            return refuse(format!(
-                "`rate` lets at most {MOST_A_SECOND} jobs start in a second; without a limit, any \
-                 number can"
-            ));
-        }
-        let burst = u64::from(self.burst.unwrap_or(1));
-        if u128::from(gap) * u128::from(burst) > LONGEST.as_micros() {
-            return refuse(format!(
-                "a `burst` of {burst} at this `rate` becomes free again after more than 366 days: \
-                 make it smaller"
-            ));
-        }
-        Ok(Terms { gap, burst, most })
+        let mut terms = self.total.terms("total_")?;
+        terms.groups = Some(GroupTerms {
+            by: per.to_script(),
+            gap: own.gap,
+            burst: own.burst,
+            most: own.most,
+            weights: weights.join(" "),
+        });
+        Ok(terms)
     }
-}
 
-impl Terms {
-    /// No limit.
-    pub(crate) const NONE: Terms = Terms {
-        gap: 0,
-        burst: 1,
-        most: 0,
-    };
-
-    /// The part of one of `ledgers` ledgers among which the limit is split evenly. What cannot be
-    /// split evenly is left out: the parts together never exceed the limit.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidSetting`] if there is not enough for each ledger.
-    pub(crate) fn split(self, ledgers: u16) -> Result<Terms> {
-        let ledgers = u64::from(ledgers);
-        let few = |what: &str, jobs: u64| {
-            Error::new(
-                ErrorKind::InvalidSetting,
-                format!(
-                    "`{what}` is {jobs}, and the kind has {ledgers} shards, which share it evenly: \
-                     make it {ledgers} or more, or reshard the kind to at most {jobs}"
-                ),
-            )
+    /// The text of a rule: `jobs per-µs burst concurrency` of the kind, where 0 stands for none; and
+    /// what its groups have, `by jobs per-µs burst concurrency name=weight …`, if it has any.
+    pub(crate) fn rule_text(&self) -> (String, Option<String>) {
+        let Some(per) = &self.per else {
+            return (self.bounds.rule_text(), None);
         };
-        if self.gap > 0 && self.burst < ledgers {
-            return Err(few("burst", self.burst));
+        let mut groups = format!("{} {}", per.to_script(), self.bounds.rule_text());
+        for (group, weight) in self.get_weights() {
+            if let Ok(name) = group::written_group(group) {
+                groups.push_str(&format!(" {name}={weight}"));
+            }
         }
-        if self.most > 0 && self.most < ledgers {
-            return Err(few("concurrency", self.most));
+        (self.total.rule_text(), Some(groups))
+    }
+
+    /// Reads the texts of a rule; `None` if another program wrote them.
+    pub(crate) fn of_rule(kind: &str, groups: Option<&str>) -> Option<Self> {
+        let mut limit = Limit::new();
+        let Some(groups) = groups else {
+            limit.bounds = Bounds::of_rule(kind)?;
+            return Some(limit);
+        };
+        limit.total = Bounds::of_rule(kind)?;
+        let (by, rest) = groups.split_once(' ')?;
+        limit.per = Some(GroupBy::of_script(by)?);
+        let words: Vec<&str> = rest.split(' ').collect();
+        let (bounds, weights) = words.split_at_checked(4)?;
+        limit.bounds = Bounds::of_rule(&bounds.join(" "))?;
+        for word in weights {
+            let (name, weight) = word.split_once('=')?;
+            limit = limit.weight(group::read_group(name)?, weight.parse().ok()?);
         }
-        Ok(Terms {
-            gap: self.gap * ledgers,
-            burst: (self.burst / ledgers).max(1),
-            most: self.most / ledgers,
-        })
+        Some(limit)
     }
 }
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = self.rate_text();
-        let burst = self.burst.filter(|jobs| *jobs > 1 && self.rate.is_some());
-        let burst = burst.map(|jobs| format!("{jobs} at once"));
-        let concurrency = self
-            .concurrency
-            .map(|jobs| format!("{jobs} at the same time"));
-        let parts: Vec<String> = [rate, burst, concurrency].into_iter().flatten().collect();
-        f.write_str(&parts.join(", "))
+        let own = self.bounds.to_string();
+        let Some(per) = &self.per else {
+            return f.write_str(&own);
+        };
+        match own.as_str() {
+            "" => write!(f, "turns for each {per}")?,
+            own => write!(f, "{own} for each {per}")?,
+        }
+        if self.total.limits() {
+            write!(f, "; {} in total", self.total)?;
+        }
+        let weights: Vec<String> = self
+            .get_weights()
+            .map(|(group, weight)| format!("{group}={weight}"))
+            .collect();
+        if !weights.is_empty() {
+            write!(f, "; weights {}", weights.join(" "))?;
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::bounds::LONGEST;
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -262,10 +339,15 @@ mod tests {
     #[test]
     fn a_limit_is_written_in_microseconds_between_starts() {
         let terms = |limit: Limit| limit.terms().unwrap();
-        let of = |gap, burst, most| Terms { gap, burst, most };
+        let of = |gap, burst, most| Terms {
+            gap,
+            burst,
+            most,
+            groups: None,
+        };
         assert_eq!(terms(Limit::new().rate(10, SECOND)), of(100_000, 1, 0));
         let all = Limit::new().rate(3, SECOND).burst(7).concurrency(9);
-        assert_eq!(terms(all), of(333_334, 7, 9));
+        assert_eq!(terms(all.clone()), of(333_334, 7, 9));
         assert_eq!(terms(Limit::new().concurrency(5)), of(0, 1, 5));
         assert_eq!(all.to_string(), "3/s, 7 at once, 9 at the same time");
         assert_eq!(Limit::new().rate(1, 600 * SECOND).to_string(), "1/10m");
@@ -320,19 +402,19 @@ mod tests {
         let limit = Limit::new().rate(10, SECOND).burst(7).concurrency(9);
         let whole = limit.terms().unwrap();
         for ledgers in 1..=7 {
-            let part = whole.split(ledgers).unwrap();
+            let part = whole.clone().split(ledgers).unwrap();
             let ledgers = u64::from(ledgers);
             assert!(part.burst >= 1 && part.burst * ledgers <= whole.burst);
             assert!(part.most >= 1 && part.most * ledgers <= whole.most);
             assert_eq!(part.gap, whole.gap * ledgers);
         }
-        let error = whole.split(8).unwrap_err().to_string();
+        let error = whole.clone().split(8).unwrap_err().to_string();
         assert!(
             error.contains("`burst` is 7") && error.contains("8 shards"),
             "{error}"
         );
         let evenly = Limit::new().concurrency(3).terms().unwrap();
-        assert_eq!(evenly.split(3).unwrap().most, 1);
+        assert_eq!(evenly.clone().split(3).unwrap().most, 1);
         assert!(
             evenly
                 .split(4)
@@ -341,5 +423,67 @@ mod tests {
                 .contains("`concurrency`")
         );
         assert_eq!(Terms::NONE.split(16).unwrap().most, 0);
+    }
+
+    #[test]
+    fn with_groups_the_total_is_that_of_the_kind() {
+        let limit = Limit::new()
+            .per(GroupBy::header("tenant"))
+            .concurrency(5)
+            .total_rate(100, SECOND)
+            .weight("acme & co", 2.5)
+            .weight("", 0.5);
+        let terms = limit.terms().unwrap();
+        assert_eq!((terms.gap, terms.burst, terms.most), (10_000, 1, 0));
+        let groups = terms.groups.unwrap();
+        assert_eq!((groups.gap, groups.most), (0, 5));
+        assert_eq!(groups.by, "header=tenant");
+        assert_eq!(groups.weights, "%=0.5 acme%20%26%20co=2.5");
+        assert_eq!(
+            limit.to_string(),
+            "5 at the same time for each header:tenant; 100/s in total; weights =0.5 acme & co=2.5"
+        );
+        let turns = Limit::new().per(GroupBy::id_part(1));
+        assert_eq!(turns.to_string(), "turns for each id/1");
+        assert!(turns.terms().is_ok());
+    }
+
+    #[test]
+    fn a_weight_is_read_from_its_text() {
+        let limit = Limit::new().parse_weight("a=b = 2.5").unwrap();
+        assert_eq!(limit.get_weights().collect::<Vec<_>>(), [("a=b", 2.5)]);
+        for text in ["", "acme", "acme=", "acme=x"] {
+            let error = Limit::new().parse_weight(text).unwrap_err();
+            assert!(error.to_string().contains("acme=3"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_groups_is_refused_by_the_name_of_the_field() {
+        let tenants = || Limit::new().per(GroupBy::header("tenant"));
+        for (limit, named) in [
+            (Limit::new().total_concurrency(3), "`per` as well"),
+            (
+                Limit::new().concurrency(1).weight("a", 2.0),
+                "`per` as well",
+            ),
+            (tenants().total_burst(2), "`total_rate` as well"),
+            (tenants().total_concurrency(0), "`total_concurrency`"),
+            (tenants().weight("a", 0.0), "`weights`"),
+            (tenants().weight("a", f64::NAN), "`weights`"),
+            (tenants().weight("a", 1001.0), "`weights`"),
+            (tenants().weight("é".repeat(30), 2.0), "`weights`"),
+            (Limit::new().per(GroupBy::header("")), "`per`"),
+            (Limit::new().per(GroupBy::id_part(0)), "`per`"),
+        ] {
+            let error = limit.terms().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidSetting);
+            assert!(error.to_string().contains(named), "{error}");
+        }
+        let shards = tenants().concurrency(3).total_concurrency(9);
+        let error = shards.terms().unwrap().split(4).unwrap_err().to_string();
+        assert!(error.contains("`concurrency` is 3"), "{error}");
+        let part = shards.terms().unwrap().split(3).unwrap();
+        assert_eq!((part.most, part.groups.unwrap().most), (3, 1));
     }
 }

@@ -303,6 +303,13 @@ impl LedgerNames {
         ]
     }
 
+    /// The keys of groups, sorted sets, which exist only while a limit has groups and jobs wait or
+    /// run; `lua/lib/groups.lua` names them itself.
+    pub(crate) fn of_groups(&self) -> [String; 3] {
+        let ledger = self.due.strip_suffix("due").unwrap_or_default();
+        ["groups", "turns", "rates"].map(|part| format!("{ledger}{part}"))
+    }
+
     /// The keys that `get` takes, in order.
     pub(crate) fn of_reads(&self) -> [&str; 8] {
         let [due, shadow, leased, lease, next, dead, grave] = self.of_jobs();

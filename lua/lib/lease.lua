@@ -1,6 +1,9 @@
 -- A lease is `token claims fence due flag`: `claims` counts the attempts begun since the record was
 -- last written; `fence` and `due` are given as text; `flag` is `-`, `recurs` for an occurrence of a
--- recurring job, or `cancelled` for a run that must not be retried.
+-- recurring job, or `cancelled` for a run that must not be retried. If the kind has groups, the
+-- token is `lane-number@group`: so the end of the lease knows the group without the record, and
+-- whoever takes a lease apart at its blanks need not know of groups. The holder may prove its lease
+-- by the part before the `@` alone, which all jobs of its claim share.
 local function new_lease(token, claims, fence, due, flag)
   return token .. ' ' .. claims .. ' ' .. fence .. ' ' .. due .. ' ' .. flag
 end
@@ -20,9 +23,11 @@ local function fence_of(lease)
   return behind and tonumber(string.sub(lease, before + 1, behind - 1)) or 0
 end
 
--- Whether a lease has this token, and the blank behind it, 32. It makes no text of the two.
+-- Whether a lease has this token, and behind it a blank, 32, or an `@`, 64. It makes no text of the
+-- two.
 local function holds(lease, token)
-  return string.find(lease, token, 1, true) == 1 and string.byte(lease, #token + 1) == 32
+  local behind = string.byte(lease, #token + 1)
+  return (behind == 32 or behind == 64) and string.find(lease, token, 1, true) == 1
 end
 
 local function is_cancelled(lease)

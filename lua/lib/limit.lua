@@ -1,4 +1,5 @@
--- A limit of a ledger is the field `limit` of `calls`, `full gap burst most hold set …`:
+-- A limit of a ledger is the field `limit` of `calls`, `full gap burst most hold set …`, and behind
+-- a line end the limit of each group, if the kind has groups; see `lib/groups.lua`:
 --
 --   full   when all starts of a burst are free again, Unix µs; a time in the past if they are now
 --   gap    the µs between two starts in the long run; 0 without a rate
@@ -19,23 +20,25 @@ local function read_limit(field)
   if not full then
     return nil
   end
+  local line = string.find(rest, '\n', 1, true)
   return {
     full = tonumber(full),
     gap = tonumber(gap),
     burst = tonumber(burst),
     most = tonumber(most),
     hold = tonumber(hold),
-    rest = rest,
+    rest = line and string.sub(rest, 1, line - 1) or rest,
+    groups = line and string.sub(rest, line + 1),
   }
 end
 
 local function write_limit(limit)
   return table.concat({int(limit.full), int(limit.gap), int(limit.burst), int(limit.most),
-    int(limit.hold)}, ' ') .. limit.rest
+    int(limit.hold)}, ' ') .. limit.rest .. (limit.groups and '\n' .. limit.groups or '')
 end
 
--- How long a lapsed lease keeps a start for its takeover. Each worker finds it within seconds; a job
--- that none takes over must not stop the others.
+-- How long a lapsed lease keeps a start for its takeover. Each worker finds it within seconds; a
+-- job that none takes over must not stop the others.
 local TAKEOVER_MS = 60000
 
 -- The longest hold. One that is further ahead is from before the clock was set back.
@@ -92,8 +95,8 @@ end
 -- The most jobs that are announced at once.
 local ANNOUNCED = 64
 
--- After leases have ended: adds the oldest due jobs to `news`, as many as may start now. If the rate
--- stops all of them, the pacer hears of the next start.
+-- After leases have ended: adds the oldest due jobs to `news`, as many as may start now. If the
+-- rate stops all of them, the pacer hears of the next start.
 local function announce_waiting(news, limit, due_key, leased_key, channel, subject, now)
   local room = room_for_due(limit, leased_key, now)
   local oldest = redis.call('ZRANGEBYSCORE', due_key, '-inf', int(math.floor(now / 1000)), 'LIMIT',

@@ -27,7 +27,7 @@ local function spaced_due(spacing, span, name, asked, now, there, notes)
   local now_ms, due, record = math.floor(now / 1000), nil, nil
   span = tonumber(span)
   if type(there) == 'table' then
-    due, record = tonumber(there[1]), there[2]
+    due, record = due_of(there[1]), there[2]
   elseif type(there) == 'string' then
     due, record = split_successor(there)
   end

@@ -46,8 +46,9 @@ local function disarm(trigger, marker)
 end
 
 -- The earliest due time that is still ahead of `stamp`, or nil. Read before anything is written.
+-- The scores beyond are those of due jobs; see `lib/waiting.lua`.
 local function soonest(due, stamp)
-  local next_one = redis.call('ZRANGEBYSCORE', due, '(' .. ms_of(stamp), '(inf', 'WITHSCORES',
+  local next_one = redis.call('ZRANGEBYSCORE', due, '(' .. ms_of(stamp), '(4e15', 'WITHSCORES',
     'LIMIT', 0, 1)
   return next_one[2] and tonumber(next_one[2])
 end

@@ -95,7 +95,11 @@ async fn a_limit_is_shown_changed_and_removed_at_run_time() {
     let worker = site.serve(router);
     let kind = site.kind();
     let one = Limit::new().concurrency(1);
-    site.client.limit(&kind, one).by("anna").await.unwrap();
+    site.client
+        .limit(&kind, one.clone())
+        .by("anna")
+        .await
+        .unwrap();
     crowd(&site, 4).await;
     runs.next().await;
     let waits = async || {
@@ -104,7 +108,7 @@ async fn a_limit_is_shown_changed_and_removed_at_run_time() {
     };
     eventually("three jobs wait for the limit", waits).await;
     let held = site.client.get_limit(&kind).await.unwrap().unwrap();
-    assert_eq!((held.limit, held.by.as_str()), (one, "anna"));
+    assert_eq!((&held.limit, held.by.as_str()), (&one, "anna"));
     assert_eq!((held.leased, held.room, held.held()), (1, 0, 3));
     assert_eq!(held.next_start, None, "it waits for the end of a run");
     let all = format!("{kind}:");
@@ -284,7 +288,7 @@ async fn a_limit_outlives_the_drop_of_its_kind() {
     let site = Site::new("limit-drop").await;
     let (kind, one) = (site.kind(), Limit::new().concurrency(1));
     // Also of a kind that was never used.
-    site.client.limit(&kind, one).await.unwrap();
+    site.client.limit(&kind, one.clone()).await.unwrap();
     for _ in 0..2 {
         let (log, mut runs) = recorder();
         let gate = Gate::closed();
@@ -407,20 +411,26 @@ async fn a_declared_limit_yields_to_an_operator_until_it_changes() {
         limit.map(|it| it.limit)
     };
     let [first, operator, second] = [1, 2, 3].map(|jobs| Limit::new().concurrency(jobs));
-    let declare = async |limit| site.client.limit(&kind, limit).declared().await.unwrap();
-    assert!(!declare(first).await);
-    assert_eq!(of().await, Some(first));
-    site.client.limit(&kind, operator).await.unwrap();
+    let declare = async |limit: &Limit| {
+        site.client
+            .limit(&kind, limit.clone())
+            .declared()
+            .await
+            .unwrap()
+    };
+    assert!(!declare(&first).await);
+    assert_eq!(of().await, Some(first.clone()));
+    site.client.limit(&kind, operator.clone()).await.unwrap();
     // Another worker starts.
-    assert!(declare(first).await);
+    assert!(declare(&first).await);
     assert_eq!(of().await, Some(operator));
-    assert!(declare(second).await);
-    assert_eq!(of().await, Some(second));
+    assert!(declare(&second).await);
+    assert_eq!(of().await, Some(second.clone()));
     site.client.unlimit(&kind).await.unwrap();
-    assert!(!declare(second).await);
+    assert!(!declare(&second).await);
     assert_eq!(of().await, None, "an operator has removed it");
-    assert!(!declare(first).await);
-    assert_eq!(of().await, Some(first));
+    assert!(!declare(&first).await);
+    assert_eq!(of().await, Some(first.clone()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -494,7 +504,7 @@ async fn a_call_that_was_cut_off_is_carried_out_by_the_next_one() {
     let mend = async || {
         let _: String = site.command(&["RENAME", &aside, &calls]).await;
     };
-    let declare = async || site.client.limit(&kind, one).declared().await;
+    let declare = async || site.client.limit(&kind, one.clone()).declared().await;
     break_off().await;
     declare().await.unwrap_err();
     mend().await;

@@ -28,6 +28,27 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", requires = "kind")]
     concurrency: Option<u32>,
 
+    /// Makes groups that take turns, each with the limit above: header:tenant, or id/1 for the part of
+    /// the id before its first slash
+    #[arg(long, value_name = "GROUP", requires = "kind")]
+    per: Option<String>,
+
+    /// The rate of all groups together
+    #[arg(long, value_name = "RATE", requires = "per")]
+    total_rate: Option<String>,
+
+    /// The burst of all groups together
+    #[arg(long, value_name = "N", requires = "total_rate")]
+    total_burst: Option<u32>,
+
+    /// How many jobs of all groups together may run at the same time
+    #[arg(long, value_name = "N", requires = "per")]
+    total_concurrency: Option<u32>,
+
+    /// How many starts a group gets for one start of another: acme=3; can be repeated
+    #[arg(long = "weight", value_name = "GROUP=WEIGHT", requires = "per")]
+    weights: Vec<String>,
+
     #[command(flatten)]
     form: Form,
 
@@ -49,12 +70,19 @@ pub(crate) struct Remove {
 }
 
 pub(crate) async fn limit(options: Options) -> anyhow::Result<()> {
+    let weights = LimitIn::weights(options.weights.iter().map(String::as_str))
+        .map_err(|error| Stop::wrong(error.to_string()))?;
     let limit = LimitIn {
         rate: options.rate,
         burst: options.burst,
         concurrency: options.concurrency,
+        per: options.per,
+        total_rate: options.total_rate,
+        total_burst: options.total_burst,
+        total_concurrency: options.total_concurrency,
+        weights,
     };
-    let is_set = limit.rate.is_some() || limit.concurrency.is_some();
+    let is_set = limit.rate.is_some() || limit.concurrency.is_some() || limit.per.is_some();
     let kind = options.kind.as_deref().map(kind).transpose()?;
     if is_set {
         limit

@@ -236,7 +236,8 @@ impl SetLimit<'_> {
         let terms = self.limit.as_ref().map_or(Ok(Terms::NONE), Limit::terms)?;
         let declared = self
             .limit
-            .map(|limit| limit.to_string())
+            .as_ref()
+            .map(Limit::to_string)
             .unwrap_or_default();
         if self.is_declared && store.declared_limit(&kind, until).await? == Some(declared.clone()) {
             return Ok(store.limit_rule(&kind, until).await?.is_some());
@@ -269,7 +270,7 @@ impl SetLimit<'_> {
         let is_known = store.knows(&kind, until).await?;
         let ledgers = kind_shards.all().map(|shard_client| &shard_client.ledger);
         for ledger in ledgers.filter(|_| is_known) {
-            if !ledger.limit(&mut Lane::new(), terms, &rule, until).await? {
+            if !ledger.limit(&mut Lane::new(), &terms, &rule, until).await? {
                 return Err(Error::new(
                     ErrorKind::InvalidSetting,
                     format!("somebody else has just changed the limit of {kind}: look at it again"),

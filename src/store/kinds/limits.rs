@@ -1,8 +1,9 @@
 //! Limits of kinds: the rules, one for each limited kind, and their parts in the ledgers.
 //!
 //! A rule is the field `limit app:module:biz` of `keyfall:meta`, `set jobs per-µs burst concurrency
-//! by`, where 0 stands for none. It outlives the ledgers of its kind: a kind that begins anew is
-//! limited again. Each ledger has its part, which the claim enforces.
+//! by`, where 0 stands for none; behind a tab, the limit of each group if there are groups, `where
+//! jobs per-µs burst concurrency name=weight …`. It outlives the ledgers of its kind: a kind that
+//! begins anew is limited again. Each ledger has its part, which the claim enforces.
 
 use std::time::{Duration, Instant};
 
@@ -54,40 +55,27 @@ pub(crate) struct Admission {
 impl LimitRule {
     /// Reads a rule; `None` if another program wrote it.
     fn parse(text: &str) -> Option<Self> {
-        let mut words = text.splitn(6, ' ');
-        let mut number = || words.next()?.parse::<u64>().ok();
-        let (set, jobs, per, burst, most) = (number()?, number()?, number()?, number()?, number()?);
-        let mut limit = Limit::new();
-        if jobs > 0 {
-            limit = limit.rate(u32::try_from(jobs).ok()?, Duration::from_micros(per));
-        }
-        if burst > 0 {
-            limit = limit.burst(u32::try_from(burst).ok()?);
-        }
-        if most > 0 {
-            limit = limit.concurrency(u32::try_from(most).ok()?);
-        }
+        let (text, groups) = match text.split_once('\t') {
+            Some((text, groups)) => (text, Some(groups)),
+            None => (text, None),
+        };
+        let (set, rest) = text.split_once(' ')?;
+        let (blank, _) = rest.match_indices(' ').nth(3)?;
+        let limit = Limit::of_rule(&rest[..blank], groups)?;
         Some(LimitRule {
             limit: (limit != Limit::new()).then_some(limit),
-            set: UnixMs(set),
-            by: words.next()?.to_owned(),
+            set: UnixMs(set.parse().ok()?),
+            by: rest[blank + 1..].to_owned(),
         })
     }
 
     /// The text that [`parse`](Self::parse) reads.
     fn text(&self) -> String {
-        let limit = self.limit.unwrap_or_default();
-        let (jobs, per) = limit.get_rate().unwrap_or_default();
-        let burst = limit.get_burst().filter(|burst| *burst > 1);
-        let most = limit.get_concurrency();
-        format!(
-            "{} {jobs} {} {} {} {}",
-            self.set,
-            per.as_micros(),
-            burst.unwrap_or_default(),
-            most.unwrap_or_default(),
-            self.by.replace(char::is_whitespace, " "),
-        )
+        let none = Limit::new();
+        let (kind, groups) = self.limit.as_ref().unwrap_or(&none).rule_text();
+        let by = self.by.replace(char::is_whitespace, " ");
+        let groups = groups.map(|it| format!("\t{it}")).unwrap_or_default();
+        format!("{} {kind} {by}{groups}", self.set)
     }
 
     /// The limit as the scripts know it.
@@ -207,14 +195,21 @@ impl Store {
         let limits = self.servers.iter().map(|it| async {
             for shard in self.shards_at(it, kind) {
                 let ledger = it.names.ledger(kind, shard);
-                let keys = [&*ledger.calls, &ledger.lanes, &ledger.history];
+                let keys = [
+                    &*ledger.calls,
+                    &ledger.lanes,
+                    &ledger.history,
+                    &ledger.due,
+                    &ledger.shadow,
+                    &ledger.lease,
+                ];
                 let mut cmd = it.call_on(&LIMIT, &keys, &ledger);
                 let wake = it.names.wake(it.database);
                 describe(
                     &mut cmd,
                     &mut Lane::new(),
                     (&wake, &ledger.subject),
-                    terms,
+                    &terms,
                     &rule,
                 );
                 it.eval(&LIMIT, &cmd, &it.clock, &ledger.subject, until)
@@ -237,13 +232,22 @@ fn describe(
     cmd: &mut Cmd,
     lane: &mut Lane,
     (wake, subject): (&str, &str),
-    terms: Terms,
+    terms: &Terms,
     rule: &LimitRule,
 ) {
     number(cmd, lane);
     cmd.arg(wake).arg(subject);
     cmd.arg(terms.gap).arg(terms.burst).arg(terms.most);
     cmd.arg(rule.text());
+    match &terms.groups {
+        Some(groups) => cmd
+            .arg(&groups.by)
+            .arg(groups.gap)
+            .arg(groups.burst)
+            .arg(groups.most)
+            .arg(&groups.weights),
+        None => cmd.arg("").arg(0).arg(0).arg(0).arg(""),
+    };
 }
 
 impl Server {
@@ -276,11 +280,12 @@ impl Ledger {
     pub(crate) async fn limit(
         &self,
         lane: &mut Lane,
-        terms: Terms,
+        terms: &Terms,
         rule: &LimitRule,
         until: Instant,
     ) -> Result<bool> {
-        let keys: [&str; 3] = [&self.names.calls, &self.names.lanes, &self.names.history];
+        let n = &self.names;
+        let keys: [&str; 6] = [&n.calls, &n.lanes, &n.history, &n.due, &n.shadow, &n.lease];
         let mut cmd = self.call(&LIMIT, &keys, [].into_iter());
         describe(
             &mut cmd,
@@ -325,8 +330,9 @@ impl Ledger {
             .arg(&n.subject);
         let mut reply = self.eval(&ADMIT, &cmd, until).await?.reply;
         let field = reply.text()?;
-        // Behind the state of the ledger, its part of the limit, and the time.
-        let rule = field.splitn(6, ' ').nth(5).and_then(LimitRule::parse);
+        // Behind the state of the ledger and its part of the limit; the state of the groups follows.
+        let line = field.lines().next().unwrap_or_default();
+        let rule = line.splitn(6, ' ').nth(5).and_then(LimitRule::parse);
         let (room, leases, due) = (reply.number()?, reply.number()?, reply.number()?);
         let next = reply.number()?;
         Ok(rule.map(|rule| Admission {
@@ -342,6 +348,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::GroupBy;
 
     #[test]
     fn a_rule_is_read_as_it_was_written() {
@@ -350,6 +357,14 @@ mod tests {
             Limit::new().rate(10, second),
             Limit::new().rate(3, 60 * second).burst(7).concurrency(9),
             Limit::new().concurrency(5),
+            Limit::new().per(GroupBy::id_part(2)),
+            Limit::new()
+                .per(GroupBy::header("tenant of"))
+                .rate(10, second)
+                .burst(3)
+                .total_concurrency(50)
+                .weight("", 0.001)
+                .weight("acme & co", 2.5),
         ] {
             let rule = LimitRule {
                 limit: Some(limit),
@@ -372,6 +387,11 @@ mod tests {
             "7 1 2 3",
             "soon 1 1000000 0 0 anna",
             "7 1 1000000 0 0",
+            "7 1 1000000 0 0 anna\t",
+            "7 1 1000000 0 0 anna\tid/1",
+            "7 1 1000000 0 0 anna\tid/1 0 0 0",
+            "7 1 1000000 0 0 anna\tid/x 0 0 0 0",
+            "7 1 1000000 0 0 anna\tid/1 0 0 0 0 acme",
         ] {
             assert_eq!(LimitRule::parse(damaged), None, "{damaged}");
         }

@@ -242,7 +242,15 @@ impl Ledger {
         let types = TYPES
             .iter()
             .flat_map(|(word, times)| std::iter::repeat_n(*word, *times));
-        let keys: Vec<_> = self.names.all().into_iter().zip(types).collect();
+        let groups = self.names.of_groups();
+        let groups = groups.iter().map(|key| (key.as_str(), "zset"));
+        let keys: Vec<_> = self
+            .names
+            .all()
+            .into_iter()
+            .zip(types)
+            .chain(groups)
+            .collect();
         self.server.misfits(&keys, until).await
     }
 

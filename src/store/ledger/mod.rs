@@ -37,6 +37,7 @@
 //! | `calls` | hash | last reply of each lane; fields such as `layout`, `paused`, `fence`, `history` |
 //! | `leaving` | hash | the batch that moves to another ledger |
 //! | `history` | stream | the last transitions, for people |
+//! | `groups`, `turns`, `rates` | sorted sets | jobs, turns and rates of the groups of a limit; only while there are some; `lua/lib/groups.lua` |
 
 #[cfg(feature = "worker")]
 pub(super) mod adopt;

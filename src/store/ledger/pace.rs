@@ -10,6 +10,10 @@ use crate::key::JobKey;
 use crate::store::{Ledger, from_value};
 use crate::time::UnixMs;
 
+/// What the score of a due job is higher by while it waits for the turn of its group;
+/// `lua/lib/waiting.lua`.
+const ASIDE: u64 = 4_000_000_000_000_000;
+
 /// The request of one round. Empty parts are not sent.
 #[derive(Debug, Default)]
 pub(crate) struct PaceRequest<'a> {
@@ -36,6 +40,14 @@ pub(crate) struct Paced {
     pub(crate) dues: Vec<Option<UnixMs>>,
     /// Whether the messages were left out, because this user may not publish.
     pub(crate) is_mute: bool,
+}
+
+/// The due time of a score in `due`.
+fn due_of(score: u64) -> UnixMs {
+    match score.checked_sub(ASIDE) {
+        Some(due) => UnixMs(due),
+        None => UnixMs(score),
+    }
 }
 
 /// The commands of a round.
@@ -74,7 +86,7 @@ impl Ledger {
         };
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Value::Nil);
-        let ms = |due: f64| UnixMs(due as u64);
+        let ms = |score: f64| due_of(score as u64);
         self.meter().touched(round.touch.len() as u64);
         paced.alive = alive;
         for _ in 0..commands.touches {
@@ -116,7 +128,10 @@ impl Ledger {
         touch(&mut pipeline, round.touch.len());
         if let Some((since, limit)) = round.read {
             pipeline.cmd("ZRANGEBYSCORE").arg(&self.names.due);
-            pipeline.arg(since.0).arg("(inf").arg("WITHSCORES");
+            pipeline
+                .arg(since.0)
+                .arg(format!("({ASIDE}"))
+                .arg("WITHSCORES");
             pipeline.arg("LIMIT").arg(0).arg(limit);
         }
         if !round.check.is_empty() {
@@ -135,5 +150,18 @@ impl Ledger {
             true => Ok(Vec::new()),
             false => from_value(self.server.pipeline(&commands.pipeline, until).await?),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_due_time_of_a_job_aside_is_that_of_its_schedule() {
+        let script = include_str!("../../../lua/lib/waiting.lua");
+        assert!(script.contains(&format!("local ASIDE = {ASIDE}\n")));
+        assert_eq!(due_of(1_795_000_000_000), UnixMs(1_795_000_000_000));
+        assert_eq!(due_of(ASIDE + 1_795_000_000_000), UnixMs(1_795_000_000_000));
     }
 }

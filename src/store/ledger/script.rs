@@ -210,24 +210,24 @@ macro_rules! scripts {
 }
 
 scripts! {
-    SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "overtaken", "spacing", "trigger"];
-    RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "record", "trigger", "successor"];
-    UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "record", "successor"];
+    SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "overtaken", "waiting", "spacing", "trigger"];
+    RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "record", "trigger", "successor", "waiting"];
+    UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "record", "successor", "waiting"];
     AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "version", "trigger"];
-    PLAN = "plan", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger"];
+    PLAN = "plan", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger", "waiting"];
     CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken", "version"];
     #[cfg(feature = "worker")]
-    CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease", "limit"];
+    CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease", "limit", "waiting", "groups", "entries", "turns"];
     #[cfg(feature = "worker")]
-    RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor", "limit"];
+    RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor", "limit", "waiting", "groups", "entries", "news"];
     #[cfg(feature = "worker")]
     RENEW = "renew", 2 keys, ["clock", "lease"];
     #[cfg(feature = "worker")]
-    SETTLE = "settle", 11 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor", "limit"];
+    SETTLE = "settle", 11 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor", "limit", "waiting", "groups", "entries", "news"];
     #[cfg(feature = "worker")]
-    SWEEP = "sweep", 3 keys, ["clock", "paused", "limit"];
+    SWEEP = "sweep", 3 keys, ["clock", "paused", "lease", "limit", "waiting", "groups", "entries", "news"];
     #[cfg(feature = "worker")]
-    ADOPT = "adopt", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "lease", "successor", "trigger"];
+    ADOPT = "adopt", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "lease", "successor", "trigger", "waiting"];
     REQUEUE = "requeue", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
     RESTORE = "restore", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
     DISCARD = "discard", 6 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "dead"];
@@ -237,19 +237,19 @@ scripts! {
     LETTERS = "letters", 3 keys, ["clock", "lasting", "calls"];
     #[cfg(feature = "worker")]
     BEAT = "beat", 1 keys, ["clock"];
-    LIST = "list", 7 keys, ["clock", "placeholder", "order", "lease"];
-    GET = "get", 8 keys, ["clock", "lasting", "calls"];
-    STATS = "stats", 8 keys, ["clock", "placeholder", "paused", "limit"];
+    LIST = "list", 7 keys, ["clock", "placeholder", "order", "lease", "waiting"];
+    GET = "get", 8 keys, ["clock", "lasting", "calls", "waiting"];
+    STATS = "stats", 8 keys, ["clock", "placeholder", "paused", "limit", "waiting"];
     #[cfg(feature = "worker")]
     ACTIVITY = "activity", 2 keys, ["clock"];
-    UPCOMING = "upcoming", 1 keys, ["clock", "placeholder"];
+    UPCOMING = "upcoming", 1 keys, ["clock", "placeholder", "waiting"];
     SCAN = "scan", 7 keys, ["clock", "placeholder", "successor", "faults"];
-    AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "successor", "faults", "record", "lease", "trigger", "dead"];
+    AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "successor", "faults", "record", "lease", "trigger", "dead", "limit", "waiting", "groups", "entries", "news"];
     ASIDE = "aside", 1 keys, ["clock", "placeholder"];
     CURE = "cure", 1 keys, ["clock"];
     LAYOUT = "layout", 1 keys, ["clock", "lasting"];
     START = "start", 2 keys, ["clock", "lasting"];
-    TAKE = "take", 9 keys, ["clock", "lasting", "placeholder", "calls", "count", "dead"];
+    TAKE = "take", 9 keys, ["clock", "lasting", "placeholder", "calls", "count", "dead", "waiting"];
     PUT = "put", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
     #[cfg(feature = "worker")]
     NAMES = "names", 1 keys, ["clock", "placeholder"];
@@ -266,8 +266,8 @@ scripts! {
     #[cfg(feature = "worker")]
     STORY = "story", 2 keys, ["clock", "history"];
     RESUME = "resume", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
-    LIMIT = "limit", 3 keys, ["clock", "lasting", "calls", "history", "limit"];
-    ADMIT = "admit", 3 keys, ["clock", "trigger", "limit"];
+    LIMIT = "limit", 6 keys, ["clock", "lasting", "calls", "history", "lease", "trigger", "limit", "waiting", "groups", "entries"];
+    ADMIT = "admit", 3 keys, ["clock", "trigger", "lease", "limit", "waiting", "groups", "entries", "news"];
     HOLD = "hold", 1 keys, ["clock", "limit"];
 }
 

@@ -495,6 +495,8 @@ impl Claimed {
         let [token, claims, fence, due, flag] = fields[..] else {
             return None;
         };
+        // Behind the `@` is the group of the job, which only the scripts need.
+        let token = token.split('@').next()?;
         Some(Claimed {
             id,
             token: token.to_owned(),

@@ -14,7 +14,7 @@ use super::support::{
 use crate::activity::{Activity, Minutes};
 use crate::embedded::Embedded;
 use crate::key::Kind;
-use crate::limit::Limit;
+use crate::limit::{GroupBy, Limit};
 use crate::names::{MARKER, Names};
 use crate::shards::Layout;
 use crate::store::ledger::mending::{Mend, Wrong};
@@ -243,7 +243,8 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.pause(lane, None, soon()).await.unwrap();
     ledger.resume(lane, None, soon()).await.unwrap();
     ledger.keep(lane, 10, soon()).await.unwrap();
-    let limit = Some(Limit::new().concurrency(9));
+    let tenants = Limit::new().per(GroupBy::header("tenant"));
+    let limit = Some(tenants.total_concurrency(9).weight("acme", 2.0));
     bench.try_limit(lane, limit, 7).await.unwrap();
     ledger.admit(true, soon()).await.unwrap();
     ledger.hold(Duration::from_millis(1), soon()).await.unwrap();
@@ -298,7 +299,7 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
         .unwrap();
     let bench = Bench::on(&server).await;
     let sent = calls_sent_by_callers(&bench).await;
-    let numbered = Regex::new(r"(\d) ([a-z ]+)").unwrap();
+    let numbered = Regex::new(r"(\d+) ([a-z ]+)").unwrap();
     let is_number = Regex::new(r"^\d+$").unwrap();
     let body = Regex::new(r"local .*HEAD.* = .*").unwrap();
     let is_lane = Regex::new(r"^[0-9a-f]{24}$").unwrap();
@@ -356,7 +357,9 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
                 "pulse channel" => arg == "keyfall:pulse:0:pending",
                 "part" => arg == "due",
                 "state" | "order" | "mode" => ["pending", "up", "set", "oldest"].contains(&arg),
-                "rule" => arg.ends_with("anna"),
+                "rule" => arg.contains(" anna\t"),
+                "by" => arg == "header=tenant",
+                "weights" => arg == "acme=2",
                 "counts" => arg == "1 0 0 3 1",
                 "scan" => ["HSCAN", "ZSCAN"].contains(&arg),
                 "prefix of the ids" | "member" => "pending".starts_with(arg),

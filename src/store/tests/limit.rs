@@ -24,20 +24,20 @@ impl Bench {
         limit: Option<Limit>,
         set: u64,
     ) -> Result<bool> {
-        let terms = limit.map_or(Terms::NONE, |limit| limit.terms().unwrap());
+        let terms = limit.as_ref().map_or(Terms::NONE, |it| it.terms().unwrap());
         let rule = LimitRule {
             limit,
             set: UnixMs(set),
             by: "anna".into(),
         };
-        self.ledger.limit(lane, terms, &rule, soon()).await
+        self.ledger.limit(lane, &terms, &rule, soon()).await
     }
 
-    async fn set_limit(&self, limit: Option<Limit>, set: u64) -> bool {
+    pub(super) async fn set_limit(&self, limit: Option<Limit>, set: u64) -> bool {
         self.try_limit(&mut Lane::new(), limit, set).await.unwrap()
     }
 
-    async fn limit(&self, limit: Limit) {
+    pub(super) async fn limit(&self, limit: Limit) {
         let now = self.now().await;
         assert!(self.set_limit(Some(limit), now).await);
     }
@@ -47,7 +47,7 @@ impl Bench {
         Duration::from_micros(time.0.saturating_sub(self.now_us().await))
     }
 
-    async fn admission(&self, announces: bool) -> Option<Admission> {
+    pub(super) async fn admission(&self, announces: bool) -> Option<Admission> {
         self.ledger.admit(announces, soon()).await.unwrap()
     }
 
@@ -60,7 +60,7 @@ impl Bench {
         }
     }
 
-    async fn claim_named(&self, ids: &[&str]) -> ClaimReply {
+    pub(super) async fn claim_named(&self, ids: &[&str]) -> ClaimReply {
         let found = "e".repeat(ids.len());
         let lane = &mut Lane::new();
         let claim = self.ledger.claim(
@@ -148,7 +148,7 @@ async fn a_hold_keeps_jobs_from_starting_until_it_is_over() {
         bench.all_due(&["a", "b"]).await;
         let hold = async |time: Duration| bench.ledger.hold(time, soon()).await.unwrap();
         assert!(!hold(HOUR).await, "it has no limit");
-        bench.limit(limit).await;
+        bench.limit(limit.clone()).await;
         assert!(hold(HOUR / 2).await && hold(HOUR / 4).await);
         let mut ears = Ears::of(&bench).await;
         let reply = bench.claim(&["a"], 1).await;

@@ -16,7 +16,11 @@ impl Bench {
     }
 
     /// The members of all pages; `between` is called after each page.
-    async fn pages(&self, mut sought: Sought, mut between: impl AsyncFnMut(&Slice)) -> Vec<String> {
+    pub(super) async fn pages(
+        &self,
+        mut sought: Sought,
+        mut between: impl AsyncFnMut(&Slice),
+    ) -> Vec<String> {
         let mut all = Vec::new();
         loop {
             let slice = self.list(&sought).await;

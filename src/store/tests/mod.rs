@@ -33,6 +33,7 @@ mod update;
 mod clock;
 mod damaged;
 mod dead;
+mod groups;
 mod headers;
 mod history;
 mod lanes;

@@ -8,7 +8,17 @@ use super::fault::{Faults, Wrong};
 use super::file::{Entry, File};
 
 /// All fields of a limit.
-const FIELDS: [&str; 4] = ["kind", "rate", "burst", "concurrency"];
+const FIELDS: [&str; 9] = [
+    "kind",
+    "rate",
+    "burst",
+    "concurrency",
+    "per",
+    "total_rate",
+    "total_burst",
+    "total_concurrency",
+    "weights",
+];
 
 /// A limit of a kind, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +34,10 @@ pub struct LimitConfig {
 /// If a kind has more shards than its limit can be split over, or Redis does not carry it out.
 pub async fn declare_limits(client: &Client, limits: &[LimitConfig]) -> keyfall::Result<()> {
     for LimitConfig { kind, limit } in limits {
-        client.limit(kind.as_str(), *limit).declared().await?;
+        client
+            .limit(kind.as_str(), limit.clone())
+            .declared()
+            .await?;
     }
     Ok(())
 }
@@ -61,20 +74,7 @@ fn one(entry: &Entry<'_>, faults: &mut Faults) -> Option<LimitConfig> {
             .map_err(|error| entry.fault("kind", Wrong(error.to_string()), faults))
             .ok(),
     };
-    let mut limit = Some(Limit::new());
-    if let Some(text) = entry.value::<String>("rate", &[], faults) {
-        limit = Limit::new()
-            .parse_rate(&text)
-            .map_err(|error| entry.fault("rate", Wrong(error.to_string()), faults))
-            .ok();
-    }
-    if let Some(burst) = entry.value::<NonZeroU32>("burst", &[], faults) {
-        limit = limit.map(|limit| limit.burst(burst.get()));
-    }
-    if let Some(jobs) = entry.value::<NonZeroU32>("concurrency", &[], faults) {
-        limit = limit.map(|limit| limit.concurrency(jobs.get()));
-    }
-    let limit = limit?;
+    let limit = limit(entry, faults)?;
     if let Err(error) = limit.check() {
         let field = FIELDS.into_iter().find(|field| {
             let named = format!("`{field}`");
@@ -84,4 +84,48 @@ fn one(entry: &Entry<'_>, faults: &mut Faults) -> Option<LimitConfig> {
         return None;
     }
     Some(LimitConfig { kind: kind?, limit })
+}
+
+/// The limit of an entry; `None` if one of its texts cannot be read.
+fn limit(entry: &Entry<'_>, faults: &mut Faults) -> Option<Limit> {
+    type Parse = fn(Limit, &str) -> keyfall::Result<Limit>;
+    type Count = fn(Limit, u32) -> Limit;
+    let counts: [(&str, Count); 4] = [
+        ("burst", Limit::burst),
+        ("concurrency", Limit::concurrency),
+        ("total_burst", Limit::total_burst),
+        ("total_concurrency", Limit::total_concurrency),
+    ];
+    let texts: [(&str, Parse); 3] = [
+        ("rate", Limit::parse_rate),
+        ("per", |limit, text| Ok(limit.per(text.parse()?))),
+        ("total_rate", Limit::parse_total_rate),
+    ];
+    let mut limit = Limit::new();
+    for (field, count) in counts {
+        if let Some(jobs) = entry.value::<NonZeroU32>(field, &[], faults) {
+            limit = count(limit, jobs.get());
+        }
+    }
+    let mut written: Vec<(&str, Parse, String)> = Vec::new();
+    for (field, parse) in texts {
+        let text = entry.value::<String>(field, &[], faults);
+        written.extend(text.map(|text| (field, parse, text)));
+    }
+    if entry.raw("weights").is_some() {
+        let weights = entry.texts("weights", faults).unwrap_or_default();
+        let weights = weights.into_iter();
+        written.extend(weights.map(|text| ("weights", Limit::parse_weight as Parse, text)));
+    }
+    let mut is_whole = true;
+    for (field, parse, text) in written {
+        match parse(limit.clone(), &text) {
+            Ok(parsed) => limit = parsed,
+            Err(error) => {
+                entry.fault(field, Wrong(error.to_string()), faults);
+                is_whole = false;
+            }
+        }
+    }
+    is_whole.then_some(limit)
 }

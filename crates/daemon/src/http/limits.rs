@@ -1,5 +1,7 @@
 //! Limits of kinds, which all workers share.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::Path;
 use keyfall::{ErrorKind, Kind, KindLimit, Limit};
@@ -12,7 +14,7 @@ use super::body::Body;
 use super::problem::Problem;
 use super::wire::{Time, UnseenOut};
 
-/// A limit: a rate, a concurrency, or both.
+/// A limit: a rate, a concurrency, or both; of a kind, or with `per` of each group of its jobs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitIn {
@@ -26,6 +28,26 @@ pub struct LimitIn {
     /// How many jobs may run at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u32>,
+    /// Where the group of a job is found: `header:tenant`, or `id/1` for the part of the id before its
+    /// first slash. The groups take turns, and the fields above are the limit of each group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "header:tenant")]
+    pub per: Option<String>,
+    /// The rate of all groups together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "100/s")]
+    pub total_rate: Option<String>,
+    /// The burst of all groups together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_burst: Option<u32>,
+    /// How many jobs of all groups together may run at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_concurrency: Option<u32>,
+    /// By group, how many starts it gets for one start of another group: 0.001 to 1,000, 1 by
+    /// default.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(example = json!({"acme": 3}))]
+    pub weights: BTreeMap<String, f64>,
 }
 
 /// The limits in force.
@@ -68,10 +90,22 @@ pub struct UnlimitedOut {
 }
 
 impl LimitIn {
+    /// The weights that these texts say, each `acme=3`.
+    ///
+    /// # Errors
+    /// If one of them is no group and weight.
+    pub fn weights<'a>(
+        texts: impl IntoIterator<Item = &'a str>,
+    ) -> keyfall::Result<BTreeMap<String, f64>> {
+        let mut texts = texts.into_iter();
+        let limit = texts.try_fold(Limit::new(), |limit, text| limit.parse_weight(text))?;
+        Ok(LimitIn::from(&limit).weights)
+    }
+
     /// The limit.
     ///
     /// # Errors
-    /// If the rate is no rate.
+    /// If a rate is no rate, or `per` names no group.
     pub fn limit(&self) -> keyfall::Result<Limit> {
         let mut limit = Limit::new();
         if let Some(rate) = &self.rate {
@@ -83,7 +117,20 @@ impl LimitIn {
         if let Some(concurrency) = self.concurrency {
             limit = limit.concurrency(concurrency);
         }
-        Ok(limit)
+        if let Some(per) = &self.per {
+            limit = limit.per(per.parse()?);
+        }
+        if let Some(rate) = &self.total_rate {
+            limit = limit.parse_total_rate(rate)?;
+        }
+        if let Some(burst) = self.total_burst {
+            limit = limit.total_burst(burst);
+        }
+        if let Some(concurrency) = self.total_concurrency {
+            limit = limit.total_concurrency(concurrency);
+        }
+        let weights = self.weights.iter();
+        Ok(weights.fold(limit, |limit, (group, weight)| limit.weight(group, *weight)))
     }
 }
 
@@ -93,6 +140,14 @@ impl From<&Limit> for LimitIn {
             rate: limit.rate_text(),
             burst: limit.get_burst(),
             concurrency: limit.get_concurrency(),
+            per: limit.get_per().map(ToString::to_string),
+            total_rate: limit.total_rate_text(),
+            total_burst: limit.get_total_burst(),
+            total_concurrency: limit.get_total_concurrency(),
+            weights: limit
+                .get_weights()
+                .map(|(group, weight)| (group.to_owned(), weight))
+                .collect(),
         }
     }
 }
@@ -138,12 +193,13 @@ pub(super) async fn set(
     let kind = kind_of(&text)?;
     let limit = body.limit().map_err(of_limit)?;
     let client = &caller.may(Scope::Operate, &format!("{kind}:"))?.client;
+    let words = limit.to_string();
     let mut set = client.limit(kind.as_str(), limit);
     if let Some(operator) = caller.operator() {
         set = set.by(operator);
     }
     set.await.map_err(of_limit)?;
-    let deed = Deed::new("limit", kind.as_str()).note(limit.to_string());
+    let deed = Deed::new("limit", kind.as_str()).note(words);
     caller.did(deed).await;
     match client.get_limit(kind.as_str()).await? {
         Some(limit) => Ok(Json(LimitOut::from(&limit))),
@@ -183,7 +239,16 @@ fn kind_of(text: &str) -> Result<Kind, Problem> {
 /// The error of a limit, with the field that it names first.
 fn of_limit(error: keyfall::Error) -> Problem {
     let message = error.to_string();
-    let fields = ["rate", "burst", "concurrency"];
+    let fields = [
+        "rate",
+        "burst",
+        "concurrency",
+        "per",
+        "total_rate",
+        "total_burst",
+        "total_concurrency",
+        "weights",
+    ];
     let at = |field: &&str| message.find(&format!("`{field}`")).unwrap_or(usize::MAX);
     let named = fields
         .into_iter()

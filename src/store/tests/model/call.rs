@@ -126,6 +126,8 @@ pub(super) fn render(
         Operation::Limit(it) => {
             args(&mut cmd, (wake, subject, it.gap, it.burst, it.most));
             args(&mut cmd, format!("{} {LIMITED_BY}", it.set));
+            // No groups: the random calls of groups.rs have some.
+            args(&mut cmd, ("", 0, 0, 0, ""));
         }
         Operation::Hold(time) => args(&mut cmd, time),
         Operation::Admit(true) => args(&mut cmd, (wake, subject)),

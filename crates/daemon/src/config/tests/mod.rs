@@ -603,7 +603,10 @@ fn the_example_of_a_limit_in_the_default_file_is_valid() {
         panic!("{limits:?}");
     };
     assert_eq!(one.kind.as_str(), "app1:mail:send");
-    assert_eq!(one.limit.to_string(), "10/s, 5 at once, 3 at the same time");
+    let words = one.limit.to_string();
+    let each = "10/s, 5 at once, 3 at the same time for each header:tenant";
+    let total = "100/s, 20 at once, 50 at the same time in total";
+    assert_eq!(words, format!("{each}; {total}; weights acme=3"));
     assert!(read("").unwrap().limits.is_empty());
 }
 

@@ -1,0 +1,229 @@
+-- A kind can have groups, such as tenants or hosts: each has a limit of its own, and they take
+-- turns. Behind the limit of the kind, the field `limit` of `calls` has `by gap burst most back
+-- census tag till waits name=weight …`:
+--
+--   by      where the group of a job is found: `id/2` for the second part of the id between
+--           slashes, or any other mark than the slash; `header=tenant` for a header of the job, its name
+--           encoded as groups are; `-` after the groups were removed
+--   gap     burst  most   the limit of each group, as that of a kind in `lib/limit.lua`
+--   back    `-`, or a due time: the jobs aside from there on may be in no turn, because the rule
+--           has changed or keys were lost. They become plain due jobs again, a few with each claim, the
+--           oldest first; until then none from there on is set aside
+--   census  the cursor of a search through the leases for the groups of those that were given out
+--           before, or whose entries were removed; `-` when it is over. Nothing starts until then
+--   tag     the tag of the last start, see below
+--   till    when the key `rates` expires, Unix ms
+--   waits   1 if the last claim has left something in `turns`, else 0
+--   weight  how many starts the group gets for one start of any other group; 1 unless given
+--
+-- Three keys beside the ledger, which exist only while something is in them:
+--
+--   groups  sorted set, all scores 0, so that ranges go by name: `group NUL w NUL due NUL id` for
+--           each job that waits for its turn, the due time with 16 digits, and `group NUL r NUL id` for
+--           each lease, if their number is limited
+--   turns   sorted set: group → its tag; or `PARKED` and its tag while its limit lets no job start;
+--           `=group` → `ALARM` and the time at which its rate allows the next start, µs
+--   rates   sorted set: group → when all starts of its burst are free again, µs
+--
+-- The groups take turns by start-time fair queueing. The group with the least tag starts a job, and
+-- its tag grows by 1 / weight. A group that comes anew gets the tag of the last start. A group
+-- without waiting jobs keeps its tag until its turn comes: otherwise a group whose jobs come one by
+-- one would always be new, and go first. If no job waits at all, all tags are forgotten.
+--
+-- Other scripts know nothing of the entries: they move and remove jobs in `due` alone. So an entry
+-- is checked when its turn comes: it is valid if its job waits with the due time of the entry, and,
+-- if a header says so, still belongs to the group.
+--
+-- The keys are named by the script and not by its caller: only a kind that has groups may touch
+-- them.
+--
+-- In each call of a script Redis makes its functions anew, and one that refers to others is dear.
+-- So the functions for groups get all that they use as arguments, and are few; the others are made
+-- by `open_entries`, `open_turns` and `open_news` when they are needed.
+
+-- The groups of a ledger: their terms and keys, and functions for those who get these; nil if its
+-- limit has none.
+local function open_groups(limit, due_key, now, int, starts_left)
+  local by, gap, burst, most, back, census, tag, till, waits, weights =
+    string.match(limit.groups, '^(%S+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%d+) ([01])(.*)$')
+  if not by then
+    return nil
+  end
+  local start = string.sub(due_key, 1, -4)
+  -- Fails before anything is written: if a key of another type has one of these names; and while a
+  -- cluster moves the slot of the ledger, because one of the keys may be on the other node.
+  for _, part in ipairs({'groups', 'turns', 'rates'}) do
+    redis.call('ZCARD', start .. part)
+  end
+  local it = {
+    by = by ~= '-' and by or nil,
+    gap = tonumber(gap),
+    burst = tonumber(burst),
+    most = tonumber(most),
+    back = back,
+    census = census,
+    tag = tonumber(tag) or 0,
+    till = tonumber(till),
+    waits = waits == '1',
+    weights = weights,
+    entries_key = start .. 'groups',
+    turns_key = start .. 'turns',
+    rates_key = start .. 'rates',
+    due_key = due_key,
+    limit = limit,
+    now = now,
+    int = int,
+    starts_left = starts_left,
+    -- As in `lib/waiting.lua`.
+    ASIDE = 4000000000000000,
+    -- No tag comes near `PARKED`, no time in µs is below it or comes near `ALARM`.
+    PARKED = 100000000000000,
+    ALARM = 4000000000000000,
+    needs_records = string.byte(by) == 104,
+    -- The group in the token of a lease; none if another version gave it out.
+    IN_LEASE = '^[^ @]*@([^ ]+)',
+  }
+
+  -- The text of the field.
+  function it.text()
+    return table.concat({by, gap, burst, most, it.back, it.census, string.format('%.17g', it.tag),
+      int(it.till), it.waits and '1' or '0'}, ' ') .. weights
+  end
+
+  return it
+end
+
+-- The groups of jobs: of their ids, or of their records, which are not read for ids. The name of a
+-- group in keys, tokens and rules has other characters than letters, digits and `_.~-` as `%` and
+-- two hexadecimal digits; if it is longer than 64 bytes, it is cut, and gets a digest. A job
+-- without a group is in the group `%`: no name is written like this.
+local function groups_of(groups, ids, records)
+  local names, asked, its_name = {}, nil, nil
+  local mark, nth = string.match(groups.by, '^id(.)(%d+)$')
+  local header = not mark and string.gsub(string.sub(groups.by, 8), '%%(%x%x)', function(code)
+    return string.char(tonumber(code, 16))
+  end)
+  for i, id in ipairs(ids) do
+    local text = ''
+    if mark then
+      local from, till = 1, nil
+      for _ = 2, tonumber(nth) do
+        from = from and string.find(id, mark, from, true)
+        from = from and from + 1
+      end
+      till = from and string.find(id, mark, from, true) or 0
+      text = from and string.sub(id, from, till - 1) or ''
+    else
+      local line = string.match(records[i] or '', '^[^\n]*')
+      if string.find(line, '"headers":', 1, true) then
+        local is_read, found = pcall(cjson.decode, line)
+        local headers = is_read and type(found) == 'table' and found.headers
+        local value = type(headers) == 'table' and headers[header]
+        text = type(value) == 'string' and value or ''
+      end
+    end
+    if text ~= asked then
+      asked, its_name = text, text
+      if string.find(text, '[^A-Za-z0-9_.~-]') then
+        its_name = string.gsub(text, '[^A-Za-z0-9_.~-]', function(odd)
+          return string.format('%%%02X', string.byte(odd))
+        end)
+      end
+      if #its_name > 64 then
+        its_name = string.sub(its_name, 1, 24) .. '~' .. redis.sha1hex(text)
+      elseif text == '' then
+        its_name = '%'
+      end
+    end
+    names[i] = its_name
+  end
+  return names
+end
+
+-- The claim of due jobs of which none has to wait: no group waits for its turn, all due jobs have
+-- room in the call, and the limits of all of their groups allow them. Returns their ids, due times,
+-- records and groups, and the rates of the groups; nil in any other case, which `lib/turns.lua`
+-- handles.
+local function take_at_once(groups, wanted, shadow_key, leased_key, read_records, groups_of)
+  local now, now_ms, int = groups.now, math.floor(groups.now / 1000), groups.int
+  local most = math.min(wanted, 127)
+  local found = redis.call('ZRANGEBYSCORE', groups.due_key, '-inf', int(now_ms), 'WITHSCORES',
+    'LIMIT', 0, most + 1)
+  local ids, dues = {}, {}
+  for i = 1, #found, 2 do
+    ids[#ids + 1], dues[#dues + 1] = found[i], found[i + 1]
+  end
+  if #ids == 0 or #ids > most then
+    return nil
+  end
+  local records = read_records(shadow_key, ids, 4 * 1024 * 1024)
+  if #records < #ids then
+    return nil
+  end
+  local names = groups_of(groups, ids, records)
+  local count_of, known = {}, {}
+  for _, group in ipairs(names) do
+    if not count_of[group] then
+      known[#known + 1] = group
+    end
+    count_of[group] = (count_of[group] or 0) + 1
+  end
+  local rates = {}
+  if groups.gap > 0 then
+    -- Lapsed leases keep starts for their takeover.
+    if redis.call('ZCOUNT', leased_key, int(now_ms - 60000), int(now_ms)) > 0 then
+      return nil
+    end
+    for i, full in ipairs(redis.call('ZMSCORE', groups.rates_key, unpack(known))) do
+      local rate = {full = tonumber(full or 0), gap = groups.gap, burst = groups.burst, hold = 0}
+      rates[known[i]] = rate
+      if groups.starts_left(rate, now) < count_of[known[i]] then
+        return nil
+      end
+    end
+  end
+  for _, group in ipairs(groups.most > 0 and known or {}) do
+    local running = redis.call('ZLEXCOUNT', groups.entries_key, '[' .. group .. '\0r',
+      '(' .. group .. '\0s')
+    if running + count_of[group] > groups.most then
+      return nil
+    end
+  end
+  return ids, dues, records, names, rates
+end
+
+-- Writes the leases and the rates of groups that have started jobs. Now and then it forgets some
+-- rates that do not matter any more. After all of them their key goes by itself: its expiry is a
+-- second late, so that it is not set with each claim.
+local function write_starts(groups, ids, names, rates, use_starts)
+  local entries, started = {}, {}
+  for i, id in ipairs(ids) do
+    started[names[i]] = (started[names[i]] or 0) + 1
+    if groups.most > 0 then
+      entries[#entries + 1], entries[#entries + 2] = 0, names[i] .. '\0r\0' .. id
+    end
+  end
+  if #entries > 0 then
+    redis.call('ZADD', groups.entries_key, unpack(entries))
+  end
+  if groups.gap == 0 or #ids == 0 then
+    return
+  end
+  local fulls, latest, now, int = {}, 0, groups.now, groups.int
+  for group, count in pairs(started) do
+    use_starts(rates[group], now, count)
+    latest = math.max(latest, rates[group].full)
+    fulls[#fulls + 1], fulls[#fulls + 2] = int(rates[group].full), group
+  end
+  redis.call('ZADD', groups.rates_key, unpack(fulls))
+  if now % 8 == 0 then
+    local over = redis.call('ZCOUNT', groups.rates_key, '-inf', int(now))
+    if over > 0 then
+      redis.call('ZREMRANGEBYRANK', groups.rates_key, 0, math.min(over, 2048) - 1)
+    end
+  end
+  if latest / 1000 >= groups.till or now / 1000 >= groups.till then
+    groups.till = math.max(groups.till, math.ceil(latest / 1000) + 1000)
+    redis.call('PEXPIREAT', groups.rates_key, int(groups.till))
+  end
+end
