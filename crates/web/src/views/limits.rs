@@ -50,6 +50,12 @@ pub(crate) struct Fields {
     rate: String,
     burst: String,
     concurrency: String,
+    per: String,
+    total_rate: String,
+    total_burst: String,
+    total_concurrency: String,
+    /// One in each line, `acme=3`.
+    weights: String,
 }
 
 #[derive(Deserialize)]
@@ -103,12 +109,26 @@ impl Fields {
         let limit = limits.iter().find(|one| one.kind == kind);
         let limit = limit.map(|one| one.limit.clone()).unwrap_or_default();
         let number = |number: Option<u32>| number.map(|it| it.to_string()).unwrap_or_default();
+        let weights = limit.weights.iter();
+        let weights: Vec<String> = weights
+            .map(|(group, weight)| format!("{group}={weight}"))
+            .collect();
         Fields {
             kind: kind.to_owned(),
             rate: limit.rate.unwrap_or_default(),
             burst: number(limit.burst.filter(|burst| *burst > 1)),
             concurrency: number(limit.concurrency),
+            per: limit.per.unwrap_or_default(),
+            total_rate: limit.total_rate.unwrap_or_default(),
+            total_burst: number(limit.total_burst.filter(|burst| *burst > 1)),
+            total_concurrency: number(limit.total_concurrency),
+            weights: weights.join("\n"),
         }
+    }
+
+    /// Whether the form shows the fields of groups.
+    fn has_groups(&self) -> bool {
+        !self.per.is_empty()
     }
 
     /// The limit that they say; an empty field is none.
@@ -125,10 +145,19 @@ impl Fields {
                 )
             }),
         };
+        let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        let lines = self.weights.lines().filter(|line| !line.trim().is_empty());
+        let weights = LimitIn::weights(lines)
+            .map_err(|error| Fault::invalid("weights", &error.to_string()))?;
         Ok(LimitIn {
-            rate: Some(self.rate.trim().to_owned()).filter(|rate| !rate.is_empty()),
+            rate: text(&self.rate),
             burst: number("burst", &self.burst)?,
             concurrency: number("concurrency", &self.concurrency)?,
+            per: text(&self.per),
+            total_rate: text(&self.total_rate),
+            total_burst: number("total_burst", &self.total_burst)?,
+            total_concurrency: number("total_concurrency", &self.total_concurrency)?,
+            weights,
         })
     }
 }
@@ -141,6 +170,34 @@ impl Limits {
 
     fn jobs(&self, number: &u32) -> String {
         self.page.number(&u64::from(*number))
+    }
+
+    /// The limit of the kind itself, beside that of its groups.
+    fn rate<'a>(&self, limit: &'a LimitIn) -> Option<&'a String> {
+        let of_kind = if limit.per.is_some() {
+            &limit.total_rate
+        } else {
+            &limit.rate
+        };
+        of_kind.as_ref()
+    }
+
+    fn burst<'a>(&self, limit: &'a LimitIn) -> Option<&'a u32> {
+        let of_kind = if limit.per.is_some() {
+            &limit.total_burst
+        } else {
+            &limit.burst
+        };
+        of_kind.as_ref()
+    }
+
+    fn concurrency<'a>(&self, limit: &'a LimitIn) -> Option<&'a u32> {
+        let of_kind = if limit.per.is_some() {
+            &limit.total_concurrency
+        } else {
+            &limit.concurrency
+        };
+        of_kind.as_ref()
     }
 
     /// The jobs that wait for the limit of a kind.
