@@ -78,6 +78,7 @@ impl Kept {
             recurring::KIND,
             series::KIND,
             limited::KIND,
+            limited::GROUPED,
         ]) {
             let report = client.audit(kind).await?;
             // Some scenarios never use some kinds.

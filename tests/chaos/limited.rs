@@ -1,13 +1,13 @@
-//! Jobs of a limited kind, and the rules for them: none starts beyond the rate, none has a lease
-//! beyond the number, and each runs.
+//! Jobs of two limited kinds, and the rules for them: none starts beyond the rate, none has a lease
+//! beyond the number, and each runs. One kind has a limit, the groups of the other have one each.
 //!
 //! They run beside the other jobs. Where Redis can forget, it may forget starts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyfall::{Client, Handler, Job, Limit, Result};
+use keyfall::{Client, GroupBy, Handler, Job, JobState, Limit, Result};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -16,17 +16,25 @@ use crate::history::Journals;
 use crate::journal::{Journal, What};
 use crate::series::insisted;
 
-/// Their kind.
+/// The kind with a limit.
 pub(crate) const KIND: &str = "chaos:limited:job";
+
+/// The kind whose groups have a limit.
+pub(crate) const GROUPED: &str = "chaos:grouped:job";
 
 /// The limit: starts in a second, starts at once, and leases. Each of up to eight shards gets a part.
 const RATE: u32 = 40;
 const BURST: u32 = 8;
 const LEASES: u32 = 8;
 
-/// How many jobs are scheduled at once, and the pause before the next: more than may start at once.
-const CROWD: usize = 15;
-const PAUSE: Duration = Duration::from_millis(500);
+/// The limit of a group.
+const GROUP_RATE: u32 = 16;
+
+/// How many jobs of each kind are scheduled at once, and the pause before the next: more than may
+/// start at once. The first group gets most of them.
+const CROWD: usize = 12;
+const GROUPS: [usize; 3] = [10, 1, 1];
+const PAUSE: Duration = Duration::from_millis(700);
 
 /// How long a run takes: all leases together are about as many as the rate can use.
 const RUN: Duration = Duration::from_millis(150);
@@ -52,13 +60,14 @@ pub(crate) struct Feeder {
 }
 
 impl Feeder {
-    /// Sets the limit, and begins.
+    /// Sets the limits, and begins.
     pub(crate) async fn begin(client: Client) -> Result<Self> {
-        let limit = Limit::new()
-            .rate(RATE, Duration::from_secs(1))
-            .burst(BURST)
-            .concurrency(LEASES);
-        client.limit(KIND, limit).await?;
+        let limit = Limit::new().burst(BURST).concurrency(LEASES);
+        let second = Duration::from_secs(1);
+        let grouped = limit.clone().rate(GROUP_RATE, second);
+        let grouped = grouped.per(GroupBy::id_part(1));
+        client.limit(KIND, limit.rate(RATE, second)).await?;
+        client.limit(GROUPED, grouped).await?;
         let (stop, stopped) = watch::channel(false);
         Ok(Feeder {
             feeding: tokio::spawn(feed(client.clone(), stopped.clone())),
@@ -73,8 +82,12 @@ impl Feeder {
         let keys = self.feeding.await.expect("it does not panic")?;
         let wrong = self.counting.await.expect("it does not panic");
         loop {
-            let stats = insisted(|| client.stats(KIND)).await?;
-            if stats.pending + stats.leased == 0 {
+            let mut left = 0;
+            for kind in [KIND, GROUPED] {
+                let stats = insisted(|| client.stats(kind)).await?;
+                left += stats.pending + stats.leased;
+            }
+            if left == 0 {
                 return Ok(Fed { keys, wrong });
             }
             sleep(Duration::from_millis(50)).await;
@@ -86,10 +99,14 @@ impl Feeder {
 async fn feed(client: Client, stopped: watch::Receiver<bool>) -> Result<BTreeSet<String>> {
     let mut keys = BTreeSet::new();
     while !*stopped.borrow() {
-        for _ in 0..CROWD {
-            let key = format!("{KIND}:{:06}", keys.len());
-            insisted(|| client.schedule(&key, "")).await?;
-            keys.insert(key);
+        let groups = GROUPS.iter().enumerate();
+        let groups = groups.flat_map(|(group, jobs)| vec![group; *jobs]);
+        for group in groups {
+            for ids in [format!("{KIND}:"), format!("{GROUPED}:{group}/")] {
+                let key = format!("{ids}{:06}", keys.len());
+                insisted(|| client.schedule(&key, "")).await?;
+                keys.insert(key);
+            }
         }
         sleep(PAUSE).await;
     }
@@ -108,6 +125,15 @@ async fn count(client: Client, stopped: watch::Receiver<bool>) -> Vec<String> {
         if limit.leased > u64::from(LEASES) {
             wrong.push(format!("{KIND} has {} leases", limit.leased));
         }
+        let Ok(running) = client.list(GROUPED, JobState::Running).limit(1000).await else {
+            continue;
+        };
+        let mut leases: BTreeMap<String, u32> = BTreeMap::new();
+        for job in running.jobs {
+            *leases.entry(stream_of(job.key().as_str())).or_default() += 1;
+        }
+        let most = leases.into_iter().filter(|(_, most)| *most > LEASES);
+        wrong.extend(most.map(|(group, leases)| format!("{group} has {leases} leases")));
     }
     wrong
 }
@@ -128,16 +154,19 @@ pub(crate) fn handler(journal: Arc<Journal>) -> impl Handler<(Job,), ()> {
 /// set back, fencing values date nothing.
 pub(crate) fn judge(journals: &Journals, fed: &Fed, forgets: bool, is_set: bool) -> Vec<String> {
     let mut ran: BTreeSet<&str> = BTreeSet::new();
-    let mut starts: Vec<u64> = Vec::new();
+    let mut starts: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in journals.iter().flat_map(|(_, lines)| lines) {
         if let What::Started { key, fence } = &line.what {
             ran.insert(key);
-            starts.push(*fence);
+            starts.entry(stream_of(key)).or_default().push(*fence);
         }
     }
     let mut wrong = Vec::new();
-    if ran.len() < LEAST {
-        wrong.push(format!("only {} jobs of a limited kind ran", ran.len()));
+    for kind in [KIND, GROUPED] {
+        let ran = ran.iter().filter(|key| key.starts_with(kind)).count();
+        if ran < LEAST {
+            wrong.push(format!("only {ran} jobs of {kind} ran"));
+        }
     }
     if forgets {
         return wrong;
@@ -148,27 +177,31 @@ pub(crate) fn judge(journals: &Journals, fed: &Fed, forgets: bool, is_set: bool)
             wrong.push(format!("{key} waited for a limit, and never ran"));
         }
     }
-    if !is_set {
+    for (stream, mut starts) in starts.into_iter().filter(|_| !is_set) {
+        let rate = if stream == KIND { RATE } else { GROUP_RATE };
         starts.sort_unstable();
-        wrong.extend(crowded(&starts));
+        let crowd = crowded(&starts, 1_000_000 / u64::from(rate));
+        wrong.extend(crowd.map(|crowd| format!("{stream}: {crowd}")));
     }
     wrong
 }
 
+/// What a key shares its limit with: its kind, or its group.
+fn stream_of(key: &str) -> String {
+    match key.split_once('/') {
+        Some((group, _)) => group.to_owned(),
+        None => KIND.to_owned(),
+    }
+}
+
 /// The first span of time with more starts than the limit allows.
-fn crowded(starts: &[u64]) -> Option<String> {
-    let gap = 1_000_000 / u64::from(RATE);
+fn crowded(starts: &[u64], gap: u64) -> Option<String> {
     starts.iter().enumerate().find_map(|(first, begin)| {
         let mut behind = starts.iter().enumerate().skip(first);
         behind.find_map(|(last, end)| {
             let count = (last - first + 1) as u64;
             let most = u64::from(BURST) + (end - begin) / gap;
-            (count > most).then(|| {
-                format!(
-                    "{count} jobs of a limited kind started in {} µs",
-                    end - begin
-                )
-            })
+            (count > most).then(|| format!("{count} jobs started in {} µs", end - begin))
         })
     })
 }

@@ -61,10 +61,9 @@ async fn work(terms: &Terms) {
         &format!("{}:*", series::KIND),
         series::handler(journal.clone()),
     );
-    router = router.route(
-        &format!("{}:*", limited::KIND),
-        limited::handler(journal.clone()),
-    );
+    for kind in [limited::KIND, limited::GROUPED] {
+        router = router.route(&format!("{kind}:*"), limited::handler(journal.clone()));
+    }
     if terms.adopts {
         router = router
             .route(&format!("{RUN}:*"), route().adopt(MissingKey::Run))

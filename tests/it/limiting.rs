@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::StreamExt;
 use keyfall::embedded::Embedded;
-use keyfall::{ErrorKind, Job, JobState, Limit, Router, Wait};
+use keyfall::{ErrorKind, GroupBy, Job, JobState, Limit, Router, Wait};
 
 use crate::limits::assert_refused;
 use crate::runs::{Gate, eventually, recorder};
@@ -280,6 +280,92 @@ async fn a_kind_with_several_routes_shares_its_limit() {
     assert_within(&jobs, 1, ms(25));
     site.all_ended().await;
     worker.stop().await;
+    site.assert_balanced().await;
+}
+
+/// A tenant with a backlog, and one whose jobs come now and then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_of_one_tenant_does_not_hold_up_another() {
+    const BACKLOG: usize = 400;
+    let site = Site::new("limit-tenants").await;
+    let (log, mut runs) = recorder();
+    let busy = async move |job: Job| {
+        log.note(&job);
+        tokio::time::sleep(ms(10)).await;
+    };
+    let router = || Router::new().route(&site.pattern(), busy.clone());
+    let workers = [(); 2].map(|()| site.serve(router()));
+    let tenants = Limit::new().per(GroupBy::header("tenant"));
+    let limit = tenants.concurrency(3).total_concurrency(4);
+    site.client.limit(&site.kind(), limit).await.unwrap();
+    let keys: Vec<_> = site.keys(BACKLOG + 10).collect();
+    let (backlog, others) = keys.split_at(BACKLOG);
+    let of_tenant = async |key: &str, tenant: &str| {
+        let call = site.client.schedule(key, "").header("tenant", tenant);
+        call.await.unwrap();
+    };
+    for key in backlog {
+        of_tenant(key, "big").await;
+    }
+    let mut order: Vec<String> = Vec::new();
+    for key in others {
+        of_tenant(key, "small").await;
+        // The next one comes when this one has run.
+        while order.last() != Some(key) {
+            order.push(runs.next().await.key().to_string());
+        }
+    }
+    let before = order.len() - others.len();
+    assert!(
+        before < BACKLOG / 2,
+        "{before} jobs of the backlog ran before ten of the other tenant"
+    );
+    runs.take(BACKLOG + others.len() - order.len()).await;
+    site.all_ended().await;
+    for worker in workers {
+        worker.stop().await;
+    }
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_tenant_has_a_rate_over_all_workers_and_takeovers() {
+    let site = Site::new("limit-tenant-rate").await;
+    let (log, mut runs) = recorder();
+    let stuck = Router::new().route(&site.pattern(), log.stuck());
+    let doomed = Mortal::start(&site.url, stuck, Duration::from_secs(1));
+    let limit = Limit::new()
+        .per(GroupBy::id_part(1))
+        .rate(20, SECOND)
+        .burst(2);
+    site.client.limit(&site.kind(), limit).await.unwrap();
+    let jobs = (0..8).flat_map(|job| ["a", "b", "c"].map(|tenant| format!("{tenant}/{job}")));
+    for id in jobs {
+        let key = format!("{}:{id}", site.kind());
+        site.client.schedule(key, "").await.unwrap();
+    }
+    let mut all = runs.take(6).await;
+    doomed.die();
+    let workers = [(); 2].map(|()| site.serve(Router::new().route(&site.pattern(), log.done())));
+    site.all_ended().await;
+    // Those that the dead worker held have started once more.
+    let lapsed = site.stats().await.lapsed as usize;
+    assert!(lapsed >= 6);
+    all.extend(runs.take(24 + lapsed - 6).await);
+    runs.assert_no_more();
+    for tenant in ["a/", "b/", "c/"] {
+        let own: Vec<Job> = all
+            .iter()
+            .filter(|job| job.key().id().starts_with(tenant))
+            .cloned()
+            .collect();
+        assert!(own.len() >= 8);
+        assert_within(&own, 2, ms(50));
+    }
+    for worker in workers {
+        worker.stop().await;
+    }
     site.assert_balanced().await;
 }
 

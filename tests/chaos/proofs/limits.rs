@@ -2,26 +2,45 @@
 
 use super::{Proof, at};
 use crate::journal::{Noted, What};
-use crate::limited::{Fed, KIND, judge};
+use crate::limited::{Fed, GROUPED, KIND, judge};
 
 pub(super) const ALL: &[Proof] = &[
     ("starts within a limit", fine),
     ("more starts than a limit allows", crowded),
+    (
+        "more starts than the limit of a group allows",
+        crowded_group,
+    ),
     ("a job that waits for a limit never runs", lost),
     ("more leases than a limit allows", leases),
     ("a limited kind hardly ran", hardly),
 ];
 
-/// Starts of a hundred jobs, each so many µs after the one before, and a few more at the end.
+/// Starts of a hundred jobs of each kind, those of one so many µs after the one before, and a few
+/// more at the end.
 fn judged(each: u64, more: &[u64], keys: usize, forgets: bool, is_set: bool) -> Vec<String> {
     let regular = (0..100).map(|number| 1_000_000 + number * each);
     let starts = regular.chain(more.iter().copied()).enumerate();
-    let lines = starts.map(|(number, fence)| Noted {
+    let limited = starts.map(|(number, fence)| (format!("{KIND}:{number:06}"), fence));
+    let grouped = [1, 2].into_iter().flat_map(of_group);
+    told(limited.chain(grouped), keys, forgets, is_set)
+}
+
+/// Starts of fifty jobs of a group, as many as its limit allows.
+fn of_group(group: u64) -> impl Iterator<Item = (String, u64)> {
+    let key = move |number| format!("{GROUPED}:{group}/{number:06}");
+    (0..50).map(move |number| (key(number), 1_000_000 + number * 62_500))
+}
+
+fn told(
+    starts: impl Iterator<Item = (String, u64)>,
+    keys: usize,
+    forgets: bool,
+    is_set: bool,
+) -> Vec<String> {
+    let lines = starts.map(|(key, fence)| Noted {
         at: at(1.0),
-        what: What::Started {
-            key: format!("{KIND}:{number:06}"),
-            fence,
-        },
+        what: What::Started { key, fence },
     });
     let fed = Fed {
         keys: (0..keys)
@@ -54,6 +73,18 @@ fn crowded() {
     }
 }
 
+fn crowded_group() {
+    // As many again of one group, at the same times.
+    let limited = (0..100).map(|number| (format!("{KIND}:{number:06}"), number * 25_000));
+    let starts = limited
+        .chain(of_group(1))
+        .chain(of_group(2))
+        .chain(of_group(2));
+    let told = told(starts, 100, false, false);
+    let group = format!("{GROUPED}:2: ");
+    assert!(told.len() == 1 && told[0].starts_with(&group), "{told:?}");
+}
+
 fn lost() {
     let told = judged(25_000, &[], 101, false, true);
     assert!(
@@ -75,7 +106,7 @@ fn leases() {
 fn hardly() {
     let told = judge(&[], &Fed::default(), false, false);
     assert!(
-        told.len() == 1 && told[0].contains("only 0 jobs"),
+        told.len() == 2 && told.iter().all(|it| it.contains("only 0 jobs")),
         "{told:?}"
     );
 }

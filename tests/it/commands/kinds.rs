@@ -232,10 +232,20 @@ async fn a_kind_is_limited_and_unlimited(site: Site) {
         ("--rate 1/s --burst 0", "`burst`"),
         ("--concurrency 0", "`concurrency`"),
         ("--burst 3", "--rate"),
+        ("--per tenant", "`per`"),
+        ("--per id/1 --total-rate fast", "`total_rate`"),
+        ("--per id/1 --total-concurrency 0", "`total_concurrency`"),
+        ("--per id/1 --weight acme", "`weights`"),
+        ("--concurrency 1 --weight acme=2", "--per"),
+        ("--concurrency 1 --total-rate 1/s", "--per"),
     ] {
         let ran = site.run(&format!("limit {kind} {arguments}")).await;
         ran.fails(2, named);
     }
+    let groups = "--per header:tenant --rate 5/s --total-concurrency 9 --weight acme=3";
+    let ran = site.run(&format!("limit {kind} {groups}")).await;
+    let words = "5/s for each header:tenant; 9 at the same time in total; weights acme=3";
+    assert_eq!(ran.out, format!("limited: {kind}: {words}\n"));
     let ran = site.run("limit app1:mail --concurrency 1").await;
     ran.fails(2, "app1:mail");
     site.run("limit --rate 1/s").await.fails(2, "KIND");

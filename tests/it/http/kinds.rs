@@ -59,12 +59,29 @@ async fn a_limit_is_set_listed_and_removed() {
         (json!({"burst": 2}), "burst"),
         (json!({"concurrency": 0}), "concurrency"),
         (json!({"concurency": 1}), "concurency"),
+        (json!({"per": "tenant"}), "per"),
+        (json!({"total_rate": "1/s"}), "total_rate"),
+        (json!({"per": "id/1", "total_rate": "ten"}), "total_rate"),
+        (
+            json!({"per": "id/1", "total_concurrency": 0}),
+            "total_concurrency",
+        ),
+        (json!({"per": "id/1", "weights": {"acme": -1}}), "weights"),
     ] {
         let (status, problem) = daemon.send("PUT", &path, body.clone()).await;
         assert_eq!((status, &problem["field"]), (400, &json!(field)), "{body}");
     }
     let (status, problem) = daemon.send("PUT", &path, json!({})).await;
     assert_eq!((status, &problem["code"]), (400, &json!("invalid_request")));
+    let limit = json!({
+        "per": "header:tenant", "concurrency": 5, "total_rate": "100/s", "total_burst": 10,
+        "weights": {"acme": 2.5},
+    });
+    let set = daemon.send("PUT", &path, limit.clone()).await;
+    assert_eq!(set.0, 200, "{set:?}");
+    for (field, value) in limit.as_object().unwrap() {
+        assert_eq!(set.1[field], *value);
+    }
     let removed = daemon.call("DELETE", &path).await;
     assert_eq!(
         removed,
@@ -78,7 +95,7 @@ async fn a_limit_is_set_listed_and_removed() {
     let did = actions["actions"].as_array().unwrap().iter();
     let did = did.filter(|it| it["on"] == json!(site.kind()));
     let did: Vec<&str> = did.filter_map(|it| it["what"].as_str()).collect();
-    assert_eq!(did, ["unlimit", "limit"]);
+    assert_eq!(did, ["unlimit", "limit", "limit"]);
 }
 
 #[tokio::test]
