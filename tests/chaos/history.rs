@@ -66,7 +66,12 @@ impl History {
         leases: &'a Leases,
     ) -> Sight<'a> {
         let lines = journals.iter().flat_map(|(_, lines)| lines);
-        let of_all = |line: &&Noted| matches!(line.what, What::Fault { .. } | What::Looked { .. });
+        let of_all = |line: &&Noted| {
+            matches!(
+                line.what,
+                What::Begun | What::Fault { .. } | What::Looked { .. }
+            )
+        };
         let mut lines: Vec<&Noted> = lines.filter(of_all).collect();
         lines.sort_by_key(|line| line.at);
         let all = lines.iter().map(|line| (line.at, &line.what));

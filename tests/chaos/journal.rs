@@ -99,6 +99,8 @@ pub(crate) enum What {
         name: String,
         process: Option<String>,
     },
+    /// All programs of the trial have been started.
+    Begun,
     /// The first fault is about to come, or the last one is over.
     Weather {
         bad: bool,

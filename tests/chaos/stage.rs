@@ -241,6 +241,7 @@ impl Stage {
         let Some(server) = self.deployment.lone() else {
             return;
         };
+        self.journal.note(What::Begun);
         let terms = plain::Terms {
             name: "plain".into(),
             url: self.deployment.url(),

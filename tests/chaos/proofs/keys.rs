@@ -10,6 +10,7 @@ pub(super) const ALL: &[Proof] = &[
         "a key that expires and cancels its job, and one whose time was over at once",
         a_short_time,
     ),
+    ("a key that expires while the programs start", a_start),
     (
         "a key that expires, does not run, and is set anew",
         set_anew,
@@ -78,6 +79,22 @@ fn a_short_time() {
     brought_forward(300, 0.02).tells("is lost");
     // Then the time may have been over when the command was carried out.
     brought_forward(3, 0.02).does_not_tell("is lost");
+}
+
+/// The listener has just started, and still loads its scripts.
+fn a_start() {
+    let expires = |seconds, begun| {
+        let trial = set(
+            heard(Trial::default(), 0..150, 1),
+            seconds,
+            (7, 1500),
+            Answer::Done,
+        );
+        trial.note("harness", begun, What::Begun).check()
+    };
+    expires(0.5, 0.1).does_not_tell("is lost");
+    expires(0.5, 9.0).tells("is lost");
+    expires(3.0, 0.1).tells("is lost");
 }
 
 fn set_anew() {
