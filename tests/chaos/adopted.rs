@@ -24,8 +24,8 @@ const HEARD: Micros = 1_000_000;
 /// How long a listener must have been there to have found a key that was changed before.
 const FOUND: Micros = 3_000_000;
 
-/// How much longer listeners take for the keys of the first moments: all programs of the trial start
-/// at once, load the scripts and meet all kinds. Measured: 0.6 to 1.5 s from one look to the next.
+/// For how long after the first looks listeners may take longer: all programs of the trial start at
+/// once, load the scripts and meet all kinds. Measured: 0.6 to 1.5 s from one look to the next.
 const STARTING: Micros = 1_000_000;
 
 /// How far apart the clocks of programs and of Redis may be, and how exact times to live are.
@@ -52,6 +52,8 @@ pub(crate) struct Sight<'a> {
     pub(crate) stored: &'a HashSet<Version>,
     pub(crate) rollbacks: &'a [Rollback],
     pub(crate) ears: Ears,
+    /// When all programs were started.
+    pub(crate) begun: Micros,
     /// Other faults that keep listeners from looking: their start and length.
     pub(crate) hindrances: Vec<(Micros, Micros)>,
     /// The times at which the clock of Redis was set.
@@ -65,8 +67,12 @@ pub(crate) struct Sight<'a> {
 impl Sight<'_> {
     /// Takes in a fault of Redis or of the network.
     pub(crate) fn take_in(&mut self, what: &What, at: Micros) {
-        if *what == What::Begun {
-            self.hindrances.push((at, STARTING));
+        match what {
+            What::Begun => self.begun = at,
+            What::AtWork => self
+                .hindrances
+                .push((self.begun, at - self.begun + STARTING)),
+            _ => {}
         }
         if let What::Fault { name, .. } = what {
             let hindrance = hindrance(name).map(|time| (at, time));

@@ -69,7 +69,7 @@ impl History {
         let of_all = |line: &&Noted| {
             matches!(
                 line.what,
-                What::Begun | What::Fault { .. } | What::Looked { .. }
+                What::Begun | What::AtWork | What::Fault { .. } | What::Looked { .. }
             )
         };
         let mut lines: Vec<&Noted> = lines.filter(of_all).collect();
@@ -80,6 +80,7 @@ impl History {
             stored: &leases.stored,
             rollbacks: &self.rollbacks,
             ears: Ears::new(all, self.allowance),
+            begun: 0,
             hindrances: Vec::new(),
             jumps: Vec::new(),
             evicts: false,

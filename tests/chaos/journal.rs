@@ -101,6 +101,8 @@ pub(crate) enum What {
     },
     /// All programs of the trial have been started.
     Begun,
+    /// The first plain keys have become jobs.
+    AtWork,
     /// The first fault is about to come, or the last one is over.
     Weather {
         bad: bool,

@@ -279,7 +279,8 @@ impl Ledger {
     /// is the present lease, marked as cancelled.
     fn give(&mut self, id: &str, lease: &str, now: Option<u64>) -> Option<Given> {
         let mut fields = lease.split(' ');
-        let token = fields.next()?.to_owned();
+        // Behind the `@` is the group of the job: all jobs of a claim share what is before it.
+        let token = fields.next()?.split('@').next()?.to_owned();
         let fence: u64 = fields.nth(1)?.parse().ok()?;
         let due: u64 = fields.next()?.parse().ok()?;
         let is_marked = fields.next() == Some("cancelled");

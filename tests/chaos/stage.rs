@@ -256,6 +256,30 @@ impl Stage {
         self.witness = Some(witness::start(server.url(), &self.dir));
     }
 
+    /// Waits until the first plain keys of each kind have become jobs: so long all programs are busy
+    /// with starting.
+    pub(crate) async fn until_at_work(&self) -> Result<(), String> {
+        if self.witness.is_none() {
+            return Ok(());
+        }
+        let client = self.client().await?;
+        let deadline = Instant::now() + PATIENCE;
+        for kind in [plain::RUN, plain::CANCEL] {
+            let has_jobs = async || {
+                let stats = client.stats(kind).await;
+                stats.is_ok_and(|stats| stats.accepted > 0)
+            };
+            while !has_jobs().await {
+                if Instant::now() > deadline {
+                    return Err(format!("no key of {kind} becomes a job"));
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        }
+        self.journal.note(What::AtWork);
+        Ok(())
+    }
+
     /// Asks the producers to end, and waits for their last calls.
     pub(crate) async fn stop_producing(&mut self) -> Vec<String> {
         stop_all(self.producers.drain(..)).await

@@ -117,6 +117,7 @@ async fn try_to_play(
         false => None,
     };
     stage.produce();
+    stage.until_at_work().await?;
     stage.live_for(BEFORE).await;
     stage.weather(true);
     let mut wrong = Vec::new();

@@ -90,7 +90,8 @@ fn a_start() {
             (7, 1500),
             Answer::Done,
         );
-        trial.note("harness", begun, What::Begun).check()
+        let trial = trial.note("harness", begun, What::Begun);
+        trial.note("harness", begun + 0.3, What::AtWork).check()
     };
     expires(0.5, 0.1).does_not_tell("is lost");
     expires(0.5, 9.0).tells("is lost");
