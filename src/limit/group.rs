@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::headers::Headers;
 
 /// The highest number of a part of an id.
 const MOST_PARTS: u8 = 16;
@@ -51,6 +52,17 @@ impl GroupBy {
         match &self.0 {
             Source::Header(name) => Some(name),
             Source::IdPart { .. } => None,
+        }
+    }
+
+    /// The group of a job with this id and these headers; empty for one without a group.
+    pub(crate) fn of_job<'a>(&self, id: &'a str, headers: &'a Headers) -> &'a str {
+        match &self.0 {
+            Source::Header(name) => headers.get(name).unwrap_or_default(),
+            Source::IdPart { mark, nth } => {
+                let mut parts = id.split(*mark);
+                parts.nth(usize::from(*nth) - 1).unwrap_or_default()
+            }
         }
     }
 
@@ -210,6 +222,23 @@ mod tests {
             assert_eq!(by.to_string(), text);
             assert_eq!(GroupBy::of_script(&by.to_script()), Some(by));
         }
+    }
+
+    #[test]
+    fn a_job_without_the_part_is_in_the_group_without_a_name() {
+        let headers = Headers::from_iter([("tenant", "acme")]);
+        let of = |by: &str, id| {
+            by.parse::<GroupBy>()
+                .unwrap()
+                .of_job(id, &headers)
+                .to_owned()
+        };
+        assert_eq!(of("header:tenant", "1"), "acme");
+        assert_eq!(of("header:host", "1"), "");
+        assert_eq!(of("id/1", "acme/7"), "acme");
+        assert_eq!(of("id/2", "acme/7"), "7");
+        assert_eq!(of("id/3", "acme/7"), "");
+        assert_eq!(of("id.1", "acme/7"), "acme/7");
     }
 
     proptest! {

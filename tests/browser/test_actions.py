@@ -178,6 +178,34 @@ def test_a_limit_is_set_used_and_removed(browser, site):
 
 
 @pytest.mark.quick
+def test_a_limit_of_groups_is_set_and_changed(browser, site):
+    browser.get(site.url + "limits")
+    browser.find("#kind").send_keys("shop:limit:two")
+    browser.find("#concurrency").send_keys("1")
+    browser.find("#form summary").click()
+    for field, value in (
+        ("per", "header:tenant"), ("total_rate", "100/s"), ("weights", "acme=2.5\nzeta=0.5"),
+    ):
+        browser.find("#" + field).send_keys(value)
+    press(browser, "limit")
+    limits = site.must("GET", "/v1/limits")["limits"]
+    limit = next(it for it in limits if it["kind"] == "shop:limit:two")
+    assert (limit["per"], limit["concurrency"], limit["total_rate"]) == ("header:tenant", 1, "100/s")
+    assert limit["weights"] == {"acme": 2.5, "zeta": 0.5}
+    row = next(it for it in browser.all(".rows tbody tr") if "shop:limit:two" in it.text)
+    assert "header:tenant" in row.text and "100/s" in row.text
+    browser.get(site.url + "limits?change=shop%3Alimit%3Atwo")
+    assert browser.find("#per").get_attribute("value") == "header:tenant"
+    assert browser.find("#weights").get_attribute("value") == "acme=2.5\nzeta=0.5"
+    browser.find("#weights").clear()
+    browser.find("#weights").send_keys("acme")
+    press(browser, "limit")
+    assert "acme=3" in browser.find("main").text
+    browser.get(site.url + "limits?remove=shop%3Alimit%3Atwo")
+    press(browser, "unlimit")
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("language, word", [("en", "Fix"), ("zh-CN", "修复")])
 def test_the_doctor_repairs_a_setting(browser, site, language, word):
     site.config("client-output-buffer-limit", "pubsub 33554432 8388608 60")

@@ -16,6 +16,7 @@ PICTURES = {
     "letter": "job?key=shop%3Amail%3Ainvoice%3A1",
     "live": "live",
     "dead": "dead",
+    "limits": "limits",
     "workers": "workers",
     "doctor": "doctor",
 }
@@ -34,6 +35,12 @@ def runs(site):
         for job in jobs:
             site.must("POST", "/v1/leases/finish", {"leases": [job["lease"]]})
         left -= len(jobs)
+    tenants = {"per": "header:tenant", "rate": "10/s", "concurrency": 5, "total_rate": "100/s"}
+    for kind, limit in (
+        ("shop:mail:invoice", {"rate": "10/s", "burst": 5, "concurrency": 3}),
+        ("shop:orders:close", tenants),
+    ):
+        site.must("PUT", f"/v1/kinds/{kind}/limit", limit)
     started = lambda: sum(site.must("GET", "/v1/series?span=hour")["sum"]["started"])
     until(lambda: started() >= 60, "the daemon writes its series", 150)
 

@@ -151,6 +151,42 @@ async fn a_limit_is_shown_changed_and_removed_at_run_time() {
     site.assert_balanced().await;
 }
 
+#[tokio::test]
+async fn a_job_tells_whose_turn_it_waits_for() {
+    let site = Site::new("limit-turn").await;
+    let (log, mut runs) = recorder();
+    let gate = Gate::closed();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.behind(&gate)));
+    let tenants = Limit::new().per(GroupBy::header("tenant")).concurrency(1);
+    site.client.limit(&site.kind(), tenants).await.unwrap();
+    for number in 0..2 {
+        let call = site.client.schedule(site.key(number), "");
+        call.header("tenant", "acme & co").await.unwrap();
+    }
+    let started = runs.next().await.key().clone();
+    let waiting = site.key(if started.id() == "0" { 1 } else { 0 });
+    let told = eventually("it tells why it waits", async || {
+        let story = site.client.story(&waiting).await.unwrap();
+        story.waits.into_iter().find_map(|wait| match &wait {
+            Wait::Limited { group, .. } => Some((group.clone(), wait.sentence(|_| "then".into()))),
+            _ => None,
+        })
+    });
+    let (group, sentence) = told.await;
+    assert_eq!(group.as_deref(), Some("acme & co"));
+    assert!(
+        sentence.contains("the turn of its group, \"acme & co\", by the limit of its kind, 1 at"),
+        "{sentence}"
+    );
+    let listed = site.client.list(&site.kind(), JobState::Pending).held();
+    assert_eq!(listed.await.unwrap().jobs.len(), 1);
+    assert_eq!(site.stats().await.held, 1);
+    gate.open();
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_asked_while_jobs_wait() {
     let server = Embedded::start().await.unwrap();

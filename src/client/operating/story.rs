@@ -83,10 +83,12 @@ pub enum Wait {
         /// The paused prefixes that cover the job.
         prefixes: Vec<String>,
     },
-    /// The [limit](Client::limit) of the kind lets no job start now.
+    /// The [limit](Client::limit) of the kind lets no job start now, or no job of its group.
     Limited {
         /// The limit.
         limit: Limit,
+        /// The group of the job, if it waits for the turn of that; empty for the jobs without one.
+        group: Option<String>,
         /// The time at which it was set.
         since: SystemTime,
         /// The operator or process that set it.
@@ -311,7 +313,15 @@ impl Client {
         }
         if is_due {
             let ledger = &kind_shards.shard_client(key.id()).ledger;
-            waits.extend(ledger.admit(false, until).await?.and_then(Wait::for_limit));
+            if let Some(admission) = ledger.admit(false, until).await? {
+                let group = match admission.group_by() {
+                    Some(by) if ledger.is_aside(key.id(), until).await? => {
+                        Some(by.of_job(key.id(), job.headers()).to_owned())
+                    }
+                    _ => None,
+                };
+                waits.extend(Wait::for_limit(admission, group));
+            }
         }
         let live = self.0.store.instances(SILENCE, until).await?;
         let room: Vec<bool> = live.iter().filter_map(|one| room_for(key, one)).collect();
@@ -374,10 +384,12 @@ fn add_record(key: &JobKey, job: &JobView, happenings: &mut Vec<Happening>) -> b
 }
 
 impl Wait {
-    /// The wait for a limit, if it lets no job start now.
-    fn for_limit(admission: Admission) -> Option<Self> {
+    /// The wait for a limit, if it lets no job start now; or for the turn of this group.
+    fn for_limit(admission: Admission, group: Option<String>) -> Option<Self> {
+        let waits = admission.room == 0 || group.is_some();
         Some(Wait::Limited {
-            limit: admission.rule.limit.filter(|_| admission.room == 0)?,
+            limit: admission.rule.limit.filter(|_| waits)?,
+            group,
             since: admission.rule.set.to_system(),
             by: admission.rule.by,
             next: admission.next.map(|next| next.floor_ms().to_system()),
@@ -443,17 +455,23 @@ impl Wait {
             }
             Wait::Limited {
                 limit,
+                group,
                 since,
                 by,
                 next,
                 waiting,
             } => {
+                let its = match group.as_deref() {
+                    None => String::new(),
+                    Some("") => "turn of the jobs without a group, by the ".to_owned(),
+                    Some(group) => format!("turn of its group, {group:?}, by the "),
+                };
                 let next = next.map_or_else(
                     || "the next one starts when a run ends".to_owned(),
                     |next| format!("the next one starts {}", show(next)),
                 );
                 format!(
-                    "it waits for the limit of its kind, {limit}, set {} by {by}, as one of \
+                    "it waits for the {its}limit of its kind, {limit}, set {} by {by}, as one of \
                      {waiting} due jobs: {next}",
                     show(*since)
                 )

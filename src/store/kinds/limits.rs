@@ -12,7 +12,7 @@ use redis::Cmd;
 
 use crate::error::Result;
 use crate::key::Kind;
-use crate::limit::{Limit, Terms};
+use crate::limit::{GroupBy, Limit, Terms};
 use crate::store::ledger::number;
 use crate::store::ledger::reply::unexpected;
 use crate::store::ledger::script::{ADMIT, HOLD, LIMIT};
@@ -50,6 +50,13 @@ pub(crate) struct Admission {
     pub(crate) due: u64,
     /// When the rate allows one more start than were announced; `None` if it stops none.
     pub(crate) next: Option<UnixUs>,
+}
+
+impl Admission {
+    /// Where the group of a job is found, if the limit has groups.
+    pub(crate) fn group_by(&self) -> Option<&GroupBy> {
+        self.rule.limit.as_ref()?.get_per()
+    }
 }
 
 impl LimitRule {
@@ -348,7 +355,6 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::GroupBy;
 
     #[test]
     fn a_rule_is_read_as_it_was_written() {

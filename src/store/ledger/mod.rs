@@ -41,6 +41,7 @@
 
 #[cfg(feature = "worker")]
 pub(super) mod adopt;
+mod aside;
 pub(super) mod audit;
 pub(super) mod call;
 pub(super) mod counted;

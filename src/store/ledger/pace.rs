@@ -7,12 +7,9 @@ use redis::{Pipeline, Value};
 
 use crate::error::{ErrorKind, Result};
 use crate::key::JobKey;
+use crate::store::ledger::aside::{ASIDE, due_of};
 use crate::store::{Ledger, from_value};
 use crate::time::UnixMs;
-
-/// What the score of a due job is higher by while it waits for the turn of its group;
-/// `lua/lib/waiting.lua`.
-const ASIDE: u64 = 4_000_000_000_000_000;
 
 /// The request of one round. Empty parts are not sent.
 #[derive(Debug, Default)]
@@ -40,14 +37,6 @@ pub(crate) struct Paced {
     pub(crate) dues: Vec<Option<UnixMs>>,
     /// Whether the messages were left out, because this user may not publish.
     pub(crate) is_mute: bool,
-}
-
-/// The due time of a score in `due`.
-fn due_of(score: u64) -> UnixMs {
-    match score.checked_sub(ASIDE) {
-        Some(due) => UnixMs(due),
-        None => UnixMs(score),
-    }
 }
 
 /// The commands of a round.
@@ -150,18 +139,5 @@ impl Ledger {
             true => Ok(Vec::new()),
             false => from_value(self.server.pipeline(&commands.pipeline, until).await?),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_due_time_of_a_job_aside_is_that_of_its_schedule() {
-        let script = include_str!("../../../lua/lib/waiting.lua");
-        assert!(script.contains(&format!("local ASIDE = {ASIDE}\n")));
-        assert_eq!(due_of(1_795_000_000_000), UnixMs(1_795_000_000_000));
-        assert_eq!(due_of(ASIDE + 1_795_000_000_000), UnixMs(1_795_000_000_000));
     }
 }

@@ -382,21 +382,19 @@ async fn a_claim_of_named_jobs_takes_no_others() {
 }
 
 #[tokio::test]
-async fn a_takeover_keeps_the_lease_of_its_group_and_needs_a_start() {
+async fn a_takeover_needs_a_start_of_its_group_and_comes_first() {
     let bench = Bench::new().await;
-    bench
-        .limit(by_id().rate(1, HOUR).burst(3).concurrency(2))
-        .await;
+    bench.limit(by_id().rate(1, HOUR).burst(3)).await;
     bench.due_in_turn(numbered("a", 4)).await;
     let reply = bench
-        .try_claim(&mut Lane::new(), &[], 9, MOMENT)
+        .try_claim(&mut Lane::new(), &[], 2, MOMENT)
         .await
         .unwrap();
     assert_eq!(reply.jobs.len(), 2);
     bench.past(bench.now().await + 1).await;
     assert!(
         bench.claim(&[], 9).await.jobs.is_empty(),
-        "their leases count"
+        "the third start is kept for a takeover"
     );
     let taken = bench.reclaim(&["a/0000", "a/0001"]).await;
     assert_eq!(said(&taken), ["claimed", "held"], "the last start of three");
