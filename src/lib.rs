@@ -88,7 +88,6 @@
 //! | 2 | `headers` | holds the headers of a job |
 //! | 2 | `lateness` | limits how late a job may start |
 //! | 2 | `lease` | proves the right to run a job |
-//! | 2 | `limit` | limits the starts and the running jobs of a kind, over all workers |
 //! | 2 | `line_limit` | limits the log lines of one kind |
 //! | 2 | `prefix` | selects kinds by the first segments of their names |
 //! | 2 | `retry` | computes when a job that failed runs again |
@@ -98,6 +97,7 @@
 //! | 3 | `instance` | reads the description that a worker publishes |
 //! | 3 | `names` | names all keys and channels in Redis |
 //! | 3 | `recurrence` | computes the times of recurring jobs and of series, outside of quiet hours |
+//! | 3 | `limit` | limits the starts and the running jobs of a kind, over all workers |
 //! | 3 | `traces` | carries the trace of the caller in the headers of a job |
 //! | 4 | `record` | reads and writes the stored record of a job |
 //! | 5 | `store` | speaks to Redis, alone of all modules, through the scripts in `lua/` |

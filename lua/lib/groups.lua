@@ -31,8 +31,8 @@
 -- one would always be new, and go first. If no job waits at all, all tags are forgotten.
 --
 -- Other scripts know nothing of the entries: they move and remove jobs in `due` alone. So an entry
--- is checked when its turn comes: it is valid if its job waits with the due time of the entry, and,
--- if a header says so, still belongs to the group.
+-- is checked when its turn comes: it is valid if its job is aside with the due time of the entry. A
+-- call that changes the headers of a job stores its due time anew, and so the job is not aside.
 --
 -- The keys are named by the script and not by its caller: only a kind that has groups may touch
 -- them.

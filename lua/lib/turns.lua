@@ -326,8 +326,7 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
     pick(wanted, math.huge)
   end
 
-  -- Reads the records of the picked jobs. Jobs that do not fit into the reply stay, and so do those
-  -- whose header names another group by now.
+  -- Reads the records of the picked jobs. Jobs that do not fit into the reply stay.
   local function read_picked()
     local ids = {}
     for i, one in ipairs(it.picks) do
@@ -347,19 +346,10 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
       unpick(it.picks[i])
       it.is_cut, it.picks[i] = true, nil
     end
-    local kept, names = {}, groups.needs_records and groups_of(groups, ids, records)
     for i, one in ipairs(it.picks) do
       one.record = records[i]
-      if names and one.job.entry and names[i] ~= one.queue.group then
-        it.stale[#it.stale + 1] = one.job.entry
-        unpick(one)
-        it.is_cut = true
-      else
-        kept[#kept + 1] = one
-        groups.tag = math.max(groups.tag, one.tag)
-      end
+      groups.tag = math.max(groups.tag, one.tag)
     end
-    it.picks = kept
   end
 
   -- Chooses up to `wanted` jobs. `named` has the due jobs that the caller has named, and with
