@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "worker")]
 use crate::headers::Headers;
 
 /// The highest number of a part of an id.
@@ -56,6 +57,7 @@ impl GroupBy {
     }
 
     /// The group of a job with this id and these headers; empty for one without a group.
+    #[cfg(feature = "worker")]
     pub(crate) fn of_job<'a>(&self, id: &'a str, headers: &'a Headers) -> &'a str {
         match &self.0 {
             Source::Header(name) => headers.get(name).unwrap_or_default(),
@@ -224,6 +226,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "worker")]
     #[test]
     fn a_job_without_the_part_is_in_the_group_without_a_name() {
         let headers = Headers::from_iter([("tenant", "acme")]);

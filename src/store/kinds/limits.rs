@@ -12,7 +12,9 @@ use redis::Cmd;
 
 use crate::error::Result;
 use crate::key::Kind;
-use crate::limit::{GroupBy, Limit, Terms};
+#[cfg(feature = "worker")]
+use crate::limit::GroupBy;
+use crate::limit::{Limit, Terms};
 use crate::store::ledger::number;
 use crate::store::ledger::reply::unexpected;
 use crate::store::ledger::script::{ADMIT, HOLD, LIMIT};
@@ -52,6 +54,7 @@ pub(crate) struct Admission {
     pub(crate) next: Option<UnixUs>,
 }
 
+#[cfg(feature = "worker")]
 impl Admission {
     /// Where the group of a job is found, if the limit has groups.
     pub(crate) fn group_by(&self) -> Option<&GroupBy> {
@@ -355,6 +358,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::GroupBy;
 
     #[test]
     fn a_rule_is_read_as_it_was_written() {

@@ -4,14 +4,12 @@ use std::time::Instant;
 
 use crate::error::Result;
 use crate::store::{Ledger, from_value};
-#[cfg(feature = "worker")]
 use crate::time::UnixMs;
 
 /// What the score of a due job is higher by while it waits for the turn of its group.
 pub(super) const ASIDE: u64 = 4_000_000_000_000_000;
 
 /// The due time of a score in `due`.
-#[cfg(feature = "worker")]
 pub(super) fn due_of(score: u64) -> UnixMs {
     UnixMs(score.checked_sub(ASIDE).unwrap_or(score))
 }
@@ -26,7 +24,7 @@ impl Ledger {
     }
 }
 
-#[cfg(all(test, feature = "worker"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -41,6 +41,7 @@
 
 #[cfg(feature = "worker")]
 pub(super) mod adopt;
+#[cfg(feature = "worker")]
 mod aside;
 pub(super) mod audit;
 pub(super) mod call;
