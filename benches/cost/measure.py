@@ -77,10 +77,6 @@ PHASES = [
     life("burst, 16 instances", "--workload burst --jobs 10000 --instances 16"),
     life("250 jobs/s", "--workload paced --jobs 500 --window 2s", slowed=40),
     life("1,000 jobs/s", "--workload paced --jobs 1000 --window 1s", slowed=40),
-    life("burst, limited kind", "--workload burst --jobs 10000 --limit kind"),
-    life("burst, 10,000 groups", "--workload burst --jobs 10000 --limit groups"),
-    life("1,000 jobs/s, limited kind", "--workload paced --jobs 1000 --window 1s --limit kind", slowed=40),
-    life("1,000 jobs/s, 1,000 groups", "--workload paced --jobs 1000 --window 1s --limit groups", slowed=40),
     life("a retry", "--workload retry --jobs 10000"),
     life("a recurring job", "--workload recur --jobs 10000"),
     Phase(

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use jiff::{Span, SpanRelativeTo};
 use keyfall::MAX_SHARDS;
 
-use super::workload::{Limited, Workload};
+use super::workload::Workload;
 
 /// Default number of waiting jobs in the memory and the idle phase; `--pending` overrides it.
 const STANDING: usize = 100_000;
@@ -87,10 +87,6 @@ pub struct Options {
     /// Run this instead of the phases, with a mark between its parts, for `make cost`
     #[arg(long, value_enum, hide = true, conflicts_with_all = ["url", "only"])]
     pub(super) workload: Option<Workload>,
-
-    /// Limits the kind of the workload, without holding any job back
-    #[arg(long, value_enum, hide = true, requires = "workload")]
-    pub(super) limit: Option<Limited>,
 }
 
 /// The phases, in the order in which they run.

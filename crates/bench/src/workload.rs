@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
-use keyfall::{GroupBy, Limit, NewJob, Rule};
+use keyfall::{NewJob, Rule};
 use tokio::time::{sleep, sleep_until};
 
 use super::args::Options;
@@ -52,35 +52,10 @@ pub(super) enum Workload {
     Idle,
 }
 
-/// What a limit is for.
-#[derive(ValueEnum, Debug, Clone, Copy)]
-pub(super) enum Limited {
-    /// The kind
-    Kind,
-    /// Each of as many groups as there are jobs
-    Groups,
-}
-
-impl Limited {
-    /// A limit that holds nothing back.
-    fn limit(self) -> Limit {
-        let limit = Limit::new().concurrency(1_000_000);
-        let limit = limit.rate(100_000, Duration::from_secs(1)).burst(1_000_000);
-        match self {
-            Limited::Kind => limit,
-            // The ids have no slash, so each is a group of its own.
-            Limited::Groups => limit.per(GroupBy::id_part(1)),
-        }
-    }
-}
-
 /// Runs a workload on a private Redis.
 pub(super) async fn run(workload: Workload, options: &Options) -> anyhow::Result<()> {
     let ground = &Ground::new(None).await?;
     ground.prepare(options, 1).await?;
-    if let Some(limited) = options.limit {
-        ground.client.limit(&ground.kind(), limited.limit()).await?;
-    }
     let (bar, jobs) = (&Bar::new(), options.jobs);
     let (warm_up, measured) = (0..WARM_UP, WARM_UP..WARM_UP + jobs);
     match workload {
