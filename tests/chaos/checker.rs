@@ -162,7 +162,10 @@ impl Story {
     fn interrupted(&self) -> usize {
         let is_followed = |run: &&Run| {
             let follows = |other: &Run| other.version == run.version && other.began > run.gone;
-            run.ended == run.gone && self.runs.iter().any(follows)
+            // What a consumer has taken from a list or a stream is delivered again by that, and its
+            // lease need not lapse.
+            let has_lease = run.process.starts_with(WORKER);
+            has_lease && run.ended == run.gone && self.runs.iter().any(follows)
         };
         self.runs.iter().filter(is_followed).count()
     }
