@@ -12,7 +12,7 @@ local calls_key = KEYS[1]
 local now, stamp = now_us()
 local limit = read_limit(redis.call('HGET', calls_key, 'limit'))
 local answers = {}
-if limit and limit.gap + limit.most > 0 then
+if limit and limits_starts(limit) then
   local before = is_on_hold(limit, now) and limit.hold or 0
   limit.hold = math.max(before, now + math.min(tonumber(ARGV[1]) * 1000, HOLD_US))
   redis.call('HSET', calls_key, 'limit', write_limit(limit))

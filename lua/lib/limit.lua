@@ -37,6 +37,11 @@ local function write_limit(limit)
     int(limit.hold)}, ' ') .. limit.rest .. (limit.groups and '\n' .. limit.groups or '')
 end
 
+-- Whether it limits anything: one that was removed does not.
+local function limits_starts(limit)
+  return limit.gap + limit.most > 0 or limit.groups and string.sub(limit.groups, 1, 2) ~= '- '
+end
+
 -- How long a lapsed lease keeps a start for its takeover. Each worker finds it within seconds; a
 -- job that none takes over must not stop the others.
 local TAKEOVER_MS = 60000

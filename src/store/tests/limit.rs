@@ -6,7 +6,7 @@ use super::support::{
     Bench, Ears, HOUR, MOMENT, after, at, ids, later, same_when_repeated, soon, words,
 };
 use crate::error::Result;
-use crate::limit::{Limit, Terms};
+use crate::limit::{GroupBy, Limit, Terms};
 use crate::store::{
     Admission, Answered, ClaimOrder, ClaimReply, ClaimRequest, Lane, LimitRule, Verb, Word,
 };
@@ -143,11 +143,17 @@ async fn a_claim_within_the_limit_is_as_without_one() {
 
 #[tokio::test]
 async fn a_hold_keeps_jobs_from_starting_until_it_is_over() {
-    for limit in [in_an_hour(1, 9), Limit::new().concurrency(9)] {
+    let groups = Limit::new().per(GroupBy::id_part(1)).concurrency(9);
+    for limit in [in_an_hour(1, 9), Limit::new().concurrency(9), groups] {
         let bench = Bench::new().await;
         bench.all_due(&["a", "b"]).await;
         let hold = async |time: Duration| bench.ledger.hold(time, soon()).await.unwrap();
         assert!(!hold(HOUR).await, "it has no limit");
+        bench.limit(limit.clone()).await;
+        assert!(hold(HOUR).await);
+        bench.set_limit(None, bench.now().await + 1).await;
+        assert!(!hold(HOUR).await, "it has none any more");
+        bench.past(bench.now().await + 2).await;
         bench.limit(limit.clone()).await;
         assert!(hold(HOUR / 2).await && hold(HOUR / 4).await);
         let mut ears = Ears::of(&bench).await;
