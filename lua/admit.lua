@@ -62,7 +62,7 @@ room = math.min(room, waiting)
 local starting = math.min(room, ANNOUNCED)
 local next_one = 0
 -- If leases are all that is missing, their ends announce more.
-if waiting > starting and starts <= starting then
+if waiting > starting and starts <= starting and limit.burst > 0 then
   use_starts(limit, now, starting)
   next_one = next_start(limit, now)
   if next_one == 0 then

@@ -6,24 +6,29 @@
 --       4 due     keyfall:{app:module:biz/0}:due
 --       5 shadow  keyfall:{app:module:biz/0}:shadow
 --       6 lease   keyfall:{app:module:biz/0}:lease
+--       7 leased  keyfall:{app:module:biz/0}:leased
 -- ARGV  1 lane, 2 number, 3 who, 4 wake channel, 5 subject (app:module:biz/0), 6 gap: the µs
 --       between two starts in the long run, zero without a rate, 7 burst: how many jobs may start
 --       at once, 8 most: how many leases there may be at once, zero for any number, 9 rule: the
 --       time at which it was set, Unix ms, a blank, and what people are told of it, 10 by: where
 --       the group of a job is found, as in `lib/groups.lua`, empty without groups, 11 gap of a
 --       group, 12 burst of a group, 13 most of a group, 14 weights: `name=weight name=weight`, the
---       names encoded. All gaps and mosts are zero, and by is empty, to remove the limit
+--       names encoded. All gaps and mosts are zero, and by is empty, to remove the limit. 15 units,
+--       16 leases: the share of this ledger, as in `lib/share.lua`, if several ledgers share the
+--       limit, else empty; gap, burst and most are those of the whole limit then, 17 whole: when
+--       that was set, Unix ms
 -- Reply {'ok', now µs, answers} or {'late', now µs}; answers, one word:
 --       limited  this limit holds from now on, or none
 --       kept     a newer limit holds already: nothing was done
 -- Holds: while Redis is full, refused before anything is written. Starts before a change count
 --       after it as well; a hold ends with it. A removed limit leaves its time, so that an older
---       one does not come back. If the groups are found elsewhere from now on, or nowhere, the next
---       claims take back the jobs that were set aside, and find the groups of the leases, some with
---       each claim.
+--       one does not come back. A ledger that has a share of this limit already keeps it; one that
+--       has all of it has all shares. If the groups are found elsewhere from now on, or nowhere,
+--       the next claims take back the jobs that were set aside, and find the groups of the leases,
+--       some with each claim.
 
 local calls_key, lanes_key, history_key = KEYS[1], KEYS[2], KEYS[3]
-local due_key, shadow_key, lease_key = KEYS[4], KEYS[5], KEYS[6]
+local due_key, shadow_key, lease_key, leased_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local lane, number = ARGV[1], tonumber(ARGV[2])
 local now, stamp = now_us()
 
@@ -53,6 +58,34 @@ local limit = {
   rest = ' ' .. ARGV[9],
 }
 
+-- The share of this ledger of a limit over several ledgers.
+local function new_share()
+  local old = held.share and read_share(held.share)
+  local is_same = old and old.rule == ARGV[17] or held.rest == limit.rest
+  local units, leases = tonumber(ARGV[15]), tonumber(ARGV[16])
+  if is_same and old then
+    units, leases = old.of_units, old.of_leases
+  elseif is_same then
+    units, leases = limit.burst, limit.most
+  end
+  local running = redis.call('ZCOUNT', leased_key, '-inf', '(inf')
+  return {
+    epoch = old and old.epoch or 0,
+    by = old and old.by or '-',
+    rule = is_same and old and old.rule or ARGV[17],
+    gap = limit.gap * limit.burst,
+    units = limit.burst,
+    leases = limit.most,
+    of_units = units,
+    of_leases = leases,
+    bound = math.max(leases, is_same and old and old.bound or running),
+    since = is_same and old and old.since or math.floor(now / 1000),
+  }
+end
+if ARGV[15] ~= '' or held.share and held.rest == limit.rest then
+  write_share(limit, new_share())
+end
+
 -- The groups after the change: their new terms, and what the old ones have left behind. Jobs that
 -- were set aside by another rule come back, and leases get their new groups. Also returns whether
 -- the turns are begun anew, and whether the rates are.
@@ -81,6 +114,7 @@ end
 
 -- A key of another type is found before anything is written.
 redis.call('ZCARD', due_key)
+redis.call('ZCARD', leased_key)
 redis.call('HLEN', shadow_key)
 redis.call('HLEN', lease_key)
 local groups, is_anew, is_other = changed_groups()

@@ -19,7 +19,7 @@
 --       zero, the ledger is unchanged
 -- Holds: may be repeated, and be late. Works while Redis is full. If the ledger is paused or was
 --       called in the last hour, `calls` and `lanes` stay for two hours: they hold the pause, the
---       largest fencing value and the memory of calls.
+--       largest fencing value and the memory of calls. A share of a limit goes.
 
 local lanes_key, calls_key = KEYS[4], KEYS[11]
 local now, stamp = now_us()
@@ -54,6 +54,10 @@ redis.pcall('DEL', start .. 'groups', start .. 'turns', start .. 'rates')
 if is_remembered then
   redis.call('HDEL', calls_key, 'layout', 'history', 'batch', 'unlisted',
     PLACEHOLDER)
+  -- Others get the share of a ledger that is gone; see `lib/share.lua`.
+  if string.find(redis.call('HGET', calls_key, 'limit') or '', '\n~', 1, true) then
+    redis.call('HDEL', calls_key, 'limit')
+  end
   redis.pcall('ZREM', lanes_key, PLACEHOLDER)
   keep_for_a_while(now_ms, calls_key, lanes_key)
 end

@@ -10,7 +10,8 @@
 --       due and the next lease ends, empty if none does. If the kind is paused, 'paused'
 --       instead of 'ok', and no ids: nothing can be done about them. No overdue ids either if the
 --       limit of the kind lets no due job start now: held is when its rate allows the next start,
---       Unix µs, or 0 if it waits for the end of a run; else held is empty. If the kind has
+--       Unix µs, or 0 if it waits for the end of a run, and ` shared` behind it if several ledgers
+--       share the limit; else held is empty. If the kind has
 --       groups, the jobs whose turn is next follow the overdue ones, and held is also given if the
 --       limits of all groups with due jobs let none start
 -- Holds: bounded by limit, whatever `skip` is.
@@ -51,7 +52,7 @@ local overdue = paused and {} or up_to(due_key, now_ms - overdue_ms, skip_due)
 local held = ''
 local waits = groups and not paused and aside_count(due_key) > 0
 if limited and (#overdue > 0 or waits) and room_for_due(limited, leased_key, now) == 0 then
-  overdue, held = {}, int(next_start(limited, now))
+  overdue, held = {}, int(next_start(limited, now)) .. (limited.share and ' shared' or '')
 elseif waits and skip_due == 0 and #overdue < limit then
   local news = open_news(groups, open_entries(groups, due_of), room_for_due)
   for _, id in ipairs(news.next_jobs(limit - #overdue)) do

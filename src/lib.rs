@@ -97,7 +97,7 @@
 //! | 3 | `instance` | reads the description that a worker publishes |
 //! | 3 | `names` | names all keys and channels in Redis |
 //! | 3 | `recurrence` | computes the times of recurring jobs and of series, outside of quiet hours |
-//! | 3 | `limit` | limits the starts and the running jobs of a kind, over all workers |
+//! | 3 | `limit` | limits the starts and the running jobs of kinds, over all workers |
 //! | 3 | `traces` | carries the trace of the caller in the headers of a job |
 //! | 4 | `record` | reads and writes the stored record of a job |
 //! | 5 | `store` | speaks to Redis, alone of all modules, through the scripts in `lua/` |
@@ -217,7 +217,7 @@ pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 pub use lateness::{Late, MaxLateness};
 #[cfg(feature = "worker")]
 pub use lease::Lease;
-pub use limit::{GroupBy, Limit};
+pub use limit::{GroupBy, Limit, LimitScope};
 #[cfg(feature = "worker")]
 pub use outcome::{Failure, IntoOutcome, MAX_FAILURE_BYTES, Outcome};
 pub use record::Step;

@@ -2,11 +2,13 @@
 //! same time, over all workers together.
 //!
 //! The claim enforces a limit, by the clock of Redis: `lua/lib/limit.lua` has the arithmetic. This
-//! file has limits as programs write them; `bounds.rs` checks them, and `terms.rs` has them as the
-//! scripts read them.
+//! file has limits as programs write them; `bounds.rs` checks them, `terms.rs` has them as the
+//! scripts read them, and `shares.rs` divides them among ledgers.
 
 mod bounds;
 mod group;
+mod scope;
+mod shares;
 mod terms;
 
 use std::collections::BTreeMap;
@@ -15,6 +17,8 @@ use std::time::Duration;
 
 use self::bounds::Bounds;
 pub use self::group::GroupBy;
+pub use self::scope::LimitScope;
+pub(crate) use self::shares::{Holder, Share, Whole};
 pub(crate) use self::terms::{GroupTerms, Terms};
 use crate::durations::shown;
 use crate::error::{Error, ErrorKind, Result};

@@ -1,9 +1,10 @@
 -- A limit of a ledger is the field `limit` of `calls`, `full gap burst most hold set …`, and behind
--- a line end the limit of each group, if the kind has groups; see `lib/groups.lua`:
+-- a line end the limit of each group, if the kind has groups; see `lib/groups.lua`; or the share of
+-- this ledger, if several ledgers share the limit; see `lib/share.lua`:
 --
 --   full   when all starts of a burst are free again, Unix µs; a time in the past if they are now
 --   gap    the µs between two starts in the long run; 0 without a rate
---   burst  how many jobs may start at once
+--   burst  how many jobs may start at once; 0 if other ledgers have all shares: nothing starts
 --   most   how many leases there may be at once; 0 for any number
 --   hold   until when no job starts, Unix µs, whatever the rate allows; 0 or a time in the past if
 --          that is over
@@ -21,6 +22,7 @@ local function read_limit(field)
     return nil
   end
   local line = string.find(rest, '\n', 1, true)
+  local is_shared = line and string.byte(rest, line + 1) == 126
   return {
     full = tonumber(full),
     gap = tonumber(gap),
@@ -28,13 +30,15 @@ local function read_limit(field)
     most = tonumber(most),
     hold = tonumber(hold),
     rest = line and string.sub(rest, 1, line - 1) or rest,
-    groups = line and string.sub(rest, line + 1),
+    groups = line and not is_shared and string.sub(rest, line + 1) or nil,
+    share = is_shared and string.sub(rest, line + 1) or nil,
   }
 end
 
 local function write_limit(limit)
+  local second = limit.groups or limit.share
   return table.concat({int(limit.full), int(limit.gap), int(limit.burst), int(limit.most),
-    int(limit.hold)}, ' ') .. limit.rest .. (limit.groups and '\n' .. limit.groups or '')
+    int(limit.hold)}, ' ') .. limit.rest .. (second and '\n' .. second or '')
 end
 
 -- Whether it limits anything: one that was removed does not.
@@ -58,7 +62,10 @@ end
 -- burst count as used.
 local function starts_left(limit, now)
   local starts = math.huge
-  if limit.gap > 0 then
+  if limit.gap > 0 and limit.burst == 0 then
+    -- What has started before still counts when the ledger gets a share again.
+    return 0
+  elseif limit.gap > 0 then
     limit.full = math.max(now, math.min(limit.full, now + limit.burst * limit.gap))
     starts = math.floor((now + limit.burst * limit.gap - limit.full) / limit.gap)
   end
@@ -67,6 +74,9 @@ end
 
 -- How many due jobs may start now, and how many if leases did not count. Lapsed leases come first.
 local function room_for_due(limit, leased_key, now)
+  if limit.burst == 0 then
+    return 0, 0
+  end
   local starts, now_ms = starts_left(limit, now), math.floor(now / 1000)
   if limit.gap > 0 then
     local lapsed = redis.call('ZCOUNT', leased_key, int(now_ms - TAKEOVER_MS), int(now_ms))
@@ -88,13 +98,16 @@ local function next_start(limit, now)
   if starts_left(limit, now) > 0 then
     return 0
   end
-  local by_rate = limit.gap > 0 and limit.full - (limit.burst - 1) * limit.gap or 0
+  local has_rate = limit.gap > 0 and limit.burst > 0
+  local by_rate = has_rate and limit.full - (limit.burst - 1) * limit.gap or 0
   return is_on_hold(limit, now) and math.max(by_rate, limit.hold) or by_rate
 end
 
--- The pacer hears that due jobs wait for the limit, and of the next start by the rate.
+-- The pacer hears that due jobs wait for the limit, and of the next start by the rate; and the
+-- balancer, if other ledgers may have shares to give.
 local function tell_held(channel, subject, limit, now)
-  redis.pcall('PUBLISH', channel, 'held ' .. subject .. ' ' .. int(next_start(limit, now)))
+  redis.pcall('PUBLISH', channel, 'held ' .. subject .. ' ' .. int(next_start(limit, now))
+    .. (limit.share and ' shared' or ''))
 end
 
 -- The most jobs that are announced at once.

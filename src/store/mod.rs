@@ -42,9 +42,10 @@ pub(crate) use kinds::activity::ActivityShape;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::dropping::Razed;
 use kinds::layout::Layouts;
-pub(crate) use kinds::limits::{Admission, LimitRule};
+pub(crate) use kinds::limits::LimitRule;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::moving::{COUNTERS, Part};
+pub(crate) use kinds::shares::Balance;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::slot_repair::{MissingPart, SlotOutcome, Spares};
 #[cfg(feature = "worker")]
@@ -60,6 +61,7 @@ pub(crate) use ledger::inspect::{Found, Tally};
 pub(crate) use ledger::keyspace::{PlainKey, Progress};
 pub(crate) use ledger::lane::{HeldLane, Lane, LanePool, unique_id};
 pub(crate) use ledger::letters::{BackupItem, Discard, KeptAs, Letter, Revival};
+pub(crate) use ledger::limiting::{Admission, LimitPart};
 pub(crate) use ledger::list::{Position, Seen, Slice, Sought};
 pub(crate) use ledger::mending::Wrong;
 #[cfg(feature = "worker")]
@@ -74,8 +76,8 @@ pub(crate) use ledger::reply::{Answered, ReplyWord as Word, Unlisted};
 pub(crate) use ledger::who as this_process;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::work::{
-    ClaimOrder, ClaimReply, ClaimRequest, Claimed, DeadLimits, Extent, Next, Settlement, Sweep,
-    Verb,
+    ClaimOrder, ClaimReply, ClaimRequest, Claimed, DeadLimits, Extent, Held, Next, Settlement,
+    Sweep, Verb,
 };
 #[cfg(feature = "worker")]
 pub(crate) use servers::actions::ActionEntry;

@@ -17,6 +17,7 @@ use super::claiming::claimer::Claimer;
 use super::claiming::inbox::ClaimInbox;
 use super::description::describe;
 use super::finding::Finders;
+use super::finding::balancer::Balancer;
 use super::finding::kinds::KindMonitor;
 use super::finding::pacer::Pacer;
 use super::finding::reconciler::Reconciler;
@@ -181,11 +182,12 @@ impl Engine {
             inbox.clone(),
             alarm,
         );
+        let balancer = Balancer::new(store.clone(), instances.clone());
         let reconciler = Reconciler::new(
             served_ledgers.clone(),
             instances.clone(),
             inbox.clone(),
-            pacer.clone(),
+            (pacer.clone(), balancer.clone()),
             monitors.clone(),
             longest.renewal(),
         );
@@ -221,6 +223,7 @@ impl Engine {
         let finders = Finders {
             pacer,
             reconciler,
+            balancer,
             kind_monitor,
         };
         let listener = Listener {
@@ -261,7 +264,7 @@ impl Engine {
     ///
     /// | | actor | stops |
     /// |---|---|---|
-    /// | 1 | listener, pacer, reconciler, kind monitor, server monitors | at the first request: nothing more is looked for |
+    /// | 1 | listener, pacer, reconciler, balancer, kind monitor, server monitors | at the first request: nothing more is looked for |
     /// | 2 | claimer | when the claims under way are answered: this worker owns their jobs by then |
     /// | 3 | handlers | when they end, or the grace is over |
     /// | 4 | hooks | like handlers: a dying job waits for its hook |
@@ -293,6 +296,7 @@ impl Engine {
                 listener.run(&link, retired),
                 finders.pacer.run(retired),
                 finders.reconciler.run(retired),
+                finders.balancer.run(retired),
                 finders.kind_monitor.run(retired),
                 activity_writer.run(retired),
                 join_all(servers),

@@ -20,8 +20,8 @@ use crate::names::Names;
 use crate::settings::LinkSettings;
 use crate::shards::Layout;
 use crate::source::Source;
-use crate::store::{Server, Signal, Store, follow_events};
-use crate::time::{UnixMs, UnixUs};
+use crate::store::{Held, Server, Signal, Store, follow_events};
+use crate::time::UnixMs;
 
 /// Time limit of reading the list of kinds.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -223,11 +223,10 @@ impl Listener {
                     }
                 }
                 "held" => {
-                    let (served, us) = self.served(rest)?;
-                    let next: u64 = us.parse().ok()?;
+                    let (served, held) = self.served(rest)?;
+                    let held = Held::parse(held)?;
                     if let Some(served) = served {
-                        let next = (next > 0).then_some(UnixUs(next));
-                        self.finders.pacer.is_held(&served, next);
+                        self.finders.is_held(&served, held);
                     }
                 }
                 "turn" => {

@@ -26,7 +26,7 @@ async fn crowd(site: &Site, count: usize) {
 
 /// Checks the claims of these jobs: in any span at most `burst`, and one more for each gap. The
 /// fencing value is the time of the claim, Unix µs, and the jobs of one claim share it.
-fn assert_within(jobs: &[Job], burst: u64, gap: Duration) {
+pub(crate) fn assert_within(jobs: &[Job], burst: u64, gap: Duration) {
     let mut starts: Vec<u64> = jobs.iter().map(|job| job.fence()).collect();
     starts.sort_unstable();
     for (first, begin) in starts.iter().enumerate() {
@@ -430,7 +430,7 @@ async fn a_limit_outlives_the_drop_of_its_kind() {
         assert!(
             listed
                 .iter()
-                .any(|it| it.kind.as_str() == kind && it.limit == one)
+                .any(|it| it.scope.as_str() == kind && it.limit == one)
         );
     }
 }
@@ -453,16 +453,17 @@ async fn wrong_limits_are_refused_and_change_nothing() {
     assert_refused(refused.await, ErrorKind::InvalidKey, &["app1:mail"]);
     assert_eq!(site.client.get_limit(&kind).await.unwrap(), None);
 
-    // A limit is split over shards, so each needs a part, and their number stays.
+    // The limit of groups is split over shards, so each needs a part, and their number stays.
+    let groups = |most| Limit::new().per(GroupBy::id_part(1)).concurrency(most);
     site.client.schedule(site.key(1), "").await.unwrap();
     site.client.reshard(&kind, 4).await.unwrap();
-    let refused = set(Limit::new().concurrency(3)).await;
+    let refused = set(groups(3)).await;
     assert_refused(
         refused,
         ErrorKind::InvalidSetting,
         &["4 shards", "at most 3"],
     );
-    set(Limit::new().concurrency(4)).await.unwrap();
+    set(groups(4)).await.unwrap();
     let refused = site.client.reshard(&kind, 2).await;
     assert_refused(refused, ErrorKind::InvalidSetting, &["unlimit"]);
     site.client.unlimit(&kind).await.unwrap();
@@ -616,7 +617,7 @@ async fn a_call_that_was_cut_off_is_carried_out_by_the_next_one() {
     let aside = format!("{calls}:aside");
     let is_held = async || {
         let limits = site.client.limits().await.unwrap().kinds;
-        limits.iter().any(|it| it.kind.as_str() == kind)
+        limits.iter().any(|it| it.scope.as_str() == kind)
     };
     // The ledger refuses its part of the limit.
     let break_off = async || {

@@ -122,6 +122,7 @@ mod late;
 mod layers;
 mod letters;
 mod limiting;
+mod limiting_together;
 mod limits;
 mod lists;
 mod log;

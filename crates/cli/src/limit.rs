@@ -1,7 +1,7 @@
-//! `keyfall limit` and `keyfall unlimit`: how many jobs of a kind start in a time, and run at the
-//! same time, over all workers together.
+//! `keyfall limit` and `keyfall unlimit`: how many jobs of a kind, or of all kinds with a prefix,
+//! start in a time, and run at the same time, over all workers together.
 
-use keyfall::Kind;
+use keyfall::LimitScope;
 use keyfall_daemon::shapes::{LimitIn, LimitOut};
 
 use super::connect::Server;
@@ -12,7 +12,8 @@ use super::when::shown;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
-    /// The kind, app:module:biz; without one, the limits of all kinds are listed
+    /// The kind, app:module:biz, or a prefix of kinds that share the limit, app:module:; without one,
+    /// all limits are listed
     #[arg(value_name = "KIND")]
     kind: Option<String>,
 
@@ -58,7 +59,7 @@ pub(crate) struct Options {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Remove {
-    /// The kind, app:module:biz
+    /// The kind, app:module:biz, or the prefix, app:module:
     #[arg(value_name = "KIND")]
     kind: String,
 
@@ -83,28 +84,31 @@ pub(crate) async fn limit(options: Options) -> anyhow::Result<()> {
         weights,
     };
     let is_set = limit.rate.is_some() || limit.concurrency.is_some() || limit.per.is_some();
-    let kind = options.kind.as_deref().map(kind).transpose()?;
+    let scope = options.kind.as_deref().map(scope).transpose()?;
     if is_set {
         limit
             .limit()
             .map_err(|error| Stop::wrong(error.to_string()))?;
     }
     let jobs = options.server.connect().await?;
-    if let Some(kind) = kind.as_ref().filter(|_| is_set) {
-        let limit = jobs.limit(kind, &limit).await?;
+    if let Some(scope) = scope.as_ref().filter(|_| is_set) {
+        let limit = jobs.limit(scope, &limit).await?;
         if options.form.json {
             return Ok(out::json(&limit)?);
         }
-        return Ok(out::line(format!(
-            "limited: {}: {}",
-            limit.kind,
-            words(&limit)
-        ))?);
+        let words = words(&limit);
+        let text = match scope.is_prefix() {
+            true => format!("limited: all kinds below {scope} {words}"),
+            false => format!("limited: {scope}: {words}"),
+        };
+        return Ok(out::line(text)?);
     }
     let mut limits = jobs.limits().await?;
-    limits
-        .limits
-        .retain(|one| kind.as_ref().is_none_or(|kind| one.kind == kind.as_str()));
+    limits.limits.retain(|one| {
+        scope
+            .as_ref()
+            .is_none_or(|scope| one.kind == scope.as_str())
+    });
     if options.form.json {
         out::json(&limits)?;
         return unseen::told(&limits.unseen);
@@ -128,23 +132,21 @@ pub(crate) async fn limit(options: Options) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn unlimit(options: Remove) -> anyhow::Result<()> {
-    let kind = kind(&options.kind)?;
+    let scope = scope(&options.kind)?;
     let jobs = options.server.connect().await?;
-    let removed = jobs.unlimit(&kind).await?;
+    let removed = jobs.unlimit(&scope).await?;
     if options.form.json {
         return Ok(out::json(&removed)?);
     }
     let text = match removed.removed {
-        true => format!("no longer limited: {kind}"),
-        false => format!("{kind} had no limit"),
+        true => format!("no longer limited: {scope}"),
+        false => format!("{scope} had no limit"),
     };
     Ok(out::line(text)?)
 }
 
-fn kind(text: &str) -> Result<Kind, Stop> {
-    // As for the commands that take a prefix, a colon at the end does no harm.
-    let text = text.strip_suffix(':').unwrap_or(text);
-    Kind::parse(text).map_err(|error| Stop::wrong(error.to_string()))
+fn scope(text: &str) -> Result<LimitScope, Stop> {
+    LimitScope::parse(text).map_err(|error| Stop::wrong(error.to_string()))
 }
 
 /// The limit as a person reads it.

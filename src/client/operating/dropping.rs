@@ -85,6 +85,7 @@ impl Client {
         let layout = store.look_up(kind, until).await?;
         let mark = &unique_id();
         store.mark_dropping(kind, mark, until).await?;
+        store.note_leaving(kind, until).await?;
         let first = store.ledger(kind, layout.place(0));
         match first.raze(until).await? {
             Razed::Gone => {}

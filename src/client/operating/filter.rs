@@ -6,6 +6,7 @@ use super::folding::fold_reason;
 use crate::client::{Client, JobState, JobView, ListJobs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
+use crate::limit::LimitScope;
 use crate::store::{Position, Sought};
 use crate::time::UnixMs;
 
@@ -38,8 +39,8 @@ pub(super) struct Conditions {
     state: JobState,
     /// The first due time that fits, and the first one that is too late.
     due: (UnixMs, UnixMs),
-    /// The kinds of the list, if it has no other ones: the limited kinds, in order.
-    kinds: Option<Vec<Kind>>,
+    /// The limits that cover the kinds of the list, if it has no other kinds.
+    limits: Option<Vec<LimitScope>>,
     filter: Filter,
 }
 
@@ -136,8 +137,8 @@ impl Filter {
             }
         };
         let mut due = (fixed(self.due_after, 0), fixed(self.due_before, u64::MAX));
-        let kinds = match self.held {
-            true => Some(client.store().limited_kinds(until).await?),
+        let limits = match self.held {
+            true => Some(client.store().limit_scopes(until).await?),
             false => None,
         };
         if self.held {
@@ -146,7 +147,7 @@ impl Filter {
         Ok(Conditions {
             state,
             due,
-            kinds,
+            limits,
             filter: self,
         })
     }
@@ -189,8 +190,8 @@ impl Conditions {
 
     /// Whether jobs of this kind can fit.
     pub(super) fn fits_kind(&self, kind: &Kind) -> bool {
-        let kinds = self.kinds.as_ref();
-        kinds.is_none_or(|kinds| kinds.binary_search(kind).is_ok())
+        let limits = self.limits.as_ref();
+        limits.is_none_or(|limits| limits.iter().any(|scope| scope.covers(kind)))
     }
 
     /// Whether no due time fits.

@@ -1,7 +1,7 @@
-//! Limits of kinds, shared by all workers: set, removed, listed.
+//! Limits of kinds and of prefixes of kinds, shared by all workers: set, removed, listed.
 
 use std::future::IntoFuture;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 
@@ -9,26 +9,27 @@ use super::partial::PartialView;
 use crate::client::{Client, Pending, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
-use crate::limit::{Limit, Terms};
-use crate::store::{Admission, Lane, LimitRule, this_process};
+use crate::limit::{Limit, LimitScope, Terms, Whole};
+use crate::store::{Admission, Lane, Ledger, LimitPart, LimitRule, this_process};
 use crate::time::UnixMs;
 
 /// A call to [`Client::limit`] or [`Client::unlimit`]; sent when it is awaited.
 #[must_use = "nothing is limited until it is awaited"]
 pub struct SetLimit<'a> {
     client: &'a Client,
-    kind: Result<Kind>,
+    scope: Result<LimitScope>,
     limit: Option<Limit>,
     by: Option<String>,
     is_declared: bool,
 }
 
-/// The limit of a kind, and the jobs that wait for it; from [`Client::limits`].
+/// The limit of a kind or of a prefix of kinds, and the jobs that wait for it; from
+/// [`Client::limits`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KindLimit {
-    /// The kind.
-    pub kind: Kind,
+    /// The kind, or the prefix.
+    pub scope: LimitScope,
     /// The limit.
     pub limit: Limit,
     /// The time at which it was set, by Redis' clock.
@@ -49,7 +50,7 @@ pub struct KindLimit {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The limited kinds, in order.
+    /// The limits of kinds and prefixes, in their order.
     pub kinds: Vec<KindLimit>,
     /// The shards that could not be read, because one of several servers was away.
     pub unseen: Vec<Unseen>,
@@ -57,13 +58,15 @@ pub struct Limits {
 
 impl Client {
     /// Limits how many jobs of a kind, `app:module:biz`, start in a time, and run at the same time,
-    /// over all workers together. It holds from the acknowledgement on, without a restart, also for
+    /// over all workers together; or of all kinds with a prefix together, `app:module:` or `app:`. Of
+    /// the limits that cover a kind, the narrowest holds. It holds from the acknowledgement on, without a restart, also for
     /// jobs of targets and for jobs that are pulled, retried or taken over. Jobs that wait for it
     /// stay pending, and start in the order of their due times; no attempt is counted. The newest
-    /// limit of a kind holds, and outlives a [drop](Client::drop_kind) of the kind.
+    /// limit of a kind or prefix holds, and outlives a [drop](Client::drop_kind) of the kind.
     ///
-    /// A kind with several shards splits the limit evenly: give each shard a job at once, and one at
-    /// the same time. Such a kind cannot be resharded while it is limited.
+    /// Several kinds, and the shards of a kind, share the limit: each has a part, and workers move
+    /// parts to where jobs wait. The parts together never exceed the limit. A limit of groups is for
+    /// one kind, is split evenly over its shards, and keeps it from being resharded.
     ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -77,28 +80,28 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// When it is awaited: if the kind or the limit is not valid, the kind is being resharded, or has
-    /// more shards than the limit can be split over; if Redis does not answer in time or is full, or
+    /// When it is awaited: if the kind, the prefix or the limit is not valid; if a kind with groups is
+    /// being resharded, or has more shards than the limit can be split over; if Redis does not answer in time or is full, or
     /// one of several servers is away.
-    pub fn limit(&self, kind: &str, limit: Limit) -> SetLimit<'_> {
+    pub fn limit(&self, kind_or_prefix: &str, limit: Limit) -> SetLimit<'_> {
         SetLimit {
             client: self,
-            kind: Kind::parse(kind),
+            scope: LimitScope::parse(kind_or_prefix),
             limit: Some(limit),
             by: None,
             is_declared: false,
         }
     }
 
-    /// Removes the limit of a kind. Jobs that wait for it start at once. Answers `true` if the kind
-    /// had a limit.
+    /// Removes the limit of a kind or a prefix. Jobs that wait for it start at once, or wait for the
+    /// limit of a wider prefix from now on. Answers `true` if there was a limit.
     ///
     /// # Errors
     /// When it is awaited: as [`limit`](Self::limit).
-    pub fn unlimit(&self, kind: &str) -> SetLimit<'_> {
+    pub fn unlimit(&self, kind_or_prefix: &str) -> SetLimit<'_> {
         SetLimit {
             client: self,
-            kind: Kind::parse(kind),
+            scope: LimitScope::parse(kind_or_prefix),
             limit: None,
             by: None,
             is_declared: false,
@@ -137,17 +140,16 @@ impl Client {
         Ok(held)
     }
 
-    /// The limits of all kinds, with the jobs that wait for them.
+    /// All limits, with the jobs that wait for them.
     ///
     /// # Errors
     /// If Redis does not answer in time; if there are several servers, only if none of them answers.
     pub async fn limits(&self) -> Result<Limits> {
-        let until = self.deadline();
-        let kinds = self.store().limited_kinds(until).await?;
+        let scopes = self.store().limit_scopes(self.deadline()).await?;
         let mut view = PartialView::now(self.store());
         let mut limits = Vec::new();
-        for kind in kinds {
-            limits.extend(self.limit_of(&kind, &mut view).await?);
+        for scope in scopes {
+            limits.extend(self.limit_of(&scope, &mut view).await?);
         }
         Ok(Limits {
             kinds: limits,
@@ -155,46 +157,48 @@ impl Client {
         })
     }
 
-    /// The limit of a kind, if it has one.
+    /// The limit that was set for a kind or for a prefix, if there is one. A kind may have none, and
+    /// still be covered by that of a prefix.
     ///
     /// # Errors
-    /// If the kind is not valid, or Redis does not answer in time.
-    pub async fn get_limit(&self, kind: &str) -> Result<Option<KindLimit>> {
-        let kind = Kind::parse(kind)?;
-        self.limit_of(&kind, &mut PartialView::now(self.store()))
+    /// If the kind or prefix is not valid, or Redis does not answer in time.
+    pub async fn get_limit(&self, kind_or_prefix: &str) -> Result<Option<KindLimit>> {
+        let scope = LimitScope::parse(kind_or_prefix)?;
+        self.limit_of(&scope, &mut PartialView::now(self.store()))
             .await
     }
 
-    /// The limit of a kind, with the sum of its shards that are there.
-    async fn limit_of(&self, kind: &Kind, view: &mut PartialView) -> Result<Option<KindLimit>> {
+    /// The limit of a scope, with the sum of its ledgers that are there.
+    async fn limit_of(
+        &self,
+        scope: &LimitScope,
+        view: &mut PartialView,
+    ) -> Result<Option<KindLimit>> {
         let until = self.deadline();
-        let Some(rule) = self.store().limit_rule(kind, until).await? else {
+        let Some(rule) = self.store().limit_rule(scope, until).await? else {
             return Ok(None);
         };
-        if !self.store().knows(kind, until).await? {
-            return Ok(KindLimit::of(kind, rule, &[]));
-        }
-        let kind_shards = self.kind_shards_now(kind, until).await?;
-        let ledgers = kind_shards.all().map(|shard_client| &shard_client.ledger);
-        let ledgers: Vec<_> = ledgers.filter(|ledger| !view.misses(ledger)).collect();
+        let (ledgers, _) = self.store().limited_ledgers(scope, until).await?;
+        let ledgers: Vec<_> = ledgers.iter().filter(|it| !view.misses(it)).collect();
         let answers = join_all(ledgers.iter().map(|ledger| ledger.admit(false, until))).await;
         let mut admissions = Vec::new();
         for (ledger, answer) in ledgers.into_iter().zip(answers) {
             admissions.extend(view.take(ledger, answer)?.flatten());
         }
-        Ok(KindLimit::of(kind, rule, &admissions))
+        Ok(KindLimit::of(scope, rule, &admissions))
     }
 }
 
 impl KindLimit {
-    /// `None` for a limit that was removed. A ledger knows the newest rule.
-    fn of(kind: &Kind, stored: LimitRule, admissions: &[Admission]) -> Option<Self> {
-        let told = admissions.iter().map(|it| it.rule.clone());
+    /// `None` for a limit that was removed. The ledger of a kind knows the newest rule.
+    fn of(scope: &LimitScope, stored: LimitRule, admissions: &[Admission]) -> Option<Self> {
+        let told = admissions.iter().filter(|_| !scope.is_prefix());
+        let told = told.map(|it| it.rule.clone());
         let rule = told.chain([stored]).max_by_key(|rule| rule.set)?;
         let sum = |part: fn(&Admission) -> u64| admissions.iter().map(part).sum();
         let waits = admissions.iter().filter(|it| it.due > it.room);
         Some(KindLimit {
-            kind: kind.clone(),
+            scope: scope.clone(),
             limit: rule.limit?,
             since: rule.set.to_system(),
             by: rule.by,
@@ -223,7 +227,7 @@ impl SetLimit<'_> {
     }
 
     /// Declares the limit instead, as programs do when they start: it is set if it differs from the
-    /// one that was declared last for this kind. So a limit that an operator has set meanwhile stays
+    /// one that was declared last for this kind or prefix. So a limit that an operator has set meanwhile stays
     /// until a program declares another one.
     pub fn declared(mut self) -> Self {
         self.is_declared = true;
@@ -231,68 +235,135 @@ impl SetLimit<'_> {
     }
 
     async fn send(self) -> Result<bool> {
-        let (client, store, until) = (self.client, self.client.store(), self.client.deadline());
-        let kind = self.kind?;
+        let (store, until) = (self.client.store(), self.client.deadline());
+        let scope = self.scope?;
         let terms = self.limit.as_ref().map_or(Ok(Terms::NONE), Limit::terms)?;
+        if scope.is_prefix() && terms.groups.is_some() {
+            return Err(Error::new(
+                ErrorKind::InvalidSetting,
+                format!(
+                    "`per` is for one kind, and {scope} covers several: set the limit for each kind, \
+                     or let them be one kind, and tell their jobs apart by the id"
+                ),
+            ));
+        }
         let declared = self
             .limit
             .as_ref()
             .map(Limit::to_string)
             .unwrap_or_default();
-        if self.is_declared && store.declared_limit(&kind, until).await? == Some(declared.clone()) {
-            return Ok(store.limit_rule(&kind, until).await?.is_some());
+        if self.is_declared && store.declared_limit(&scope, until).await? == Some(declared.clone())
+        {
+            return Ok(store.limit_rule(&scope, until).await?.is_some());
         }
-        let kind_shards = client.kind_shards_now(&kind, until).await?;
-        let layout = store.layout_of(kind.as_str());
-        if layout.from.is_some() {
-            return Err(Error::new(
-                ErrorKind::InvalidSetting,
-                format!(
-                    "{kind} is being resharded, and its limit cannot be split meanwhile: wait until \
-                     that has ended"
-                ),
-            ));
+        if let Some(kind) = scope.kind() {
+            check_layout(self.client, &kind, &terms, until).await?;
         }
-        let terms = terms.split(layout.ledgers())?;
-        let before = store.limit_rule(&kind, until).await?;
+        let before = store.limit_rule(&scope, until).await?;
         let had = before.as_ref().is_some_and(|rule| rule.limit.is_some());
         let after = before.map_or(UnixMs(0), |rule| rule.set.plus(Duration::from_millis(1)));
+        let now = store.time(until).await?;
         let rule = LimitRule {
             limit: self.limit,
-            set: store.time(until).await?.floor_ms().max(after),
+            set: now.floor_ms().max(after),
             by: self.by.unwrap_or_else(|| this_process().to_owned()),
         };
         // A kind that begins from now on reads the rule, so it is stored first, and removed last: a
         // limit that holds is always listed, whatever becomes of this process.
         if rule.limit.is_some() {
-            store.set_limit_rule(&kind, &rule, until).await?;
+            store.set_limit_rule(&scope, &rule, until).await?;
         }
-        let is_known = store.knows(&kind, until).await?;
-        let ledgers = kind_shards.all().map(|shard_client| &shard_client.ledger);
-        for ledger in ledgers.filter(|_| is_known) {
-            if !ledger.limit(&mut Lane::new(), &terms, &rule, until).await? {
+        let (ledgers, _) = store.limited_ledgers(&scope, until).await?;
+        // The kinds leave the limit that has covered them, with what they have used of it.
+        for kind in ledgers.iter().map(|ledger| ledger.kind()).take(1) {
+            for wider in scope.wider(kind) {
+                store.note_moved(&wider, now, until).await?;
+            }
+        }
+        let shares = Whole::of(&terms).evenly(ledgers.len());
+        for (ledger, its_share) in ledgers.iter().zip(shares) {
+            let set = match &rule.limit {
+                Some(_) => {
+                    let layout = store.layout_of(ledger.kind().as_str());
+                    let mut part = rule.part(&scope, layout)?;
+                    if let LimitPart::Shared { share, .. } = &mut part {
+                        *share = its_share;
+                    }
+                    ledger.limit(&mut Lane::new(), &part, &rule, until).await?
+                }
+                None => fall_back(self.client, ledger, &scope, &rule, until).await?,
+            };
+            if !set {
                 return Err(Error::new(
                     ErrorKind::InvalidSetting,
-                    format!("somebody else has just changed the limit of {kind}: look at it again"),
+                    format!(
+                        "somebody else has just changed the limit of {}: look at it again",
+                        ledger.kind()
+                    ),
                 ));
             }
         }
         if rule.limit.is_none() {
-            store.set_limit_rule(&kind, &rule, until).await?;
+            store.set_limit_rule(&scope, &rule, until).await?;
         }
         // Noted when all ledgers have it: a declaration that was cut off is made again.
         if self.is_declared {
-            store.declare_limit(&kind, &declared, until).await?;
+            store.declare_limit(&scope, &declared, until).await?;
         }
         Ok(had)
     }
+}
+
+/// Checks that the limit can be that of all shards of the kind.
+async fn check_layout(client: &Client, kind: &Kind, terms: &Terms, until: Instant) -> Result<()> {
+    if terms.groups.is_none() {
+        return Ok(());
+    }
+    let layout = client.store().look_up(kind, until).await?;
+    if layout.from.is_some() {
+        return Err(Error::new(
+            ErrorKind::InvalidSetting,
+            format!(
+                "{kind} is being resharded, and the limit of its groups cannot be split meanwhile: \
+                 wait until that has ended"
+            ),
+        ));
+    }
+    terms.clone().split(layout.ledgers()).map(drop)
+}
+
+/// Removes the limit of a scope from a ledger, which gets a share of that of a wider scope, if there
+/// is one. Returns `false` if the ledger has a newer limit.
+async fn fall_back(
+    client: &Client,
+    ledger: &Ledger,
+    scope: &LimitScope,
+    removed: &LimitRule,
+    until: Instant,
+) -> Result<bool> {
+    let store = client.store();
+    let layout = store.layout_of(ledger.kind().as_str());
+    for wider in scope.wider(ledger.kind()) {
+        let Some(rule) = store.limit_rule(&wider, until).await? else {
+            continue;
+        };
+        let part = rule.part(&wider, layout)?;
+        // It holds from now on.
+        let rule = LimitRule {
+            set: removed.set,
+            ..rule
+        };
+        return ledger.limit(&mut Lane::new(), &part, &rule, until).await;
+    }
+    let none = removed.part(scope, layout)?;
+    ledger.limit(&mut Lane::new(), &none, removed, until).await
 }
 
 impl<'a> IntoFuture for SetLimit<'a> {
     type Output = Result<bool>;
     type IntoFuture = Pending<'a, bool>;
 
-    /// Whether the kind had a limit before.
+    /// Whether the kind or prefix had a limit before.
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }

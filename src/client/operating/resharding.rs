@@ -150,12 +150,14 @@ impl<'a> Reshard<'a> {
                 format!("{kind} was never used: is it spelt correctly?"),
             ));
         }
-        if client.store().limit_rule(kind, until).await?.is_some() {
+        let limited = client.store().limit_of(kind, until).await?;
+        let limit = limited.and_then(|(_, rule)| rule.limit);
+        if limit.is_some_and(|limit| limit.get_per().is_some()) {
             return Err(Error::new(
                 ErrorKind::InvalidSetting,
                 format!(
-                    "{kind} has a limit, which is split over its shards: remove it with `keyfall \
-                     unlimit {kind}`, and set it again after the reshard"
+                    "{kind} has a limit for its groups, which is split over its shards: remove it \
+                     with `keyfall unlimit {kind}`, and set it again after the reshard"
                 ),
             ));
         }
@@ -180,6 +182,8 @@ impl<'a> Reshard<'a> {
             Some(_) => before,
             None => before.to_at(self.shards, store.time(until).await?),
         };
+        // Before any client can use the new ledgers.
+        store.limit_shards(kind, before, wanted, until).await?;
         let written = store.propose(kind, before, wanted, until).await?;
         if written != wanted {
             return Err(Error::new(
@@ -280,6 +284,7 @@ impl<'a> Reshard<'a> {
                 .move_out(&[COUNTERS.to_owned()], layout, until)
                 .await?;
         }
+        store.note_leaving(kind, until).await?;
         let settled = layout.settled();
         store.spread(kind, settled, layout.ledgers(), until).await?;
         self.tell(kind, settled).await

@@ -7,7 +7,7 @@ use crate::client::{Client, JobState, JobView};
 use crate::error::Result;
 use crate::instance::Description;
 use crate::key::{IntoJobKey, JobKey};
-use crate::limit::Limit;
+use crate::limit::{Limit, LimitScope};
 use crate::recurrence::Occurrence;
 use crate::settings::SILENCE;
 use crate::store::{Admission, Alive, PlainKey};
@@ -85,6 +85,8 @@ pub enum Wait {
     },
     /// The [limit](Client::limit) of the kind lets no job start now, or no job of its group.
     Limited {
+        /// The kind or the prefix of kinds that is limited.
+        scope: LimitScope,
         /// The limit.
         limit: Limit,
         /// The group of the job, if it waits for the turn of that; empty for the jobs without one.
@@ -320,7 +322,9 @@ impl Client {
                     }
                     _ => None,
                 };
-                waits.extend(Wait::for_limit(admission, group));
+                if let Some((scope, _)) = self.store().limit_of(&kind_shards.kind, until).await? {
+                    waits.extend(Wait::for_limit(scope, admission, group));
+                }
             }
         }
         let live = self.0.store.instances(SILENCE, until).await?;
@@ -385,9 +389,10 @@ fn add_record(key: &JobKey, job: &JobView, happenings: &mut Vec<Happening>) -> b
 
 impl Wait {
     /// The wait for a limit, if it lets no job start now; or for the turn of this group.
-    fn for_limit(admission: Admission, group: Option<String>) -> Option<Self> {
+    fn for_limit(scope: LimitScope, admission: Admission, group: Option<String>) -> Option<Self> {
         let waits = admission.room == 0 || group.is_some();
         Some(Wait::Limited {
+            scope,
             limit: admission.rule.limit.filter(|_| waits)?,
             group,
             since: admission.rule.set.to_system(),
@@ -454,6 +459,7 @@ impl Wait {
                 )
             }
             Wait::Limited {
+                scope,
                 limit,
                 group,
                 since,
@@ -470,8 +476,12 @@ impl Wait {
                     || "the next one starts when a run ends".to_owned(),
                     |next| format!("the next one starts {}", show(next)),
                 );
+                let whose = match scope.is_prefix() {
+                    true => format!("all kinds below {scope}"),
+                    false => "its kind".to_owned(),
+                };
                 format!(
-                    "it waits for the {its}limit of its kind, {limit}, set {} by {by}, as one of \
+                    "it waits for the {its}limit of {whose}, {limit}, set {} by {by}, as one of \
                      {waiting} due jobs: {next}",
                     show(*since)
                 )

@@ -1,26 +1,23 @@
-//! Limits of kinds: the rules, one for each limited kind, and their parts in the ledgers.
+//! Limits: the rules, one for each limited kind or prefix of kinds, and their parts in the ledgers.
 //!
-//! A rule is the field `limit app:module:biz` of `keyfall:meta`, `set jobs per-µs burst concurrency
-//! by`, where 0 stands for none; behind a tab, the limit of each group if there are groups, `where
+//! A rule is the field `limit app:module:biz`, or `limit app:module:`, of `keyfall:meta`, `set jobs
+//! per-µs burst concurrency by`, where 0 stands for none; behind a tab, the limit of each group if there are groups, `where
 //! jobs per-µs burst concurrency name=weight …`. It outlives the ledgers of its kind: a kind that
 //! begins anew is limited again. Each ledger has its part, which the claim enforces.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::join_all;
-use redis::Cmd;
 
 use crate::error::Result;
 use crate::key::Kind;
-#[cfg(feature = "worker")]
-use crate::limit::GroupBy;
-use crate::limit::{Limit, Terms};
-use crate::store::ledger::number;
-use crate::store::ledger::reply::unexpected;
-use crate::store::ledger::script::{ADMIT, HOLD, LIMIT};
+use crate::limit::{Limit, LimitScope, Share, Terms};
+use crate::shards::Layout;
+use crate::store::ledger::limiting::{LimitPart, describe};
+use crate::store::ledger::script::LIMIT;
 use crate::store::servers::fan_out::is_of_absence;
-use crate::store::{Lane, Ledger, Server, Store, Word, from_value};
-use crate::time::{UnixMs, UnixUs};
+use crate::store::{Lane, Server, Store, from_value};
+use crate::time::UnixMs;
 
 /// The beginning of the fields that hold rules.
 const FIELD: &str = "limit ";
@@ -39,32 +36,9 @@ pub(crate) struct LimitRule {
     pub(crate) by: String,
 }
 
-/// The limit of a ledger, and the jobs that wait for it.
-#[derive(Debug)]
-pub(crate) struct Admission {
-    /// The rule of which the ledger has a part.
-    pub(crate) rule: LimitRule,
-    /// How many due jobs may start now.
-    pub(crate) room: u64,
-    /// How many leases there are.
-    pub(crate) leases: u64,
-    /// How many jobs are due.
-    pub(crate) due: u64,
-    /// When the rate allows one more start than were announced; `None` if it stops none.
-    pub(crate) next: Option<UnixUs>,
-}
-
-#[cfg(feature = "worker")]
-impl Admission {
-    /// Where the group of a job is found, if the limit has groups.
-    pub(crate) fn group_by(&self) -> Option<&GroupBy> {
-        self.rule.limit.as_ref()?.get_per()
-    }
-}
-
 impl LimitRule {
     /// Reads a rule; `None` if another program wrote it.
-    fn parse(text: &str) -> Option<Self> {
+    pub(in crate::store) fn parse(text: &str) -> Option<Self> {
         let (text, groups) = match text.split_once('\t') {
             Some((text, groups)) => (text, Some(groups)),
             None => (text, None),
@@ -80,7 +54,7 @@ impl LimitRule {
     }
 
     /// The text that [`parse`](Self::parse) reads.
-    fn text(&self) -> String {
+    pub(in crate::store) fn text(&self) -> String {
         let none = Limit::new();
         let (kind, groups) = self.limit.as_ref().unwrap_or(&none).rule_text();
         let by = self.by.replace(char::is_whitespace, " ");
@@ -88,54 +62,78 @@ impl LimitRule {
         format!("{} {kind} {by}{groups}", self.set)
     }
 
-    /// The limit as the scripts know it.
+    /// What a ledger of a kind with this layout has of the limit. If several ledgers share it, this
+    /// one begins without a share, and gets one when its jobs wait.
     ///
     /// # Errors
     ///
-    /// If a value is out of range.
-    pub(crate) fn terms(&self) -> Result<Terms> {
-        self.limit.as_ref().map_or(Ok(Terms::NONE), Limit::terms)
+    /// If a value is out of range, or a limit of groups cannot be split over the shards.
+    pub(crate) fn part(&self, scope: &LimitScope, layout: Layout) -> Result<LimitPart> {
+        let whole = self.limit.as_ref().map_or(Ok(Terms::NONE), Limit::terms)?;
+        let is_alone = layout.ledgers() == 1 && !scope.is_prefix();
+        Ok(match &self.limit {
+            Some(limit) if limit.get_per().is_none() && !is_alone => LimitPart::Shared {
+                whole,
+                share: Share::default(),
+                rule: self.set,
+            },
+            _ => LimitPart::Own(whole.split(layout.ledgers())?),
+        })
     }
 }
 
 impl Store {
-    /// The rule of a kind, of the servers that are there.
+    /// The rule of a scope, of the servers that are there.
     pub(crate) async fn limit_rule(
+        &self,
+        scope: &LimitScope,
+        until: Instant,
+    ) -> Result<Option<LimitRule>> {
+        let rules = self.limit_rules(std::slice::from_ref(scope), until).await?;
+        Ok(rules.into_iter().next().map(|(_, rule)| rule))
+    }
+
+    /// The rule that holds for a kind, and its scope: the narrowest.
+    pub(crate) async fn limit_of(
         &self,
         kind: &Kind,
         until: Instant,
-    ) -> Result<Option<LimitRule>> {
-        let known = self.on_each(until, |it, until| Box::pin(it.limit_rule(kind, until)));
-        let known = known.await.of_those_there()?.into_iter().flatten();
-        Ok(known.max_by_key(|rule| rule.set))
+    ) -> Result<Option<(LimitScope, LimitRule)>> {
+        let rules = self.limit_rules(&LimitScope::all_of(kind), until).await?;
+        Ok(rules.into_iter().next())
     }
 
-    /// The kinds that have a rule, in order.
-    pub(crate) async fn limited_kinds(&self, until: Instant) -> Result<Vec<Kind>> {
-        let known = self.on_each(until, |it, until| Box::pin(it.limited_kinds(until)));
-        let mut kinds: Vec<Kind> = known
-            .await
-            .of_those_there()?
-            .into_iter()
-            .flatten()
-            .collect();
-        kinds.sort();
-        kinds.dedup();
-        Ok(kinds)
+    /// The rules of those of these scopes that have one, in this order.
+    async fn limit_rules(
+        &self,
+        scopes: &[LimitScope],
+        until: Instant,
+    ) -> Result<Vec<(LimitScope, LimitRule)>> {
+        let known = self.on_each(until, |it, until| Box::pin(it.limit_rules(scopes, until)));
+        Ok(newest_of(scopes, &known.await.of_those_there()?))
     }
 
-    /// Stores the rule of a kind; one without a limit is removed.
+    /// The scopes that have a rule, in order.
+    pub(crate) async fn limit_scopes(&self, until: Instant) -> Result<Vec<LimitScope>> {
+        let known = self.on_each(until, |it, until| Box::pin(it.limit_scopes(until)));
+        let mut scopes = known.await.of_those_there()?.concat();
+        scopes.sort();
+        scopes.dedup();
+        Ok(scopes)
+    }
+
+    /// Stores the rule of a scope; one without a limit is removed.
     ///
     /// # Errors
     ///
     /// If one of the servers is away: each has to know all rules.
     pub(crate) async fn set_limit_rule(
         &self,
-        kind: &Kind,
+        scope: &LimitScope,
         rule: &LimitRule,
         until: Instant,
     ) -> Result<()> {
-        let field = format!("{FIELD}{kind}");
+        let field = format!("{FIELD}{scope}");
         let set = self.on_each(until, |it, until| {
             let mut cmd = redis::cmd(if rule.limit.is_some() { "HSET" } else { "HDEL" });
             cmd.arg(it.names.meta()).arg(&field);
@@ -150,13 +148,13 @@ impl Store {
         }
     }
 
-    /// The limit that was declared last for a kind, in words; of the servers that are there.
+    /// The limit that was declared last for a scope, in words; of the servers that are there.
     pub(crate) async fn declared_limit(
         &self,
-        kind: &Kind,
+        scope: &LimitScope,
         until: Instant,
     ) -> Result<Option<String>> {
-        let field = format!("{DECLARED}{kind}");
+        let field = format!("{DECLARED}{scope}");
         let known = self.on_each(until, |it, until| {
             let mut get = redis::cmd("HGET");
             get.arg(it.names.meta()).arg(&field);
@@ -169,11 +167,11 @@ impl Store {
     /// Notes that a limit was declared.
     pub(crate) async fn declare_limit(
         &self,
-        kind: &Kind,
+        scope: &LimitScope,
         words: &str,
         until: Instant,
     ) -> Result<()> {
-        let field = format!("{DECLARED}{kind}");
+        let field = format!("{DECLARED}{scope}");
         let noted = self.on_each(until, |it, until| {
             let mut set = redis::cmd("HSET");
             set.arg(it.names.meta()).arg(&field).arg(words);
@@ -182,11 +180,12 @@ impl Store {
         noted.await.of_those_there().map(drop)
     }
 
-    /// Limits the ledgers of a kind that was just registered, if it has a rule. Servers that are away
-    /// are left out.
+    /// Limits the ledgers of a kind that was just registered, if a rule covers it. Servers that are
+    /// away are left out.
     pub(crate) async fn apply_limit_rule(&self, kind: &Kind, until: Instant) -> Result<()> {
+        let scopes = &LimitScope::all_of(kind);
         let known = self.on_rest(until, |it, until| {
-            Box::pin(it.limit_rule(kind, it.patience_for_one(until)))
+            Box::pin(it.limit_rules(scopes, it.patience_for_one(until)))
         });
         let known = match known.await.of_those_there() {
             // The node that has the rules is away, and must not keep kinds of other nodes from
@@ -194,11 +193,12 @@ impl Store {
             Err(error) if self.is_cluster() && is_of_absence(&error) => return Ok(()),
             known => known?,
         };
-        let Some(rule) = known.into_iter().flatten().max_by_key(|rule| rule.set) else {
+        let Some((scope, rule)) = newest_of(scopes, &known).into_iter().next() else {
             return Ok(());
         };
-        let ledgers = self.layout_of(kind.as_str()).ledgers();
-        let Ok(terms) = rule.terms().and_then(|terms| terms.split(ledgers)) else {
+        let layout = self.layout_of(kind.as_str());
+        let Ok(part) = rule.part(&scope, layout) else {
+            let ledgers = layout.ledgers();
             tracing::warn!(%kind, ledgers, "the limit of this kind cannot be split over its shards");
             return Ok(());
         };
@@ -212,16 +212,12 @@ impl Store {
                     &ledger.due,
                     &ledger.shadow,
                     &ledger.lease,
+                    &ledger.leased,
                 ];
                 let mut cmd = it.call_on(&LIMIT, &keys, &ledger);
                 let wake = it.names.wake(it.database);
-                describe(
-                    &mut cmd,
-                    &mut Lane::new(),
-                    (&wake, &ledger.subject),
-                    &terms,
-                    &rule,
-                );
+                let subject = (&*wake, &*ledger.subject);
+                describe(&mut cmd, &mut Lane::new(), subject, &part, &rule);
                 it.eval(&LIMIT, &cmd, &it.clock, &ledger.subject, until)
                     .await?;
             }
@@ -237,126 +233,55 @@ impl Store {
     }
 }
 
-/// Adds the arguments of `lua/limit.lua`.
-fn describe(
-    cmd: &mut Cmd,
-    lane: &mut Lane,
-    (wake, subject): (&str, &str),
-    terms: &Terms,
-    rule: &LimitRule,
-) {
-    number(cmd, lane);
-    cmd.arg(wake).arg(subject);
-    cmd.arg(terms.gap).arg(terms.burst).arg(terms.most);
-    cmd.arg(rule.text());
-    match &terms.groups {
-        Some(groups) => cmd
-            .arg(&groups.by)
-            .arg(groups.gap)
-            .arg(groups.burst)
-            .arg(groups.most)
-            .arg(&groups.weights),
-        None => cmd.arg("").arg(0).arg(0).arg(0).arg(""),
+/// The newest rule of each of these scopes that has one, in their order. `known` has what each
+/// server knows.
+fn newest_of(
+    scopes: &[LimitScope],
+    known: &[Vec<Option<LimitRule>>],
+) -> Vec<(LimitScope, LimitRule)> {
+    let newest = |at: usize| {
+        let rules = known.iter().filter_map(|rules| rules[at].as_ref());
+        rules.max_by_key(|rule| rule.set).cloned()
     };
+    let scopes = scopes.iter().enumerate();
+    scopes
+        .filter_map(|(at, scope)| Some((scope.clone(), newest(at)?)))
+        .collect()
 }
 
 impl Server {
-    async fn limit_rule(&self, kind: &Kind, until: Instant) -> Result<Option<LimitRule>> {
-        let mut get = redis::cmd("HGET");
-        get.arg(self.names.meta()).arg(format!("{FIELD}{kind}"));
-        let text: Option<Vec<u8>> = from_value(self.command(&get, until).await?)?;
-        Ok(text.and_then(|text| LimitRule::parse(std::str::from_utf8(&text).ok()?)))
+    /// The rules of these scopes, in their order.
+    async fn limit_rules(
+        &self,
+        scopes: &[LimitScope],
+        until: Instant,
+    ) -> Result<Vec<Option<LimitRule>>> {
+        let mut get = redis::cmd("HMGET");
+        get.arg(self.names.meta());
+        for scope in scopes {
+            get.arg(format!("{FIELD}{scope}"));
+        }
+        let texts: Vec<Option<Vec<u8>>> = from_value(self.command(&get, until).await?)?;
+        let rule = |text: Option<Vec<u8>>| LimitRule::parse(std::str::from_utf8(&text?).ok()?);
+        Ok(texts.into_iter().map(rule).collect())
     }
 
-    async fn limited_kinds(&self, until: Instant) -> Result<Vec<Kind>> {
+    async fn limit_scopes(&self, until: Instant) -> Result<Vec<LimitScope>> {
         let mut get = redis::cmd("HKEYS");
         get.arg(self.names.meta());
         let fields: Vec<Vec<u8>> = from_value(self.command(&get, until).await?)?;
-        let kind = |field: Vec<u8>| {
+        let scope = |field: Vec<u8>| {
             let field = String::from_utf8(field).ok()?;
-            Kind::parse(field.strip_prefix(FIELD)?).ok()
+            LimitScope::parse(field.strip_prefix(FIELD)?).ok()
         };
-        Ok(fields.into_iter().filter_map(kind).collect())
-    }
-}
-
-impl Ledger {
-    /// Limits the claims of this ledger to `terms`, its part of `rule`; `lua/limit.lua`. Returns
-    /// `false`, and changes nothing, if it has a newer limit.
-    ///
-    /// # Errors
-    ///
-    /// A full server refuses the call.
-    pub(crate) async fn limit(
-        &self,
-        lane: &mut Lane,
-        terms: &Terms,
-        rule: &LimitRule,
-        until: Instant,
-    ) -> Result<bool> {
-        let n = &self.names;
-        let keys: [&str; 6] = [&n.calls, &n.lanes, &n.history, &n.due, &n.shadow, &n.lease];
-        let mut cmd = self.call(&LIMIT, &keys, [].into_iter());
-        describe(
-            &mut cmd,
-            lane,
-            (&self.wake, &self.names.subject),
-            terms,
-            rule,
-        );
-        let answers = self.eval_items(&LIMIT, &cmd, 1, until).await?;
-        match answers[0].answer {
-            Word::Limited => Ok(true),
-            Word::Kept => Ok(false),
-            other => Err(unexpected(format!("{other:?}"))),
-        }
-    }
-
-    /// Lets no job of this ledger start for a while; `lua/hold.lua`. Returns `false`, and changes
-    /// nothing, if it has no limit.
-    ///
-    /// # Errors
-    ///
-    /// A full server refuses the call.
-    pub(crate) async fn hold(&self, time: Duration, until: Instant) -> Result<bool> {
-        let keys: [&str; 1] = [&self.names.calls];
-        let mut cmd = self.call(&HOLD, &keys, [].into_iter());
-        cmd.arg(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        let answers = self.eval_items(&HOLD, &cmd, 1, until).await?;
-        match answers[0].answer {
-            Word::Held => Ok(true),
-            Word::Absent => Ok(false),
-            other => Err(unexpected(format!("{other:?}"))),
-        }
-    }
-
-    /// The limit of this ledger; `lua/admit.lua`. With `announces`, the due jobs that may start now
-    /// are announced to all workers.
-    pub(crate) async fn admit(&self, announces: bool, until: Instant) -> Result<Option<Admission>> {
-        let n = &self.names;
-        let keys: [&str; 3] = [&n.due, &n.leased, &n.calls];
-        let mut cmd = self.call(&ADMIT, &keys, [].into_iter());
-        cmd.arg(if announces { &*self.wake } else { "" })
-            .arg(&n.subject);
-        let mut reply = self.eval(&ADMIT, &cmd, until).await?.reply;
-        let field = reply.text()?;
-        // Behind the state of the ledger and its part of the limit; the state of the groups follows.
-        let line = field.lines().next().unwrap_or_default();
-        let rule = line.splitn(6, ' ').nth(5).and_then(LimitRule::parse);
-        let (room, leases, due) = (reply.number()?, reply.number()?, reply.number()?);
-        let next = reply.number()?;
-        Ok(rule.map(|rule| Admission {
-            rule,
-            room,
-            leases,
-            due,
-            next: (next > 0).then_some(UnixUs(next)),
-        }))
+        Ok(fields.into_iter().filter_map(scope).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::limit::GroupBy;
 

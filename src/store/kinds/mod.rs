@@ -11,7 +11,7 @@
 //! | [`layout`], [`moving`] | the number of ledgers of a kind; moves of jobs between ledgers |
 //! | `declared` | the recurring jobs that a configuration declares |
 //! | [`dropping`] | removes kinds without jobs |
-//! | [`limits`] | limits of kinds: rates, and numbers of leases |
+//! | [`limits`], [`shares`] | limits: rates, and numbers of leases; how ledgers share one |
 //! | [`pause`], [`switches`] | pauses and resumes kinds; the rules that cover kinds by prefix |
 //! | [`order`] | order numbers, which say which of several jobs came last |
 //! | [`search`] | finds kinds with jobs by their keys, without the list of kinds |
@@ -32,6 +32,7 @@ pub(super) mod order;
 pub(super) mod pause;
 pub(super) mod registration;
 pub(super) mod search;
+pub(super) mod shares;
 #[cfg(feature = "worker")]
 pub(super) mod slot_repair;
 pub(super) mod split;

@@ -55,6 +55,7 @@ pub(super) mod inspect;
 pub(super) mod keyspace;
 pub(super) mod lane;
 pub(super) mod letters;
+pub(super) mod limiting;
 pub(super) mod list;
 pub(super) mod mending;
 #[cfg(feature = "worker")]

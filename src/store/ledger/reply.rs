@@ -88,6 +88,10 @@ pub(crate) enum ReplyWord {
     Limited,
     /// The history has its new length. For a limit: a newer one holds.
     Kept,
+    /// What the ledger has of a limit over several ledgers follows.
+    Shared,
+    /// A look at a shared limit with this number was faster.
+    Newer(u64),
     /// The key is as it was adopted.
     Same,
     /// The key was not looked at.
@@ -195,6 +199,8 @@ impl Answered {
             ("held", None) => ReplyWord::Held,
             ("limited", None) => ReplyWord::Limited,
             ("kept", None) => ReplyWord::Kept,
+            ("shared", None) => ReplyWord::Shared,
+            ("newer", Some(n)) => ReplyWord::Newer(n),
             ("same", None) => ReplyWord::Same,
             ("unread", None) => ReplyWord::Unread,
             ("elsewhere", None) => ReplyWord::Elsewhere,

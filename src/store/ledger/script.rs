@@ -266,7 +266,8 @@ scripts! {
     #[cfg(feature = "worker")]
     STORY = "story", 2 keys, ["clock", "history"];
     RESUME = "resume", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
-    LIMIT = "limit", 6 keys, ["clock", "lasting", "calls", "history", "lease", "trigger", "limit", "waiting", "groups", "entries"];
+    LIMIT = "limit", 7 keys, ["clock", "lasting", "calls", "history", "lease", "trigger", "limit", "share", "waiting", "groups", "entries"];
+    SHARE = "share", 3 keys, ["clock", "paused", "trigger", "limit", "share"];
     ADMIT = "admit", 3 keys, ["clock", "trigger", "lease", "limit", "waiting", "groups", "entries", "news"];
     HOLD = "hold", 1 keys, ["clock", "limit"];
 }

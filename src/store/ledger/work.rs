@@ -164,9 +164,32 @@ pub(crate) struct Sweep {
     pub(crate) next_due: Option<UnixMs>,
     /// The deadline of the next lease that ends.
     pub(crate) next_lapse: Option<UnixMs>,
-    /// If overdue jobs wait for the limit of the kind: when its rate allows the next start, `None`
-    /// if it waits for the end of a run.
-    pub(crate) held: Option<Option<UnixUs>>,
+    /// Present if overdue jobs wait for the limit of the kind.
+    pub(crate) held: Option<Held>,
+}
+
+/// Due jobs wait for a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// When its rate allows the next start; `None` if it waits for the end of a run, or for a share.
+    pub(crate) next: Option<UnixUs>,
+    /// Whether several ledgers share the limit.
+    pub(crate) is_shared: bool,
+}
+
+impl Held {
+    /// Reads `next`, Unix µs or 0, and behind it ` shared`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (next, is_shared) = match text.split_once(' ') {
+            Some((next, word)) => (next, word == "shared"),
+            None => (text, false),
+        };
+        let next: u64 = next.parse().ok()?;
+        Some(Held {
+            next: (next > 0).then_some(UnixUs(next)),
+            is_shared,
+        })
+    }
 }
 
 impl Settlement {
@@ -405,9 +428,7 @@ impl Ledger {
             lapsed: reply.words()?,
             next_due: reply.time()?,
             next_lapse: reply.time()?,
-            held: reply
-                .time()?
-                .map(|next| (next.0 > 0).then_some(UnixUs(next.0))),
+            held: Held::parse(&reply.text()?),
         })
     }
 }

@@ -7,10 +7,11 @@ use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, suspe
 use crate::ErrorKind;
 use crate::activity::{Activity, Minutes};
 use crate::error::{Error, Result};
-use crate::limit::Limit;
+use crate::limit::{Limit, Share};
 use crate::shards::Layout;
 use crate::store::kinds::layout::Expected;
 use crate::store::kinds::moving::{Item, Late, MoveBatch};
+use crate::store::ledger::limiting::{Look, ShareReply};
 use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::script::{self, Script};
 use crate::store::{
@@ -205,6 +206,19 @@ impl Scene {
                     "limited"
                 } else {
                     "free"
+                }])
+            }
+            "share" => {
+                let look = Look {
+                    epoch: 1,
+                    by: "me",
+                    rule: UnixMs(7),
+                };
+                let change = Some((Share::default(), 0));
+                let reply = ledger.share(&look, change, soon()).await?;
+                Ok(vec![match reply {
+                    ShareReply::Absent => "absent",
+                    _ => "shared",
                 }])
             }
             "keep" => ledger.keep(lane, 9, soon()).await.map(|()| vec!["kept"]),
@@ -404,6 +418,7 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("admit", &["free"]),
         ("hold", &["absent"]),
         ("limit", &["limited"]),
+        ("share", &["absent"]),
         ("keep", &["kept"]),
         ("story", &["told"]),
         ("adopt", &["created", "absent"]),

@@ -14,9 +14,10 @@ use super::support::{
 use crate::activity::{Activity, Minutes};
 use crate::embedded::Embedded;
 use crate::key::Kind;
-use crate::limit::{GroupBy, Limit};
+use crate::limit::{GroupBy, Limit, Share};
 use crate::names::{MARKER, Names};
 use crate::shards::Layout;
+use crate::store::ledger::limiting::Look;
 use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::reply::{Answered, Reply, ReplyWord};
 use crate::store::ledger::script::{self, Script};
@@ -247,6 +248,13 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     let limit = Some(tenants.total_concurrency(9).weight("acme", 2.0));
     bench.try_limit(lane, limit, 7).await.unwrap();
     ledger.admit(true, soon()).await.unwrap();
+    let look = Look {
+        epoch: 1,
+        by: "me",
+        rule: UnixMs(7),
+    };
+    let change = Some((Share::default(), 5));
+    ledger.share(&look, change, soon()).await.unwrap();
     ledger.hold(Duration::from_millis(1), soon()).await.unwrap();
     ledger.story("pending", "+", soon()).await.unwrap();
     ledger.names_in(Part::Jobs, "0", soon()).await.unwrap();
@@ -359,6 +367,9 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
                 "state" | "order" | "mode" => ["pending", "up", "set", "oldest"].contains(&arg),
                 "rule" => arg.contains(" anna\t"),
                 "by" => arg == "header=tenant",
+                "units" | "leases" if script.name == "limit" => arg.is_empty(),
+                "whole" => arg.is_empty(),
+                "caller" => arg == "me",
                 "weights" => arg == "acme=2",
                 "counts" => arg == "1 0 0 3 1",
                 "scan" => ["HSCAN", "ZSCAN"].contains(&arg),

@@ -8,7 +8,8 @@ use super::support::{
 use crate::error::Result;
 use crate::limit::{GroupBy, Limit, Terms};
 use crate::store::{
-    Admission, Answered, ClaimOrder, ClaimReply, ClaimRequest, Lane, LimitRule, Verb, Word,
+    Admission, Answered, ClaimOrder, ClaimReply, ClaimRequest, Held, Lane, LimitPart, LimitRule,
+    Verb, Word,
 };
 use crate::time::{UnixMs, UnixUs};
 
@@ -25,12 +26,13 @@ impl Bench {
         set: u64,
     ) -> Result<bool> {
         let terms = limit.as_ref().map_or(Terms::NONE, |it| it.terms().unwrap());
+        let part = LimitPart::Own(terms);
         let rule = LimitRule {
             limit,
             set: UnixMs(set),
             by: "anna".into(),
         };
-        self.ledger.limit(lane, &terms, &rule, soon()).await
+        self.ledger.limit(lane, &part, &rule, soon()).await
     }
 
     pub(super) async fn set_limit(&self, limit: Option<Limit>, set: u64) -> bool {
@@ -52,7 +54,7 @@ impl Bench {
     }
 
     /// Due jobs in the order of their names.
-    async fn all_due(&self, ids: &[&str]) {
+    pub(super) async fn all_due(&self, ids: &[&str]) {
         for (place, id) in ids.iter().enumerate() {
             let when = at(1 + place as u64);
             let items = [self.placement(id, when)];
@@ -77,14 +79,14 @@ impl Bench {
         claim.await.unwrap()
     }
 
-    async fn end(&self, reply: &ClaimReply, verb: Verb) {
+    pub(super) async fn end(&self, reply: &ClaimReply, verb: Verb) {
         for job in &reply.jobs {
             self.settle(&job.id, &job.token, verb.clone()).await;
         }
     }
 }
 
-fn said(reply: &ClaimReply) -> Vec<&'static str> {
+pub(super) fn said(reply: &ClaimReply) -> Vec<&'static str> {
     words(&reply.answers)
 }
 
@@ -315,7 +317,7 @@ async fn a_sweep_names_no_job_that_waits_for_the_limit() {
     assert_eq!(sweep().await.overdue, ["a", "b"]);
     let reply = bench.claim(&[], 1).await;
     let found = sweep().await;
-    assert!(found.overdue.is_empty() && found.held == Some(None));
+    assert!(found.overdue.is_empty() && found.held == Held::parse("0"));
     bench.end(&reply, Verb::Done).await;
     let found = sweep().await;
     assert!(found.overdue == ["b"] && found.held.is_none());

@@ -26,6 +26,7 @@ mod reschedule;
 mod restore;
 mod schedule;
 mod settle;
+mod shares;
 mod streams;
 mod update;
 

@@ -15,6 +15,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::balancer::Balancer;
 use super::lapses::Lapses;
 use super::pacer::Pacer;
 use super::tracks::{OfLedger, Tracks};
@@ -53,6 +54,7 @@ pub(crate) struct Reconciler {
     instances: Arc<PeerTable>,
     inbox: Arc<ClaimInbox>,
     pacer: Arc<Pacer>,
+    balancer: Arc<Balancer>,
     monitors: Arc<ServerMonitors>,
     /// How long lapsed leases are left alone after Redis was away, so that their owners can renew
     /// them.
@@ -132,7 +134,7 @@ impl Reconciler {
         served_ledgers: Arc<ServedLedgers>,
         instances: Arc<PeerTable>,
         inbox: Arc<ClaimInbox>,
-        pacer: Arc<Pacer>,
+        (pacer, balancer): (Arc<Pacer>, Arc<Balancer>),
         monitors: Arc<ServerMonitors>,
         renewal: Duration,
     ) -> Arc<Self> {
@@ -147,6 +149,7 @@ impl Reconciler {
             instances,
             inbox,
             pacer,
+            balancer,
             monitors,
             renewal,
             asked: Mutex::new(SweepRequests {
@@ -283,8 +286,9 @@ impl Reconciler {
         } else {
             self.inbox.resume(&track.served);
         }
-        if let Some(next) = found.held {
-            self.pacer.is_held(&track.served, next);
+        if let Some(held) = found.held {
+            self.pacer.is_held(&track.served, held.next);
+            self.balancer.is_held(&track.served, held);
         }
         let now = Instant::now();
         let server = track.served.ledger.server();

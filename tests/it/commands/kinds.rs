@@ -246,6 +246,16 @@ async fn a_kind_is_limited_and_unlimited(site: Site) {
     let ran = site.run(&format!("limit {kind} {groups}")).await;
     let words = "5/s for each header:tenant; 9 at the same time in total; weights acme=3";
     assert_eq!(ran.out, format!("limited: {kind}: {words}\n"));
+    let prefix = kind.strip_suffix("job").unwrap();
+    let ran = site.run(&format!("limit {prefix} --concurrency 4")).await;
+    let said = format!("limited: all kinds below {prefix} 4 at the same time\n");
+    assert_eq!(ran.out, said);
+    let ran = site.run(&format!("limit {prefix} --per id/1")).await;
+    ran.fails(2, "`per` is for one kind");
+    let listed = site.run(&format!("limit {prefix} --json")).await.value();
+    assert_eq!(listed["limits"][0]["kind"], json!(prefix));
+    let ran = site.run(&format!("unlimit {prefix}")).await;
+    assert_eq!(ran.out, format!("no longer limited: {prefix}\n"));
     let ran = site.run("limit app1:mail --concurrency 1").await;
     ran.fails(2, "app1:mail");
     site.run("limit --rate 1/s").await.fails(2, "KIND");

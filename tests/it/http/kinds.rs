@@ -89,6 +89,17 @@ async fn a_limit_is_set_listed_and_removed() {
     );
     let again = daemon.call("DELETE", &path).await;
     assert_eq!(again.1["removed"], false);
+    let prefix = site.kind().strip_suffix("job").unwrap().to_owned();
+    let of_all = format!("/v1/kinds/{prefix}/limit");
+    let set = daemon.send("PUT", &of_all, json!({"concurrency": 5})).await;
+    assert_eq!((set.0, &set.1["kind"]), (200, &json!(prefix)));
+    let groups = json!({"per": "id/1"});
+    let (status, problem) = daemon.send("PUT", &of_all, groups).await;
+    assert_eq!((status, &problem["field"]), (400, &json!("per")));
+    let removed = daemon.call("DELETE", &of_all).await;
+    assert_eq!(removed, (200, json!({"kind": prefix, "removed": true})));
+    let (status, problem) = daemon.call("DELETE", "/v1/kinds/app1:mail/limit").await;
+    assert_eq!((status, &problem["field"]), (400, &json!("kind")));
     let actions = daemon
         .get(&format!("/v1/actions?prefix={}", site.kind()))
         .await;

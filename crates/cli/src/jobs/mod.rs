@@ -17,7 +17,7 @@ use anyhow::Context;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::stream::BoxStream;
-use keyfall::{JobKey, Kind};
+use keyfall::{JobKey, LimitScope};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -221,13 +221,17 @@ impl Jobs {
         self.ask(Call::new("GET", &["limits"])).await
     }
 
-    pub(crate) async fn limit(&self, kind: &Kind, limit: &LimitIn) -> anyhow::Result<LimitOut> {
-        let path = ["kinds", kind.as_str(), "limit"];
+    pub(crate) async fn limit(
+        &self,
+        scope: &LimitScope,
+        limit: &LimitIn,
+    ) -> anyhow::Result<LimitOut> {
+        let path = ["kinds", scope.as_str(), "limit"];
         self.one("PUT", &path, limit).await
     }
 
-    pub(crate) async fn unlimit(&self, kind: &Kind) -> anyhow::Result<UnlimitedOut> {
-        let path = ["kinds", kind.as_str(), "limit"];
+    pub(crate) async fn unlimit(&self, scope: &LimitScope) -> anyhow::Result<UnlimitedOut> {
+        let path = ["kinds", scope.as_str(), "limit"];
         self.ask(Call::new("DELETE", &path)).await
     }
 

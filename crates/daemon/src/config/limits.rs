@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use keyfall::{Client, Kind, Limit};
+use keyfall::{Client, Limit, LimitScope};
 
 use super::fault::{Faults, Wrong};
 use super::file::{Entry, File};
@@ -20,10 +20,10 @@ const FIELDS: [&str; 9] = [
     "weights",
 ];
 
-/// A limit of a kind, checked.
+/// A limit of a kind or of a prefix of kinds, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LimitConfig {
-    pub kind: Kind,
+    pub scope: LimitScope,
     pub limit: Limit,
 }
 
@@ -33,9 +33,9 @@ pub struct LimitConfig {
 /// # Errors
 /// If a kind has more shards than its limit can be split over, or Redis does not carry it out.
 pub async fn declare_limits(client: &Client, limits: &[LimitConfig]) -> keyfall::Result<()> {
-    for LimitConfig { kind, limit } in limits {
+    for LimitConfig { scope, limit } in limits {
         client
-            .limit(kind.as_str(), limit.clone())
+            .limit(scope.as_str(), limit.clone())
             .declared()
             .await?;
     }
@@ -49,7 +49,7 @@ pub(super) fn read(file: &File<'_>, faults: &mut Faults) -> Vec<LimitConfig> {
         let Some(one) = one(&entry, faults) else {
             continue;
         };
-        if limits.iter().any(|other| other.kind == one.kind) {
+        if limits.iter().any(|other| other.scope == one.scope) {
             let wrong = Wrong::new("another entry has this kind", "leave one of them out");
             entry.fault("kind", wrong, faults);
             continue;
@@ -61,16 +61,17 @@ pub(super) fn read(file: &File<'_>, faults: &mut Faults) -> Vec<LimitConfig> {
 
 fn one(entry: &Entry<'_>, faults: &mut Faults) -> Option<LimitConfig> {
     entry.find_strangers(&FIELDS, faults);
-    let kind = match entry.value::<String>("kind", &[], faults) {
+    let scope = match entry.value::<String>("kind", &[], faults) {
         None => {
             if entry.raw("kind").is_none() {
-                let remedy = "write `kind = \"app:module:biz\"`";
+                let remedy =
+                    "write `kind = \"app:module:biz\"`, or a prefix, `kind = \"app:module:\"`";
                 let wrong = Wrong::new("the kind is missing", remedy);
                 entry.fault("kind", wrong, faults);
             }
             None
         }
-        Some(text) => Kind::parse(&text)
+        Some(text) => LimitScope::parse(&text)
             .map_err(|error| entry.fault("kind", Wrong(error.to_string()), faults))
             .ok(),
     };
@@ -83,7 +84,16 @@ fn one(entry: &Entry<'_>, faults: &mut Faults) -> Option<LimitConfig> {
         entry.fault(field.unwrap_or("rate"), Wrong(error.to_string()), faults);
         return None;
     }
-    Some(LimitConfig { kind: kind?, limit })
+    let scope = scope?;
+    if scope.is_prefix() && limit.get_per().is_some() {
+        let wrong = Wrong::new(
+            "groups are for one kind, and this covers several",
+            "set the limit for each kind",
+        );
+        entry.fault("per", wrong, faults);
+        return None;
+    }
+    Some(LimitConfig { scope, limit })
 }
 
 /// The limit of an entry; `None` if one of its texts cannot be read.

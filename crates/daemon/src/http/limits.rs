@@ -1,10 +1,10 @@
-//! Limits of kinds, which all workers share.
+//! Limits of kinds and of prefixes of kinds, which all workers share.
 
 use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::Path;
-use keyfall::{ErrorKind, Kind, KindLimit, Limit};
+use keyfall::{ErrorKind, KindLimit, Limit, LimitScope};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -59,9 +59,10 @@ pub struct LimitsOut {
     pub unseen: Vec<UnseenOut>,
 }
 
-/// The limit of a kind, and the jobs that wait for it.
+/// The limit of a kind, or of all kinds with a prefix together, and the jobs that wait for it.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct LimitOut {
+    /// The kind; or a prefix of kinds, `app1:mail:` or `app1:`, which ends with a colon.
     #[schema(example = "app1:mail:send")]
     pub kind: String,
     #[serde(flatten)]
@@ -83,9 +84,10 @@ pub struct LimitOut {
 /// A limit that was removed.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct UnlimitedOut {
+    /// The kind, or the prefix.
     #[schema(example = "app1:mail:send")]
     pub kind: String,
-    /// Whether the kind had a limit.
+    /// Whether it had a limit.
     pub removed: bool,
 }
 
@@ -155,7 +157,7 @@ impl From<&Limit> for LimitIn {
 impl From<&KindLimit> for LimitOut {
     fn from(it: &KindLimit) -> Self {
         LimitOut {
-            kind: it.kind.to_string(),
+            kind: it.scope.to_string(),
             limit: LimitIn::from(&it.limit),
             since: Time(it.since),
             by: it.by.clone(),
@@ -172,7 +174,7 @@ impl From<&KindLimit> for LimitOut {
     responses((status = 200, body = LimitsOut)))]
 pub(super) async fn list(caller: Caller) -> Result<Json<LimitsOut>, Problem> {
     let limits = caller.sees_its_own()?.client.limits().await?;
-    let can_see = |it: &&KindLimit| caller.can(Scope::Read, &format!("{}:", it.kind));
+    let can_see = |it: &&KindLimit| caller.can(Scope::Read, &it.scope.prefix());
     let seen = limits.kinds.iter().filter(can_see);
     Ok(Json(LimitsOut {
         limits: seen.map(LimitOut::from).collect(),
@@ -181,7 +183,8 @@ pub(super) async fn list(caller: Caller) -> Result<Json<LimitsOut>, Problem> {
 }
 
 /// Limits how many jobs of a kind start in a time, and run at the same time, over all workers
-/// together. The newest limit holds.
+/// together. The newest limit holds. With a prefix that ends with a colon, `app1:mail:`, all kinds
+/// below it share the limit, except those with a narrower one.
 #[utoipa::path(put, path = "/v1/kinds/{kind}/limit", operation_id = "limit_kind", tag = "kinds",
     params(("kind" = String, Path, example = "app1:mail:send")), request_body = LimitIn,
     responses((status = 200, body = LimitOut)))]
@@ -190,25 +193,25 @@ pub(super) async fn set(
     Path(text): Path<String>,
     Body(body): Body<LimitIn>,
 ) -> Result<Json<LimitOut>, Problem> {
-    let kind = kind_of(&text)?;
+    let scope = scope_of(&text)?;
     let limit = body.limit().map_err(of_limit)?;
-    let client = &caller.may(Scope::Operate, &format!("{kind}:"))?.client;
+    let client = &caller.may(Scope::Operate, &scope.prefix())?.client;
     let words = limit.to_string();
-    let mut set = client.limit(kind.as_str(), limit);
+    let mut set = client.limit(scope.as_str(), limit);
     if let Some(operator) = caller.operator() {
         set = set.by(operator);
     }
     set.await.map_err(of_limit)?;
-    let deed = Deed::new("limit", kind.as_str()).note(words);
+    let deed = Deed::new("limit", scope.as_str()).note(words);
     caller.did(deed).await;
-    match client.get_limit(kind.as_str()).await? {
+    match client.get_limit(scope.as_str()).await? {
         Some(limit) => Ok(Json(LimitOut::from(&limit))),
         // Somebody else has just removed it.
-        None => Err(Problem::kind_unlimited(kind.as_str())),
+        None => Err(Problem::kind_unlimited(scope.as_str())),
     }
 }
 
-/// Removes the limit of a kind. Jobs that wait for it start at once.
+/// Removes the limit of a kind or of a prefix. Jobs that wait for it start at once.
 #[utoipa::path(delete, path = "/v1/kinds/{kind}/limit", operation_id = "unlimit_kind", tag = "kinds",
     params(("kind" = String, Path, example = "app1:mail:send")),
     responses((status = 200, body = UnlimitedOut)))]
@@ -216,24 +219,24 @@ pub(super) async fn remove(
     caller: Caller,
     Path(text): Path<String>,
 ) -> Result<Json<UnlimitedOut>, Problem> {
-    let kind = kind_of(&text)?;
-    let client = &caller.may(Scope::Operate, &format!("{kind}:"))?.client;
-    let mut remove = client.unlimit(kind.as_str());
+    let scope = scope_of(&text)?;
+    let client = &caller.may(Scope::Operate, &scope.prefix())?.client;
+    let mut remove = client.unlimit(scope.as_str());
     if let Some(operator) = caller.operator() {
         remove = remove.by(operator);
     }
     let removed = remove.await?;
     if removed {
-        caller.did(Deed::new("unlimit", kind.as_str())).await;
+        caller.did(Deed::new("unlimit", scope.as_str())).await;
     }
     Ok(Json(UnlimitedOut {
-        kind: kind.to_string(),
+        kind: scope.to_string(),
         removed,
     }))
 }
 
-fn kind_of(text: &str) -> Result<Kind, Problem> {
-    Kind::parse(text).map_err(|error| Problem::from(error).field("kind"))
+fn scope_of(text: &str) -> Result<LimitScope, Problem> {
+    LimitScope::parse(text).map_err(|error| Problem::from(error).field("kind"))
 }
 
 /// The error of a limit, with the field that it names first.

@@ -1,4 +1,4 @@
-//! Limits of kinds: which there are and what waits for them, and setting and removing them.
+//! Limits of kinds and prefixes: which there are and what waits for them, and setting and removing them.
 
 use askama::Template;
 use axum::response::Response;
@@ -173,35 +173,48 @@ impl Limits {
     }
 
     /// The limit of the kind itself, beside that of its groups.
-    fn rate<'a>(&self, limit: &'a LimitIn) -> Option<&'a String> {
-        let of_kind = if limit.per.is_some() {
-            &limit.total_rate
-        } else {
-            &limit.rate
-        };
-        of_kind.as_ref()
+    fn of_kind<'a>(&self, limit: &'a LimitIn) -> OfKind<'a> {
+        match limit.per {
+            Some(_) => OfKind {
+                rate: &limit.total_rate,
+                burst: &limit.total_burst,
+                concurrency: &limit.total_concurrency,
+            },
+            None => OfKind {
+                rate: &limit.rate,
+                burst: &limit.burst,
+                concurrency: &limit.concurrency,
+            },
+        }
     }
 
-    fn burst<'a>(&self, limit: &'a LimitIn) -> Option<&'a u32> {
-        let of_kind = if limit.per.is_some() {
-            &limit.total_burst
-        } else {
-            &limit.burst
-        };
-        of_kind.as_ref()
+    /// The jobs of a kind, or of all kinds with a prefix.
+    fn jobs_of(&self, kind: &str) -> String {
+        links::jobs(&prefix(kind))
     }
 
-    fn concurrency<'a>(&self, limit: &'a LimitIn) -> Option<&'a u32> {
-        let of_kind = if limit.per.is_some() {
-            &limit.total_concurrency
-        } else {
-            &limit.concurrency
-        };
-        of_kind.as_ref()
-    }
-
-    /// The jobs that wait for the limit of a kind.
+    /// The jobs that wait for a limit.
     fn held(&self, kind: &str) -> String {
-        links::jobs(&format!("{kind}: state:held"))
+        links::jobs(&format!("{} state:held", prefix(kind)))
+    }
+
+    /// Whether the reader may change the limit of a kind or a prefix.
+    fn may_change(&self, kind: &str) -> bool {
+        self.page.may("operate", &prefix(kind))
+    }
+}
+
+/// The limit of a kind without its groups.
+struct OfKind<'a> {
+    rate: &'a Option<String>,
+    burst: &'a Option<u32>,
+    concurrency: &'a Option<u32>,
+}
+
+/// The prefix of the jobs of a kind, or of all kinds with a prefix.
+fn prefix(kind: &str) -> String {
+    match kind.ends_with(':') {
+        true => kind.to_owned(),
+        false => format!("{kind}:"),
     }
 }

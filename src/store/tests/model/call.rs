@@ -128,6 +128,8 @@ pub(super) fn render(
             args(&mut cmd, format!("{} {LIMITED_BY}", it.set));
             // No groups: the random calls of groups.rs have some.
             args(&mut cmd, ("", 0, 0, 0, ""));
+            // And no other ledgers: those of shares.rs have some.
+            args(&mut cmd, ("", "", ""));
         }
         Operation::Hold(time) => args(&mut cmd, time),
         Operation::Admit(true) => args(&mut cmd, (wake, subject)),

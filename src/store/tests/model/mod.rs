@@ -43,7 +43,7 @@ use super::support::Bench;
 use crate::store::ledger::script;
 
 /// The scripts without an operation, with the reasons.
-const WITHOUT_OPERATION: [(&str, &str); 22] = [
+const WITHOUT_OPERATION: [(&str, &str); 23] = [
     ("adopt", "the model has no plain keys"),
     ("arm", "triggers are in the slot of the ledger"),
     ("aside", "the model has no damage"),
@@ -60,6 +60,7 @@ const WITHOUT_OPERATION: [(&str, &str); 22] = [
     ("restore", "the model has no backups"),
     ("scan", "the model has no damage"),
     ("activity", "it counts runs for charts, and changes no job"),
+    ("share", "the model has one ledger"),
     ("start", "the model has one ledger"),
     ("story", "the model has no history"),
     ("take", "the model has one ledger"),

@@ -97,6 +97,8 @@ pub(in crate::store::tests) fn word(answer: Word) -> &'static str {
         Word::Held => "held",
         Word::Limited => "limited",
         Word::Kept => "kept",
+        Word::Shared => "shared",
+        Word::Newer(_) => "newer",
         Word::Same => "same",
         Word::Unread => "unread",
         Word::Elsewhere => "elsewhere",

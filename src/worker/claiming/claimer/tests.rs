@@ -20,6 +20,7 @@ use crate::settings::{LinkSettings, WorkerSettings};
 use crate::store::{Alive, Store};
 use crate::time::UnixUs;
 use crate::worker::description::describe;
+use crate::worker::finding::balancer::Balancer;
 use crate::worker::finding::pacer::Pacer;
 use crate::worker::finding::reconciler::Reconciler;
 use crate::worker::finding::timer::PreciseTimer;
@@ -51,6 +52,7 @@ impl Setting {
         let instances = Arc::new(PeerTable::new(&description, 1).unwrap());
         let slots = Slots::new(&Limits::new(total), &routes);
         let inbox = Arc::new(ClaimInbox::default());
+        let balancer = Balancer::new(store.clone(), instances.clone());
         let monitors = ServerMonitors::new(&MonitorContext {
             store,
             routes: routes.clone(),
@@ -72,7 +74,7 @@ impl Setting {
             served_ledgers.clone(),
             instances.clone(),
             inbox.clone(),
-            pacer,
+            (pacer, balancer),
             monitors.clone(),
             LEASE.renewal(),
         );

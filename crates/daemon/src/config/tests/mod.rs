@@ -602,7 +602,7 @@ fn the_example_of_a_limit_in_the_default_file_is_valid() {
     let [one] = &limits[..] else {
         panic!("{limits:?}");
     };
-    assert_eq!(one.kind.as_str(), "app1:mail:send");
+    assert_eq!(one.scope.as_str(), "app1:mail:send");
     let words = one.limit.to_string();
     let each = "10/s, 5 at once, 3 at the same time for each header:tenant";
     let total = "100/s, 20 at once, 50 at the same time in total";

@@ -1,0 +1,368 @@
+//! Limits over several ledgers: which ledgers share one, and how shares move between them.
+//!
+//! Each ledger stores its share, and the claim enforces it. A look at all of them moves shares to
+//! where jobs wait: first some ledgers give up a part, then others get no more than that. So what
+//! the ledgers have together never exceeds the limit, wherever a look is cut off. Looks have
+//! numbers, and each ledger obeys the highest that it has seen: of two looks at the same time, one
+//! moves nothing more.
+//!
+//! What a cut-off look has taken away, and what a dropped kind or shard had, belongs to nobody. A look that
+//! sees all ledgers gives it out again. It may have been used just before; so `limit-moved app:` in
+//! `keyfall:meta` has the time at which something was last taken away, and until its units are free
+//! again by then, they count as used.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::future::join_all;
+
+use crate::error::Result;
+use crate::key::Kind;
+use crate::limit::{Holder, LimitScope, Share, Whole};
+use crate::shards::Layout;
+use crate::store::ledger::limiting::{LimitPart, Look, ShareReply};
+use crate::store::servers::fan_out::is_of_absence;
+use crate::store::{Lane, Ledger, LimitRule, Store, from_value};
+use crate::time::UnixUs;
+
+/// The beginning of the fields that hold when something was last taken away from a ledger.
+const MOVED: &str = "limit-moved ";
+
+/// What a look at the shares of a limit has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Balance {
+    /// Nothing is shared: the scope has no limit, or one ledger has all of it.
+    Alone,
+    /// Another look was faster, with this number.
+    Overtaken(u64),
+    /// Each ledger has its share.
+    Shared {
+        /// How many ledgers there are.
+        ledgers: usize,
+        /// Whether jobs wait in one of them.
+        waits: bool,
+        /// Whether some ledger has less than it should have, until others have given it up.
+        owes: bool,
+    },
+}
+
+/// A ledger and what it has answered.
+struct Seen {
+    ledger: Arc<Ledger>,
+    holder: Holder,
+}
+
+/// What can be given to ledgers.
+struct Free {
+    units: u64,
+    leases: u64,
+    /// The millionths of a start that the units have used.
+    owed: u64,
+}
+
+impl Free {
+    /// Takes what one ledger needs, as far as it is there, and the part of the debts of its units.
+    fn take(&mut self, had: &Holder, wanted: Share) -> (Share, u64) {
+        let units = wanted.units.saturating_sub(had.share.units).min(self.units);
+        // Leases above the present share, but not above its bound, are in use by it already.
+        let above = wanted.leases.max(had.bound) - had.bound;
+        let leases = wanted.leases - above.saturating_sub(self.leases);
+        let owed = match units {
+            0 => 0,
+            units => (self.owed * units).div_ceil(self.units),
+        };
+        self.units -= units;
+        self.owed -= owed;
+        self.leases -= above.min(self.leases);
+        let share = Share {
+            units: had.share.units + units,
+            leases: leases.max(had.share.leases),
+        };
+        (share, owed)
+    }
+}
+
+impl Store {
+    /// The ledgers that share the limit of a scope, and whether these are all: not if a server is
+    /// away that may know more kinds.
+    pub(crate) async fn limited_ledgers(
+        self: &Arc<Self>,
+        scope: &LimitScope,
+        until: Instant,
+    ) -> Result<(Vec<Arc<Ledger>>, bool)> {
+        let (kinds, is_all) = match scope.kind() {
+            Some(kind) => {
+                self.look_up(&kind, until).await?;
+                (vec![kind], true)
+            }
+            None => {
+                let scopes = self.limit_scopes(until).await?;
+                let (mut kinds, away) = self.kinds_seen(until).await?;
+                kinds.retain(|kind| {
+                    let mut all = LimitScope::all_of(kind).into_iter();
+                    all.find(|one| scopes.contains(one)).as_ref() == Some(scope)
+                });
+                (kinds, away.is_empty())
+            }
+        };
+        let ledgers = kinds.iter().flat_map(|kind| {
+            let layout = self.layout_of(kind.as_str());
+            (0..layout.ledgers()).map(move |shard| self.ledger(kind, layout.place(shard)))
+        });
+        Ok((ledgers.collect(), is_all))
+    }
+
+    /// Looks at the shares of a limit, and moves some to the ledgers where jobs wait. `by` is a unique
+    /// name; the number of the look is the time, and higher than `after`.
+    ///
+    /// # Errors
+    ///
+    /// If the rules or the kinds cannot be read, or a server refuses a call. Nothing is lost: the
+    /// next look goes on.
+    pub(crate) async fn balance_limit(
+        self: &Arc<Self>,
+        scope: &LimitScope,
+        by: &str,
+        after: u64,
+        until: Instant,
+    ) -> Result<Balance> {
+        let Some(LimitRule {
+            limit: Some(limit),
+            set,
+            by: who,
+        }) = self.limit_rule(scope, until).await?
+        else {
+            return Ok(Balance::Alone);
+        };
+        if limit.get_per().is_some() {
+            return Ok(Balance::Alone);
+        }
+        let terms = limit.terms()?;
+        let whole = Whole::of(&terms);
+        let rule = LimitRule {
+            limit: Some(limit),
+            set,
+            by: who,
+        };
+        let now = self.time(until).await?;
+        let look = Look {
+            epoch: now.0.max(after + 1),
+            by,
+            rule: set,
+        };
+        let (ledgers, mut is_all) = self.limited_ledgers(scope, until).await?;
+        let are_several = scope.is_prefix() || ledgers.len() > 1;
+        let answers = join_all(ledgers.iter().map(|it| it.share(&look, None, until))).await;
+        let mut seen = Vec::new();
+        for (ledger, answer) in ledgers.into_iter().zip(answers) {
+            match answer {
+                Ok(ShareReply::Shared { holder, .. }) => seen.push(Seen { ledger, holder }),
+                Ok(ShareReply::Newer(epoch)) => return Ok(Balance::Overtaken(epoch)),
+                // It missed the rule. It gets a share with the next look.
+                Ok(ShareReply::Absent) if are_several => {
+                    let part = LimitPart::Shared {
+                        whole: terms.clone(),
+                        share: Share::default(),
+                        rule: set,
+                    };
+                    ledger.limit(&mut Lane::new(), &part, &rule, until).await?;
+                }
+                Ok(ShareReply::Absent) => {}
+                Err(error) if is_of_absence(&error) => is_all = false,
+                Err(error) => return Err(error),
+            }
+        }
+        if seen.is_empty() {
+            return Ok(Balance::Alone);
+        }
+        self.move_shares(scope, &whole, &look, (seen, is_all), now, until)
+            .await
+    }
+
+    /// Moves shares, if jobs wait or something belongs to nobody.
+    async fn move_shares(
+        &self,
+        scope: &LimitScope,
+        whole: &Whole,
+        look: &Look<'_>,
+        (mut seen, is_all): (Vec<Seen>, bool),
+        now: UnixUs,
+        until: Instant,
+    ) -> Result<Balance> {
+        let ledgers = seen.len();
+        let waits = seen.iter().any(|it| it.holder.waiting > 0);
+        let lost = unowned(whole, &seen, is_all);
+        if !waits && lost.units == 0 && lost.leases == 0 {
+            return Ok(Balance::Shared {
+                ledgers,
+                waits,
+                owes: false,
+            });
+        }
+        let holders: Vec<Holder> = seen.iter().map(|it| it.holder.clone()).collect();
+        let wanted = whole.divide(&holders, now.floor_ms());
+        let mut owed = match lost.units {
+            0 => 0,
+            units => units * self.still_used(scope, whole, now, until).await?,
+        };
+        let lowers = |(it, wanted): (&Seen, &Share)| {
+            wanted.units < it.holder.share.units || wanted.leases < it.holder.share.leases
+        };
+        if seen.iter().zip(&wanted).any(lowers) {
+            self.note_moved(scope, now, until).await?;
+        }
+        let before = sum(&seen);
+        let mut is_cut = false;
+        for (it, wanted) in seen.iter_mut().zip(&wanted) {
+            let had = it.holder.share;
+            let lower = Share {
+                units: wanted.units.min(had.units),
+                leases: wanted.leases.min(had.leases),
+            };
+            if lower == had {
+                continue;
+            }
+            match it.ledger.share(look, Some((lower, 0)), until).await {
+                Ok(ShareReply::Shared { holder, owed: used }) => {
+                    it.holder = holder;
+                    owed += used;
+                }
+                Ok(ShareReply::Newer(epoch)) => return Ok(Balance::Overtaken(epoch)),
+                // The limit was changed.
+                Ok(ShareReply::Absent) => return Ok(Balance::Overtaken(look.epoch)),
+                // What it has given up, if anything, is found by the next look.
+                Err(error) if is_of_absence(&error) => is_cut = true,
+                Err(error) => return Err(error),
+            }
+        }
+        let mut free = match is_all {
+            true => unowned(whole, &seen, true),
+            // What the others have is unknown, and so is what belongs to nobody.
+            false => {
+                let after = sum(&seen);
+                Free {
+                    units: before.units.saturating_sub(after.units),
+                    leases: before.leases.saturating_sub(after.leases),
+                    owed: 0,
+                }
+            }
+        };
+        free.owed = owed;
+        let mut owes = is_cut;
+        for (it, wanted) in seen.iter().zip(&wanted) {
+            let (share, owed) = free.take(&it.holder, *wanted);
+            owes |= share != *wanted;
+            if share == it.holder.share {
+                continue;
+            }
+            match it.ledger.share(look, Some((share, owed)), until).await {
+                Ok(ShareReply::Shared { .. }) => {}
+                Ok(ShareReply::Newer(epoch)) => return Ok(Balance::Overtaken(epoch)),
+                // The limit was changed.
+                Ok(ShareReply::Absent) => return Ok(Balance::Overtaken(look.epoch)),
+                Err(error) if is_of_absence(&error) => owes = true,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Balance::Shared {
+            ledgers,
+            waits,
+            owes,
+        })
+    }
+
+    /// The millionths of a start that a unit without an owner may have used.
+    async fn still_used(
+        &self,
+        scope: &LimitScope,
+        whole: &Whole,
+        now: UnixUs,
+        until: Instant,
+    ) -> Result<u64> {
+        let field = format!("{MOVED}{scope}");
+        let known = self.on_each(until, |it, until| {
+            let mut get = redis::cmd("HGET");
+            get.arg(it.names.meta()).arg(&field);
+            Box::pin(async move { from_value(it.command(&get, until).await?) })
+        });
+        let known: Vec<Option<u64>> = known.await.of_those_there()?;
+        let moved = known.into_iter().flatten().max().map_or(UnixUs(0), UnixUs);
+        let used = whole.unit_gap.saturating_sub(now.0.saturating_sub(moved.0));
+        let gap = u128::from(whole.unit_gap.max(1));
+        Ok((u128::from(used) * 1_000_000).div_ceil(gap) as u64)
+    }
+
+    /// Limits the ledgers that a kind gets by another layout: they begin without a share, and those
+    /// that it has keep theirs.
+    pub(crate) async fn limit_shards(
+        self: &Arc<Self>,
+        kind: &Kind,
+        before: Layout,
+        wanted: Layout,
+        until: Instant,
+    ) -> Result<()> {
+        let Some((scope, rule)) = self.limit_of(kind, until).await? else {
+            return Ok(());
+        };
+        let part = rule.part(&scope, wanted)?;
+        for shard in 0..wanted.ledgers() {
+            let ledger = self.ledger(kind, wanted.place(shard));
+            if shard >= before.ledgers() {
+                // A ledger that comes back may have a share, which others have by now.
+                ledger.forget_limit(until).await?;
+            }
+            ledger.limit(&mut Lane::new(), &part, &rule, until).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes that ledgers of this kind leave the limit that covers it, with what they have used of it.
+    pub(crate) async fn note_leaving(&self, kind: &Kind, until: Instant) -> Result<()> {
+        match self.limit_of(kind, until).await? {
+            Some((scope, _)) => {
+                let now = self.time(until).await?;
+                self.note_moved(&scope, now, until).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that something may be taken away from ledgers that share the limit of this scope.
+    pub(crate) async fn note_moved(
+        &self,
+        scope: &LimitScope,
+        now: UnixUs,
+        until: Instant,
+    ) -> Result<()> {
+        let field = format!("{MOVED}{scope}");
+        let noted = self.on_each(until, |it, until| {
+            let mut set = redis::cmd("HSET");
+            set.arg(it.names.meta()).arg(&field).arg(now.0);
+            Box::pin(async move { it.command(&set, until).await })
+        });
+        noted.await.of_those_there().map(drop)
+    }
+}
+
+/// What belongs to no ledger; nothing if some could not be asked.
+fn unowned(whole: &Whole, seen: &[Seen], is_all: bool) -> Free {
+    let owned = sum(seen);
+    let left = |all: Option<u64>, owned: u64| match all {
+        Some(all) if is_all => all.saturating_sub(owned),
+        _ => 0,
+    };
+    Free {
+        units: left(whole.units, owned.units),
+        leases: left(whole.leases, owned.leases),
+        owed: 0,
+    }
+}
+
+/// What these ledgers have together.
+fn sum(seen: &[Seen]) -> Free {
+    Free {
+        units: seen.iter().map(|it| it.holder.share.units).sum(),
+        leases: seen.iter().map(|it| it.holder.bound).sum(),
+        owed: 0,
+    }
+}

@@ -1,0 +1,178 @@
+//! The balancer: has shares of limits moved to the ledgers where jobs wait.
+//!
+//! A limit over several ledgers is divided among them. Where jobs wait for a share, a claim or a
+//! sweep says so, and the instance that paces the ledger looks at all ledgers of the limit. It looks
+//! again while jobs wait: soon if a ledger has less than its part until runs end elsewhere, else
+//! once a second. No look is made while none waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Result;
+use crate::key::Kind;
+use crate::limit::LimitScope;
+use crate::settings::LONGEST_SLEEP;
+use crate::store::{Balance, Held, Store, unique_id};
+use crate::worker::instances::PeerTable;
+use crate::worker::served::ServedLedger;
+
+/// The shortest time between two looks at one limit.
+const SHORTEST: Duration = Duration::from_millis(50);
+
+/// The time between two looks while jobs wait, and all shares are as they should be.
+const CALM: Duration = Duration::from_secs(1);
+
+/// The least time between two looks for each ledger: so many calls a second cost little.
+const EACH: Duration = Duration::from_millis(5);
+
+/// Time limit of one look.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Moves shares of limits.
+pub(crate) struct Balancer {
+    store: Arc<Store>,
+    instances: Arc<PeerTable>,
+    /// The unique name of this balancer.
+    id: String,
+    /// The kinds whose jobs wait for a share.
+    asked: Mutex<BTreeSet<Kind>>,
+    told: Notify,
+}
+
+/// The looks at one limit.
+struct Looks {
+    /// The last one.
+    last: Option<Instant>,
+    /// The next one.
+    next: Instant,
+    /// The shortest time between two.
+    pause: Duration,
+    /// The number of a look by somebody else.
+    after: u64,
+}
+
+impl Looks {
+    /// Jobs wait: the next look comes as soon as it may.
+    fn ask(&mut self, now: Instant) {
+        let earliest = self.last.map_or(now, |last| last + self.pause);
+        self.next = self.next.min(earliest);
+    }
+
+    /// Takes in the result of a look; `false` if no other look has to follow.
+    fn see(&mut self, balance: &Result<Balance>, now: Instant) -> bool {
+        self.last = Some(now);
+        self.next = now + CALM;
+        match balance {
+            Ok(Balance::Alone) => return false,
+            Ok(Balance::Shared {
+                ledgers,
+                waits,
+                owes,
+            }) => {
+                self.pause = SHORTEST.max(EACH * u32::try_from(*ledgers).unwrap_or(u32::MAX));
+                self.next = now
+                    + if *owes {
+                        self.pause * 2
+                    } else {
+                        self.pause.max(CALM)
+                    };
+                return *waits || *owes;
+            }
+            Ok(Balance::Overtaken(after)) => {
+                self.after = *after;
+                self.next = now + self.pause * 2;
+            }
+            Err(_) => {}
+        }
+        true
+    }
+}
+
+impl Balancer {
+    /// A balancer. It does nothing until [`run`](Self::run) is called.
+    pub(crate) fn new(store: Arc<Store>, instances: Arc<PeerTable>) -> Arc<Self> {
+        Arc::new(Balancer {
+            store,
+            instances,
+            id: unique_id(),
+            asked: Mutex::default(),
+            told: Notify::new(),
+        })
+    }
+
+    /// Takes in that due jobs of this ledger wait for the limit of their kind. Ignored unless the
+    /// ledger shares its limit with others, and this instance paces it.
+    pub(crate) fn is_held(&self, served: &ServedLedger, held: Held) {
+        if held.is_shared && self.instances.paces(served) {
+            let mut asked = self.asked.lock().expect("no panic while held");
+            asked.insert(served.ledger.kind().clone());
+            drop(asked);
+            self.told.notify_one();
+        }
+    }
+
+    /// Looks at limits until the shutdown.
+    pub(crate) async fn run(&self, shutdown: &CancellationToken) {
+        shutdown.run_until_cancelled(self.look_out()).await;
+    }
+
+    async fn look_out(&self) {
+        let mut limits: BTreeMap<LimitScope, Looks> = BTreeMap::new();
+        loop {
+            self.meet(&mut limits).await;
+            let now = Instant::now();
+            let due = |(_, looks): &(&LimitScope, &mut Looks)| looks.next <= now;
+            let next = limits.iter_mut().find(due);
+            let next = next.map(|(scope, looks)| (scope.clone(), looks.after));
+            if let Some((scope, after)) = next {
+                let until = Instant::now() + PATIENCE;
+                let balance = self
+                    .store
+                    .balance_limit(&scope, &self.id, after, until)
+                    .await;
+                if let Err(error) = &balance {
+                    tracing::debug!(%scope, %error, "the shares of a limit could not be moved");
+                }
+                let goes_on = |looks: &mut Looks| looks.see(&balance, Instant::now());
+                if !limits.get_mut(&scope).is_some_and(goes_on) {
+                    limits.remove(&scope);
+                }
+                continue;
+            }
+            let next = limits.values().map(|looks| looks.next).min();
+            tokio::select! {
+                () = sleep_until(next.unwrap_or(now + LONGEST_SLEEP).into()) => {}
+                () = self.told.notified() => {}
+            }
+        }
+    }
+
+    /// Takes in the kinds whose jobs wait.
+    async fn meet(&self, limits: &mut BTreeMap<LimitScope, Looks>) {
+        let asked = std::mem::take(&mut *self.asked.lock().expect("no panic while held"));
+        for kind in asked {
+            let scope = match self.store.limit_of(&kind, Instant::now() + PATIENCE).await {
+                Ok(Some((scope, _))) => scope,
+                Ok(None) => continue,
+                // The next claim or sweep asks again.
+                Err(error) => {
+                    tracing::debug!(%kind, %error, "the limit of a kind is unknown");
+                    continue;
+                }
+            };
+            let now = Instant::now();
+            let looks = limits.entry(scope).or_insert(Looks {
+                last: None,
+                next: now,
+                pause: SHORTEST,
+                after: 0,
+            });
+            looks.ask(now);
+        }
+    }
+}
