@@ -71,15 +71,10 @@ impl Kept {
         // half done.
         client.audit(DAMAGED).repair().await?;
         client.prefix(IDLE).resume().await?;
-        for kind in kinds().chain([
-            IDLE,
-            DAMAGED,
-            MOVED,
-            recurring::KIND,
-            series::KIND,
-            limited::KIND,
-            limited::GROUPED,
-        ]) {
+        for kind in kinds()
+            .chain([IDLE, DAMAGED, MOVED, recurring::KIND, series::KIND])
+            .chain(limited::ALL)
+        {
             let report = client.audit(kind).await?;
             // Some scenarios never use some kinds.
             if report.is_known && !report.is_clean() {

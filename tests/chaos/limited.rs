@@ -1,5 +1,6 @@
-//! Jobs of two limited kinds, and the rules for them: none starts beyond the rate, none has a lease
-//! beyond the number, and each runs. One kind has a limit, the groups of the other have one each.
+//! Jobs of limited kinds, and the rules for them: none starts beyond the rate, none has a lease beyond
+//! the number, and each runs. One kind has a limit, the groups of another have one each, and two have
+//! one together.
 //!
 //! They run beside the other jobs. Where Redis can forget, it may forget starts.
 
@@ -22,7 +23,14 @@ pub(crate) const KIND: &str = "chaos:limited:job";
 /// The kind whose groups have a limit.
 pub(crate) const GROUPED: &str = "chaos:grouped:job";
 
-/// The limit: starts in a second, starts at once, and leases. Each of up to eight shards gets a part.
+/// The kinds that have a limit together, and their prefix.
+pub(crate) const TOGETHER: [&str; 2] = ["chaos:together:one", "chaos:together:two"];
+const PREFIX: &str = "chaos:together:";
+
+/// All of them.
+pub(crate) const ALL: [&str; 4] = [KIND, GROUPED, TOGETHER[0], TOGETHER[1]];
+
+/// The limit: starts in a second, starts at once, and leases. Up to eight shards share it.
 const RATE: u32 = 40;
 const BURST: u32 = 8;
 const LEASES: u32 = 8;
@@ -30,10 +38,14 @@ const LEASES: u32 = 8;
 /// The limit of a group.
 const GROUP_RATE: u32 = 16;
 
+/// The rate of the two kinds together.
+const RATE_TOGETHER: u32 = 24;
+
 /// How many jobs of each kind are scheduled at once, and the pause before the next: more than may
 /// start at once. The first group gets most of them.
 const CROWD: usize = 12;
 const GROUPS: [usize; 3] = [10, 1, 1];
+const CROWDS_TOGETHER: [usize; 2] = [7, 3];
 const PAUSE: Duration = Duration::from_millis(700);
 
 /// How long a run takes: all leases together are about as many as the rate can use.
@@ -66,6 +78,8 @@ impl Feeder {
         let second = Duration::from_secs(1);
         let grouped = limit.clone().rate(GROUP_RATE, second);
         let grouped = grouped.per(GroupBy::id_part(1));
+        let together = limit.clone().rate(RATE_TOGETHER, second);
+        client.limit(PREFIX, together).await?;
         client.limit(KIND, limit.rate(RATE, second)).await?;
         client.limit(GROUPED, grouped).await?;
         let (stop, stopped) = watch::channel(false);
@@ -83,7 +97,7 @@ impl Feeder {
         let wrong = self.counting.await.expect("it does not panic");
         loop {
             let mut left = 0;
-            for kind in [KIND, GROUPED] {
+            for kind in ALL {
                 let stats = insisted(|| client.stats(kind)).await?;
                 left += stats.pending + stats.leased;
             }
@@ -98,6 +112,7 @@ impl Feeder {
 /// Schedules crowds of jobs that are due at once. Returns their keys.
 async fn feed(client: Client, stopped: watch::Receiver<bool>) -> Result<BTreeSet<String>> {
     let mut keys = BTreeSet::new();
+    let mut crowds = CROWDS_TOGETHER;
     while !*stopped.borrow() {
         let groups = GROUPS.iter().enumerate();
         let groups = groups.flat_map(|(group, jobs)| vec![group; *jobs]);
@@ -108,6 +123,15 @@ async fn feed(client: Client, stopped: watch::Receiver<bool>) -> Result<BTreeSet
                 keys.insert(key);
             }
         }
+        for (kind, jobs) in TOGETHER.into_iter().zip(crowds) {
+            for _ in 0..jobs {
+                let key = format!("{kind}:{:06}", keys.len());
+                insisted(|| client.schedule(&key, "")).await?;
+                keys.insert(key);
+            }
+        }
+        // The shares have to move.
+        crowds.reverse();
         sleep(PAUSE).await;
     }
     Ok(keys)
@@ -116,14 +140,19 @@ async fn feed(client: Client, stopped: watch::Receiver<bool>) -> Result<BTreeSet
 /// Counts the leases, and returns what was wrong.
 async fn count(client: Client, stopped: watch::Receiver<bool>) -> Vec<String> {
     let mut wrong = Vec::new();
+    let mut before = [0, 0];
     while !*stopped.borrow() {
         sleep(COUNTED).await;
-        // Redis may be away.
-        let Ok(Some(limit)) = client.get_limit(KIND).await else {
-            continue;
-        };
-        if limit.leased > u64::from(LEASES) {
-            wrong.push(format!("{KIND} has {} leases", limit.leased));
+        for (scope, before) in [KIND, PREFIX].into_iter().zip(&mut before) {
+            // Redis may be away.
+            let Ok(Some(limit)) = client.get_limit(scope).await else {
+                continue;
+            };
+            // The ledgers are not read at the same moment, so one count proves nothing.
+            let leased = std::mem::replace(before, limit.leased).min(limit.leased);
+            if leased > u64::from(LEASES) {
+                wrong.push(format!("{scope} has {leased} leases"));
+            }
         }
         let Ok(running) = client.list(GROUPED, JobState::Running).limit(1000).await else {
             continue;
@@ -162,9 +191,15 @@ pub(crate) fn judge(journals: &Journals, fed: &Fed, forgets: bool, is_set: bool)
         }
     }
     let mut wrong = Vec::new();
-    for kind in [KIND, GROUPED] {
+    for kind in ALL {
         let ran = ran.iter().filter(|key| key.starts_with(kind)).count();
-        if ran < LEAST {
+        // The two kinds together have about as many as one of the others.
+        let least = if TOGETHER.contains(&kind) {
+            LEAST / 4
+        } else {
+            LEAST
+        };
+        if ran < least {
             wrong.push(format!("only {ran} jobs of {kind} ran"));
         }
     }
@@ -178,7 +213,11 @@ pub(crate) fn judge(journals: &Journals, fed: &Fed, forgets: bool, is_set: bool)
         }
     }
     for (stream, mut starts) in starts.into_iter().filter(|_| !is_set) {
-        let rate = if stream == KIND { RATE } else { GROUP_RATE };
+        let rate = match stream.as_str() {
+            KIND => RATE,
+            PREFIX => RATE_TOGETHER,
+            _ => GROUP_RATE,
+        };
         starts.sort_unstable();
         let crowd = crowded(&starts, 1_000_000 / u64::from(rate));
         wrong.extend(crowd.map(|crowd| format!("{stream}: {crowd}")));
@@ -186,10 +225,11 @@ pub(crate) fn judge(journals: &Journals, fed: &Fed, forgets: bool, is_set: bool)
     wrong
 }
 
-/// What a key shares its limit with: its kind, or its group.
+/// What a key shares its limit with: its kind, its group, or the other kind.
 fn stream_of(key: &str) -> String {
     match key.split_once('/') {
         Some((group, _)) => group.to_owned(),
+        None if key.starts_with(PREFIX) => PREFIX.to_owned(),
         None => KIND.to_owned(),
     }
 }

@@ -61,7 +61,7 @@ async fn work(terms: &Terms) {
         &format!("{}:*", series::KIND),
         series::handler(journal.clone()),
     );
-    for kind in [limited::KIND, limited::GROUPED] {
+    for kind in limited::ALL {
         router = router.route(&format!("{kind}:*"), limited::handler(journal.clone()));
     }
     if terms.adopts {

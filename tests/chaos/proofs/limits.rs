@@ -2,7 +2,7 @@
 
 use super::{Proof, at};
 use crate::journal::{Noted, What};
-use crate::limited::{Fed, GROUPED, KIND, judge};
+use crate::limited::{Fed, GROUPED, KIND, TOGETHER, judge};
 
 pub(super) const ALL: &[Proof] = &[
     ("starts within a limit", fine),
@@ -10,6 +10,10 @@ pub(super) const ALL: &[Proof] = &[
     (
         "more starts than the limit of a group allows",
         crowded_group,
+    ),
+    (
+        "more starts than the limit of two kinds together allows",
+        crowded_together,
     ),
     ("a job that waits for a limit never runs", lost),
     ("more leases than a limit allows", leases),
@@ -23,7 +27,17 @@ fn judged(each: u64, more: &[u64], keys: usize, forgets: bool, is_set: bool) -> 
     let starts = regular.chain(more.iter().copied()).enumerate();
     let limited = starts.map(|(number, fence)| (format!("{KIND}:{number:06}"), fence));
     let grouped = [1, 2].into_iter().flat_map(of_group);
-    told(limited.chain(grouped), keys, forgets, is_set)
+    let starts = limited.chain(grouped).chain(of_both(0));
+    told(starts, keys, forgets, is_set)
+}
+
+/// Starts of forty jobs of two kinds in turn, as many as they may have together, and of so many more
+/// at the end.
+fn of_both(more: u64) -> impl Iterator<Item = (String, u64)> {
+    (0..40 + more).map(|number| {
+        let key = format!("{}:{number:06}", TOGETHER[number as usize % 2]);
+        (key, 1_000_000 + number.min(39) * 41_667)
+    })
 }
 
 /// Starts of fifty jobs of a group, as many as its limit allows.
@@ -79,10 +93,24 @@ fn crowded_group() {
     let starts = limited
         .chain(of_group(1))
         .chain(of_group(2))
-        .chain(of_group(2));
+        .chain(of_group(2))
+        .chain(of_both(0));
     let told = told(starts, 100, false, false);
     let group = format!("{GROUPED}:2: ");
     assert!(told.len() == 1 && told[0].starts_with(&group), "{told:?}");
+}
+
+fn crowded_together() {
+    let others = || {
+        let limited = (0..100).map(|number| (format!("{KIND}:{number:06}"), number * 25_000));
+        limited.chain(of_group(1)).chain(of_group(2))
+    };
+    assert!(told(others().chain(of_both(7)), 100, false, false).is_empty());
+    let told = told(others().chain(of_both(8)), 100, false, false);
+    assert!(
+        told.len() == 1 && told[0].starts_with("chaos:together:: "),
+        "{told:?}"
+    );
 }
 
 fn lost() {
@@ -106,7 +134,7 @@ fn leases() {
 fn hardly() {
     let told = judge(&[], &Fed::default(), false, false);
     assert!(
-        told.len() == 2 && told.iter().all(|it| it.contains("only 0 jobs")),
+        told.len() == 4 && told.iter().all(|it| it.contains("only 0 jobs")),
         "{told:?}"
     );
 }
