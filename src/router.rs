@@ -16,6 +16,7 @@ pub(crate) use self::routes::{RouteEntry, Routes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{Endpoint, Handler, Job, JobService, Route};
 use crate::key::JobKey;
+use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::routing::{self, Pattern, RouteTable};
 
@@ -127,6 +128,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         let pattern = Pattern::parse(pattern)?;
         let route = handler.into_route();
         route.options.check(format_args!("route `{pattern}`"))?;
+        check_limit(&pattern, route.options.limit.as_ref())?;
         self.with(PendingRoute::new(pattern, route))
     }
 
@@ -182,6 +184,7 @@ impl<S: Send + Sync + 'static> Router<S> {
         let pattern = or_panic(Pattern::parse("*:*:*:*"));
         let route = handler.into_route();
         or_panic(route.options.check("the fallback"));
+        or_panic(check_limit(&pattern, route.options.limit.as_ref()));
         or_panic(self.with_fallback(Some(PendingRoute::new(pattern, route))))
     }
 
@@ -325,6 +328,30 @@ impl<S: Send + Sync + 'static> Router<S> {
             table: self.table,
         }
     }
+}
+
+/// Checks that the limit of a route is that of whole kinds.
+///
+/// # Errors
+/// [`ErrorKind::InvalidRoute`] if the pattern leaves out some kinds of its prefix, or the limit has
+/// groups and the pattern names several kinds.
+fn check_limit(pattern: &Pattern, limit: Option<&Limit>) -> Result<()> {
+    let Some(limit) = limit else { return Ok(()) };
+    let fault = match pattern.whole_kinds() {
+        None => {
+            "`limit` is for a kind, or for all kinds with a prefix, and its pattern names neither: \
+             write `app:module:biz:{id}`, `app:module:{biz}:{id}`, or `Client::limit` for each kind"
+        }
+        Some(kinds) if limit.get_per().is_some() && kinds.ends_with(':') => {
+            "`limit` has groups, which are for one kind, and its pattern names several: write a \
+             route for each kind"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(Error::new(
+        ErrorKind::InvalidRoute,
+        format!("route `{pattern}`: its {fault}"),
+    ))
 }
 
 impl Router {

@@ -40,6 +40,7 @@ pub use sample::SampleJob;
 pub(crate) use task::{FindTerms, RouteTask, RouteTaskContext, RouteTerms};
 
 use crate::lateness::{Late, MaxLateness};
+use crate::limit::Limit;
 use crate::outcome::IntoOutcome;
 use crate::recurrence::QuietHours;
 use crate::retry::RetryPolicy;
@@ -144,6 +145,28 @@ where
     fn rate(self, jobs: u32, per: Duration) -> Route<S> {
         self.into_route()
             .with(|options| options.rate = Some(Rate { jobs, per }))
+    }
+
+    /// Limits the starts and the running jobs of the kinds of this route, over all workers together,
+    /// as [`Client::limit`](crate::Client::limit) does. The pattern names a kind, or all kinds with a
+    /// prefix: `app1:mail:send:{id}`, `app1:mail:{biz}:{id}` or `app1:*:*:*`. Other routes of the same
+    /// kinds are under the limit, too.
+    ///
+    /// A worker [declares](crate::SetLimit::declared) the limit before it claims its first job. So a
+    /// limit that an operator sets meanwhile stays until a worker with another limit starts; and
+    /// leaving it out later does not remove it. Defaults to none.
+    ///
+    /// ```
+    /// use keyfall::{Handler, Limit, Router};
+    /// use std::time::Duration;
+    ///
+    /// # async fn send() {}
+    /// let provider = Limit::new().rate(10, Duration::from_secs(1)).burst(2).concurrency(5);
+    /// let app: Router = Router::new().route("app1:mail:{biz}:{id}", send.limit(provider));
+    /// ```
+    fn limit(self, limit: Limit) -> Route<S> {
+        self.into_route()
+            .with(|options| options.limit = Some(limit))
     }
 
     /// Sets the length of the leases of this route, from 1 s to 1 day: a job whose worker falls

@@ -14,6 +14,7 @@ use super::{Breakers, Endpoint, Handler, Job, JobService, Pull, RouteTask};
 use crate::durable::Durable;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lateness::MaxLateness;
+use crate::limit::Limit;
 use crate::outcome::Outcome;
 use crate::recurrence::QuietHours;
 use crate::retry::RetryPolicy;
@@ -57,6 +58,8 @@ pub(crate) struct RouteOptions {
     pub(crate) priority: i32,
     /// The length of a lease, within [`LEASES`].
     pub(crate) lease: Option<Duration>,
+    /// The limit of the kinds of the route, over all workers.
+    pub(crate) limit: Option<Limit>,
     /// The limit of starts on one worker.
     pub(crate) rate: Option<Rate>,
     /// The lateness at which a start is reported.
@@ -217,6 +220,8 @@ impl RouteOptions {
             .is_some_and(|rate| rate.jobs == 0 || rate.per.is_zero())
         {
             "`rate` allows no job: write 1 or more in a time longer than zero"
+        } else if let Some(Err(error)) = self.limit.as_ref().map(Limit::check) {
+            &format!("`limit` is wrong: {error}")
         } else if self.lease.is_some_and(|lease| !LEASES.contains(&lease)) {
             "`lease` must be from 1 s to 1 day"
         } else if let Some(Err(error)) = self.max_lateness.map(MaxLateness::check) {

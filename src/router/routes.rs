@@ -1,18 +1,19 @@
 //! The finished form of a router, which workers and rehearsals use.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::PendingRoute;
 use crate::durable::Durable;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::handler::{
     Breakers, Endpoint, FindTerms, MissingKey, Pull, Rate, RouteTask, RouteTerms, SegmentNames,
     names,
 };
 use crate::key::{JobKey, Kind};
 use crate::lateness::MaxLateness;
+use crate::limit::{Limit, LimitScope};
 use crate::recurrence::QuietHours;
 use crate::retry::RetryPolicy;
 use crate::routing::{Pattern, RouteTable};
@@ -40,6 +41,8 @@ pub(crate) struct RouteEntry {
     pub(crate) names: SegmentNames,
     pub(crate) priority: i32,
     pub(crate) lease: Option<Duration>,
+    /// The limit of the kinds of the route, over all workers.
+    pub(crate) limit: Option<Limit>,
     pub(crate) rate: Option<Rate>,
     pub(crate) late_after: Option<Duration>,
     /// The limit of lateness, and what becomes of a job beyond it.
@@ -97,6 +100,36 @@ impl Routes {
     pub(crate) fn match_more_than_literal_kinds(&self) -> bool {
         let is_open = |route: &RouteEntry| route.pattern.literal_kind().is_none();
         self.fallback.is_some() || self.of_table().iter().any(is_open)
+    }
+
+    /// The limits of routes, each with the kind or the prefix of kinds that it is for.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidRoute`](crate::ErrorKind::InvalidRoute) if two of them differ for the same
+    /// kinds.
+    pub(crate) fn limits(&self) -> Result<BTreeMap<LimitScope, Limit>> {
+        let mut limits: BTreeMap<LimitScope, (&RouteEntry, &Limit)> = BTreeMap::new();
+        for route in self.of_table() {
+            let scope = route.pattern.whole_kinds();
+            let Some((limit, scope)) = route.limit.as_ref().zip(scope) else {
+                continue;
+            };
+            let other = limits.insert(LimitScope::parse(&scope)?, (route, limit));
+            if let Some((other, _)) = other.filter(|(_, other)| *other != limit) {
+                return Err(Error::new(
+                    ErrorKind::InvalidRoute,
+                    format!(
+                        "the routes `{}` and `{}` have different limits for the same kinds: give one \
+                         of them the limit, or both the same",
+                        other.pattern, route.pattern
+                    ),
+                ));
+            }
+        }
+        let limits = limits.into_iter();
+        Ok(limits
+            .map(|(scope, (_, limit))| (scope, limit.clone()))
+            .collect())
     }
 
     /// Redis globs of the keys that routes adopt, each once. A glob may match more keys than its
@@ -164,6 +197,7 @@ impl RouteEntry {
             concurrency: entry.route.options.concurrency,
             priority: entry.route.options.priority,
             lease: entry.route.options.lease,
+            limit: entry.route.options.limit,
             rate: entry.route.options.rate,
             late_after: entry.route.options.late_after,
             max_lateness: entry.route.options.max_lateness,

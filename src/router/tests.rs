@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::key::IntoJobKey;
+use crate::limit::GroupBy;
 use crate::retry::RetryPolicy;
 use crate::routing::Coverage;
 
@@ -85,6 +86,51 @@ fn mistakes_are_errors_with_a_remedy() {
     let (kind, text) = fault(router.try_route("a:b:d:*", done.concurrency(0)));
     assert_eq!(kind, ErrorKind::InvalidSetting);
     assert!(text.contains("`concurrency` is 0"));
+}
+
+#[test]
+fn the_limit_of_a_route_is_that_of_whole_kinds() {
+    let (three, four) = (Limit::new().concurrency(3), Limit::new().concurrency(4));
+    let app: Router = Router::new()
+        .route("a:b:c:{id}", done.limit(three.clone()))
+        .route("a:b:{biz}:*", done.limit(four.clone()))
+        .route("c:*:*:*", done.limit(four.clone()))
+        .route("d:e:f:{id:[0-9]+}", done.limit(three.clone()))
+        .route("d:e:f:{id}", done.limit(three.clone()))
+        .route("d:e:g:{id}", done);
+    let limits = app.finish().unwrap().limits().unwrap();
+    let limits: Vec<_> = limits
+        .into_iter()
+        .map(|(scope, limit)| (scope.to_string(), limit))
+        .collect();
+    let of = |scope: &str, limit: &Limit| (scope.to_owned(), limit.clone());
+    assert_eq!(
+        limits,
+        [
+            of("a:b:", &four),
+            of("a:b:c", &three),
+            of("c:", &four),
+            of("d:e:f", &three)
+        ]
+    );
+    let groups = Limit::new().per(GroupBy::id_part(1));
+    for (pattern, limit, named) in [
+        ("*:b:c:*", &three, "app:module:{biz}:{id}"),
+        ("a:{m:x|y}:*:*", &three, "app:module:{biz}:{id}"),
+        ("a:*:c:*", &three, "app:module:{biz}:{id}"),
+        ("a:b:*:*", &groups, "one kind"),
+        ("a:b:c:*", &Limit::new(), "`limit` is wrong"),
+    ] {
+        let refused = Router::<()>::new().try_route(pattern, done.limit(limit.clone()));
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(pattern) && error.contains(named), "{error}");
+    }
+    let differ: Router = Router::new()
+        .route("d:e:f:{id:[0-9]+}", done.limit(three))
+        .route("d:e:f:{id}", done.limit(four));
+    let error = differ.finish().unwrap().limits().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidRoute);
+    assert!(error.to_string().contains("d:e:f:{id:[0-9]+}"), "{error}");
 }
 
 #[test]

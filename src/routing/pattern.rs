@@ -62,6 +62,24 @@ impl Pattern {
         }
     }
 
+    /// The kind whose jobs this pattern is about, `app:module:biz`, or the prefix of kinds,
+    /// `app:module:` or `app:`, of which it matches all. `None` if it leaves some of them out.
+    pub(crate) fn whole_kinds(&self) -> Option<String> {
+        if let Some(kind) = self.literal_kind() {
+            return Some(kind.as_str().to_owned());
+        }
+        let names = self.segments[..3].iter();
+        let literals: Vec<_> = names
+            .map_while(|segment| match segment {
+                Segment::Literal(text) => Some(format!("{text}:")),
+                _ => None,
+            })
+            .collect();
+        let rest = &self.segments[literals.len()..3];
+        let is_whole = !literals.is_empty() && rest.iter().all(Segment::matches_all);
+        is_whole.then(|| literals.concat())
+    }
+
     /// A Redis glob that matches all keys of the pattern, and possibly others.
     pub(crate) fn to_glob(&self) -> String {
         let parts: Vec<String> = self.segments.iter().map(Segment::to_glob).collect();

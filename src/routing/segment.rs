@@ -37,6 +37,11 @@ pub(super) enum Rank {
 }
 
 impl Segment {
+    /// Whether it matches every text.
+    pub(super) fn matches_all(&self) -> bool {
+        matches!(self, Segment::Any { .. })
+    }
+
     /// Parses `part` as segment `index` (0 to 3) of a pattern.
     ///
     /// # Errors

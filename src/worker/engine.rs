@@ -11,10 +11,12 @@ use futures_util::future::join_all;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::activity_writer::ActivityWriter;
 use super::claiming::claimer::Claimer;
 use super::claiming::inbox::ClaimInbox;
+use super::declaring::declare_limits;
 use super::description::describe;
 use super::finding::Finders;
 use super::finding::balancer::Balancer;
@@ -32,7 +34,7 @@ use super::running::runner::Runner;
 use super::running::slots::Slots;
 use super::served::ServedLedgers;
 use super::server_monitor::{MonitorContext, ServerMonitors};
-use crate::client::{LeaseSubscribers, SettleTerms};
+use crate::client::{Client, LeaseSubscribers, SettleTerms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hooks::Hooks;
 use crate::retry::RetryPolicy;
@@ -51,6 +53,8 @@ const SHOWN: usize = 20;
 
 /// The parts and settings that an engine is built from.
 pub(crate) struct Plan {
+    /// The client of the worker, which declares the limits of routes.
+    pub(crate) client: Client,
     /// Settings of the connections to Redis.
     pub(crate) link: LinkSettings,
     /// Whether a server that may evict keys is accepted.
@@ -105,16 +109,38 @@ fn cannot_start(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, what).because(error)
 }
 
-/// Checks the servers, logs the start, and runs the engine.
+/// The error for a task that ended with the runtime of the handlers.
+fn was_aborted(error: tokio::task::JoinError) -> Error {
+    let what = "the runtime of the handlers has ended before the worker could start";
+    Error::new(ErrorKind::Unavailable, what).because(error)
+}
+
+/// Checks the servers, declares the limits of routes, logs the start, and runs the engine.
 async fn drive(plan: Plan) -> Result<()> {
     let Plan {
+        client,
         store,
         routes,
         settings,
+        handlers,
         ..
     } = &plan;
+    let prepared = async {
+        check(
+            store,
+            routes,
+            plan.allow_eviction,
+            settings.allow_unannounced,
+        )
+        .await?;
+        // On the runtime that the connections of the client belong to.
+        let declaring = handlers.spawn(declare_limits(client.clone(), routes.clone()));
+        AbortOnDropHandle::new(declaring)
+            .await
+            .map_err(was_aborted)?
+    };
     tokio::select! {
-        checked = check(store, routes, plan.allow_eviction, settings.allow_unannounced) => checked?,
+        prepared = prepared => prepared?,
         () = plan.retired.cancelled() => return Ok(()),
     }
     tell_start(store, routes, settings);

@@ -18,6 +18,7 @@
 //! | [`activity_writer`] | writes once a minute how many runs began and ended |
 //! | [`served`] | lists the kinds that this worker serves, with their ledgers |
 //! | [`freshness`] | decides when the list of kinds is read again |
+//! | [`declaring`] | declares the limits of routes at the start |
 //! | [`description`] | describes this instance and its routes to its peers |
 //! | [`instances`] | ranks the live instances: which one claims a job, which one paces a ledger |
 //! | [`notice`] | reports events to the owner of the worker; [`readiness`] answers probes |
@@ -27,6 +28,7 @@ mod adopting;
 mod checkup;
 mod claiming;
 mod conditions;
+mod declaring;
 mod description;
 mod engine;
 mod finding;

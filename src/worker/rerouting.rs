@@ -170,6 +170,7 @@ impl EngineParts {
         self.hooks.check(&routes)?;
         let tasks = self.start_tasks(&routes);
         let plan = Plan {
+            client: self.client.clone(),
             link: self.client.settings().link.clone(),
             allow_eviction: self.client.settings().allow_eviction,
             payload_limit: self.client.settings().payload_limit,

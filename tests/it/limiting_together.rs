@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use keyfall::{ErrorKind, GroupBy, Job, Limit, Router, Wait};
+use keyfall::{ErrorKind, GroupBy, Handler, Job, Limit, Router, Wait};
 
 use crate::limiting::assert_within;
 use crate::limits::assert_refused;
@@ -312,6 +312,59 @@ async fn a_kind_that_is_dropped_gives_its_share_back() {
     gate.open();
     all_ended(&site, &KINDS[..2]).await;
     worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_limit_of_a_route_holds_from_the_first_job_on() {
+    let site = Site::new("together-route").await;
+    let (log, mut runs) = recorder();
+    let meter = Meter::default();
+    let counted = {
+        let meter = meter.clone();
+        async move |job: Job| {
+            log.note(&job);
+            meter.run(ms(5)).await;
+        }
+    };
+    crowd(&site, &KINDS, 20).await;
+    let two = Limit::new().concurrency(2);
+    let router = || Router::new().route(&pattern(&site), counted.clone().limit(two.clone()));
+    let workers = [(); 2].map(|()| site.serve(router()));
+    runs.take(60).await;
+    assert_eq!(meter.most(), 2);
+    let limit = site
+        .client
+        .get_limit(&prefix(&site))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(limit.limit, two);
+    // An operator's limit outlives a worker that declares the same as before.
+    let five = Limit::new().concurrency(5);
+    site.client
+        .limit(&prefix(&site), five.clone())
+        .await
+        .unwrap();
+    let third = site.serve(router());
+    third.ready().await;
+    let limit = site
+        .client
+        .get_limit(&prefix(&site))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(limit.limit, five);
+    all_ended(&site, &KINDS).await;
+    for worker in workers.into_iter().chain([third]) {
+        worker.stop().await;
+    }
+    // Limits that contradict each other keep a worker from starting.
+    let ids = |ids: &str| format!("{}:{ids}", site.kind());
+    let router = Router::new()
+        .route(&ids("{id:[0-9]+}"), counted.clone().limit(two))
+        .route(&ids("{id}"), counted.limit(five));
+    let ended = site.serve(router).ended().await;
+    assert_refused(ended, ErrorKind::InvalidRoute, &["different limits"]);
 }
 
 #[tokio::test]
