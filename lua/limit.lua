@@ -49,6 +49,13 @@ if set_at(held.rest) > set_at(' ' .. ARGV[9]) then
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, answers[1])
   return {'ok', stamp, answers[1]}
 end
+if held.rest == ' ' .. ARGV[9] and (ARGV[15] == '' or held.share) then
+  -- It holds already. Each client says so that uses the kind for the first time, and workers do now
+  -- and then, in case that the ledger has lost it.
+  answers[1] = 'limited'
+  remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, answers[1])
+  return {'ok', stamp, answers[1]}
+end
 local limit = {
   full = held.full,
   gap = tonumber(ARGV[6]),
@@ -63,16 +70,15 @@ local function new_share()
   local old = held.share and read_share(held.share)
   local is_same = old and old.rule == ARGV[17] or held.rest == limit.rest
   local units, leases = tonumber(ARGV[15]), tonumber(ARGV[16])
-  if is_same and old then
-    units, leases = old.of_units, old.of_leases
-  elseif is_same then
-    units, leases = limit.burst, limit.most
+  if is_same then
+    units = old and old.of_units or limit.burst
+    leases = old and old.of_leases or limit.most
   end
   local running = redis.call('ZCOUNT', leased_key, '-inf', '(inf')
   return {
     epoch = old and old.epoch or 0,
     by = old and old.by or '-',
-    rule = is_same and old and old.rule or ARGV[17],
+    rule = ARGV[17],
     gap = limit.gap * limit.burst,
     units = limit.burst,
     leases = limit.most,
@@ -82,7 +88,7 @@ local function new_share()
     since = is_same and old and old.since or math.floor(now / 1000),
   }
 end
-if ARGV[15] ~= '' or held.share and held.rest == limit.rest then
+if ARGV[15] ~= '' then
   write_share(limit, new_share())
 end
 

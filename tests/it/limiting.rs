@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use keyfall::embedded::Embedded;
-use keyfall::{ErrorKind, GroupBy, Job, JobState, Limit, Router, Wait};
+use keyfall::{ErrorKind, GroupBy, Job, JobState, Limit, Router, Wait, What};
 
 use crate::limits::assert_refused;
 use crate::runs::{Gate, eventually, recorder};
@@ -606,6 +606,40 @@ async fn jobs_that_a_limit_holds_back_are_not_passed_on_to_other_instances() {
         worker.stop().await;
     }
     site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_ledger_that_has_lost_its_limit_gets_it_again() {
+    let site = Site::new("limit-lost").await;
+    let (kind, one) = (site.kind(), Limit::new().concurrency(1));
+    site.client
+        .schedule(site.key("later"), "")
+        .after(HOUR)
+        .await
+        .unwrap();
+    site.client.limit(&kind, one).await.unwrap();
+    let calls = format!("keyfall:{{{kind}/0}}:calls");
+    let field = async || -> Option<String> { site.command(&["HGET", &calls, "limit"]).await };
+    let before = field().await;
+    let _: u64 = site.command(&["HDEL", &calls, "limit"]).await;
+    let worker = site.serve(Router::new().route(&site.pattern(), async |_: Job| {}));
+    let words = |text: Option<String>| {
+        let text = text?;
+        text.split_once(' ').map(|(_, rest)| rest.to_owned())
+    };
+    eventually("the limit is there again", async || {
+        let after = field().await;
+        (after.is_some() && words(after) == words(before.clone())).then_some(())
+    })
+    .await;
+    worker.stop().await;
+    // It is told of once: what holds already is not set again.
+    let story = site.client.story(site.key("later")).await.unwrap();
+    let told = story
+        .happenings
+        .iter()
+        .filter(|it| it.what == What::Limited);
+    assert_eq!(told.count(), 2, "when it was set, and when it was lost");
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use crate::shards::Layout;
 use crate::store::ledger::limiting::{LimitPart, describe};
 use crate::store::ledger::script::LIMIT;
 use crate::store::servers::fan_out::is_of_absence;
-use crate::store::{Lane, Server, Store, from_value};
+use crate::store::{Server, Store, from_value};
 use crate::time::UnixMs;
 
 /// The beginning of the fields that hold rules.
@@ -217,7 +217,7 @@ impl Store {
                 let mut cmd = it.call_on(&LIMIT, &keys, &ledger);
                 let wake = it.names.wake(it.database);
                 let subject = (&*wake, &*ledger.subject);
-                describe(&mut cmd, &mut Lane::new(), subject, &part, &rule);
+                describe(&mut cmd, None, subject, &part, &rule);
                 it.eval(&LIMIT, &cmd, &it.clock, &ledger.subject, until)
                     .await?;
             }

@@ -8,9 +8,9 @@ use crate::error::Result;
 #[cfg(feature = "worker")]
 use crate::limit::GroupBy;
 use crate::limit::{Holder, Share, Terms};
-use crate::store::ledger::number;
 use crate::store::ledger::reply::unexpected;
 use crate::store::ledger::script::{ADMIT, HOLD, LIMIT, SHARE};
+use crate::store::ledger::{number, who};
 use crate::store::{Answered, Lane, Ledger, LimitRule, Word};
 use crate::time::{UnixMs, UnixUs};
 
@@ -77,10 +77,11 @@ pub(crate) enum ShareReply {
     Absent,
 }
 
-/// Adds the arguments of `lua/limit.lua`.
+/// Adds the arguments of `lua/limit.lua`. Without a lane, a repeat is a new call, which does nothing
+/// while the limit holds.
 pub(in crate::store) fn describe(
     cmd: &mut Cmd,
-    lane: &mut Lane,
+    lane: Option<&mut Lane>,
     (wake, subject): (&str, &str),
     part: &LimitPart,
     rule: &LimitRule,
@@ -89,7 +90,11 @@ pub(in crate::store) fn describe(
         LimitPart::Own(terms) => (terms, None),
         LimitPart::Shared { whole, share, rule } => (whole, Some((share, rule))),
     };
-    number(cmd, lane);
+    match lane {
+        Some(lane) => number(cmd, lane),
+        // A call without a lane is not remembered.
+        None => drop(cmd.arg("").arg(0).arg(who())),
+    }
     cmd.arg(wake).arg(subject);
     cmd.arg(terms.gap).arg(terms.burst).arg(terms.most);
     cmd.arg(rule.text());
@@ -129,7 +134,7 @@ impl Ledger {
         let mut cmd = self.call(&LIMIT, &keys, [].into_iter());
         describe(
             &mut cmd,
-            lane,
+            Some(lane),
             (&self.wake, &self.names.subject),
             part,
             rule,

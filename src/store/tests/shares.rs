@@ -190,21 +190,13 @@ async fn a_paused_ledger_and_one_on_hold_want_no_share() {
     let limit = Limit::new().concurrency(5);
     bench.join(&limit, share(0, 0)).await;
     assert_eq!(bench.look(1).await.waiting, 1);
-    assert!(bench.ledger.hold(MOMENT, soon()).await.unwrap());
+    let lane = &mut Lane::new();
+    bench.ledger.pause(lane, None, soon()).await.unwrap();
     assert_eq!(bench.look(2).await.waiting, 0);
-    bench.past(bench.now().await + 2).await;
+    bench.ledger.resume(lane, None, soon()).await.unwrap();
     assert_eq!(bench.look(3).await.waiting, 1);
-    bench
-        .ledger
-        .pause(&mut Lane::new(), None, soon())
-        .await
-        .unwrap();
+    assert!(bench.ledger.hold(HOUR, soon()).await.unwrap());
     assert_eq!(bench.look(4).await.waiting, 0);
-    bench
-        .ledger
-        .resume(&mut Lane::new(), None, soon())
-        .await
-        .unwrap();
     bench.balanced().await;
 }
 

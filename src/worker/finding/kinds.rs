@@ -137,6 +137,7 @@ impl KindMonitor {
         memory.without.retain(|kind, _| there.contains(kind));
         // Each of several servers that is away costs the round one time limit.
         let mut away = HashSet::new();
+        self.limit_again(&kinds).await;
         for kind in kinds {
             let since = if self.instances.route_kind(kind.as_str()) {
                 memory.without.remove(&kind);
@@ -165,6 +166,22 @@ impl KindMonitor {
             }
             if let Some(jobs) = jobs {
                 self.report(&kind, jobs, memory);
+            }
+        }
+    }
+
+    /// Limits the ledgers anew that should have a limit and have none, because their server has lost
+    /// it.
+    async fn limit_again(&self, kinds: &[Kind]) {
+        let scopes = match self.store.limit_scopes(Instant::now() + PATIENCE).await {
+            Ok(scopes) => scopes,
+            Err(error) => return tracing::debug!(%error, "the limits are unknown"),
+        };
+        let is_limited = |kind: &&Kind| scopes.iter().any(|scope| scope.covers(kind));
+        for kind in kinds.iter().filter(is_limited) {
+            let until = Instant::now() + PATIENCE;
+            if let Err(error) = self.store.apply_limit_rule(kind, until).await {
+                tracing::debug!(%kind, %error, "a kind could not be limited");
             }
         }
     }

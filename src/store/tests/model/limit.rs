@@ -30,6 +30,8 @@ impl Ledger {
     pub(super) fn limit(&mut self, terms: Limit) -> String {
         match self.limited {
             Some(limited) if limited.terms.set > terms.set => "kept".to_owned(),
+            // The same limit, as far as the ledger can tell.
+            Some(limited) if limited.terms.set == terms.set => "limited".to_owned(),
             limited => {
                 let full = limited.map_or(self.now, |limited| limited.full);
                 self.limited = Some(Limited {
