@@ -181,7 +181,7 @@ end
 if limit and (limit.gap > 0 or groups) then
   use_starts(limit, now, #taken)
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
-    last, 'limit', write_limit(limit))
+    last, 'limit', groups and write_limit(limit) or write_full(limit))
 else
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
     last)

@@ -16,8 +16,8 @@
 -- one more for each gap of the span.
 
 local function read_limit(field)
-  local full, gap, burst, most, hold, rest = string.match(field or '',
-    '^(%d+) (%d+) (%d+) (%d+) (%d+)( .*)$')
+  local full, tail, gap, burst, most, hold, rest = string.match(field or '',
+    '^(%d+)( (%d+) (%d+) (%d+) (%d+)( .*))$')
   if not full then
     return nil
   end
@@ -25,6 +25,7 @@ local function read_limit(field)
   local is_shared = line and string.byte(rest, line + 1) == 126
   return {
     full = tonumber(full),
+    tail = tail,
     gap = tonumber(gap),
     burst = tonumber(burst),
     most = tonumber(most),
@@ -33,6 +34,11 @@ local function read_limit(field)
     groups = line and not is_shared and string.sub(rest, line + 1) or nil,
     share = is_shared and string.sub(rest, line + 1) or nil,
   }
+end
+
+-- The field after starts: nothing else of it has changed.
+local function write_full(limit)
+  return int(limit.full) .. limit.tail
 end
 
 local function write_limit(limit)
