@@ -322,19 +322,20 @@ impl Claimer {
         let mut answers = reply.answers.iter();
         // Two parts may have found the same job. It needs one slot.
         let mut open: HashMap<String, ClaimItem> = HashMap::with_capacity(named.len());
-        // Slots of jobs that a limit holds back: older jobs may have been claimed instead.
+        // Slots of jobs that a limit holds back, or that others have claimed: if the kind is limited,
+        // other jobs may have been claimed instead.
         let mut spare: Vec<Slot> = Vec::new();
         for wanted in named {
             match answers.next().map(|answered| answered.answer) {
-                Some(Word::Held) => {
+                Some(answer @ (Word::Held | Word::Leased | Word::Absent)) => {
+                    if answer == Word::Absent && wanted.source == Source::Event {
+                        // The job may belong to another ledger by now.
+                        self.served_ledgers.freshness().doubt();
+                    }
                     spare.push(wanted.slot);
                     continue;
                 }
                 Some(Word::Early(ms)) => self.wait_for(served, &wanted, ms),
-                // The job may belong to another ledger by now.
-                Some(Word::Absent) if wanted.source == Source::Event => {
-                    self.served_ledgers.freshness().doubt();
-                }
                 _ => {}
             }
             open.entry(wanted.id.clone()).or_insert(wanted);

@@ -17,8 +17,8 @@ use crate::names::Names;
 use crate::retry::RetryPolicy;
 use crate::router::Router;
 use crate::settings::{LinkSettings, WorkerSettings};
-use crate::store::{Alive, Store};
-use crate::time::UnixUs;
+use crate::store::{Alive, Claimed, Store};
+use crate::time::{UnixMs, UnixUs};
 use crate::worker::description::describe;
 use crate::worker::finding::balancer::Balancer;
 use crate::worker::finding::pacer::Pacer;
@@ -148,6 +148,11 @@ impl Setting {
 
     /// Takes in these answers about the named jobs.
     fn answered(&self, jobs: &[(&str, Source, Word)]) {
+        self.claimed(jobs, &[]);
+    }
+
+    /// The same, with the jobs that the claim got.
+    fn claimed(&self, jobs: &[(&str, Source, Word)], got: &[&str]) {
         let named: Vec<_> = jobs.iter().map(|(id, source, _)| (*id, *source)).collect();
         let answers = jobs.iter().map(|(.., answer)| Answered::of(*answer));
         let reply = ClaimReply {
@@ -155,7 +160,7 @@ impl Setting {
             sent: Moment::now(),
             paused: false,
             answers: answers.collect(),
-            jobs: Vec::new(),
+            jobs: got.iter().map(|id| claimed(id)).collect(),
         };
         let (served, named) = (self.served(KIND), self.named(&named));
         self.claimer
@@ -188,6 +193,18 @@ impl Setting {
             .of(&served)
             .adopter
             .take_planned(&served)
+    }
+}
+
+fn claimed(id: &str) -> Claimed {
+    Claimed {
+        id: id.to_owned(),
+        token: "lane-1".to_owned(),
+        claims: 1,
+        fence: 1,
+        due: UnixMs(1),
+        cancelled: false,
+        record: b"{\"v\":1}\n".to_vec(),
     }
 }
 
@@ -247,6 +264,23 @@ async fn a_job_whose_event_was_heard_but_which_is_absent_raises_a_doubt() {
         it.answered(&[("1", source, answer)]);
         let freshness = it.claimer.served_ledgers.freshness();
         assert_eq!(freshness.is_doubted(), is_doubted, "{source:?} {answer:?}");
+    }
+}
+
+/// A claim of a limited kind takes the oldest jobs, whichever it has named.
+#[tokio::test]
+async fn a_job_that_is_claimed_instead_of_a_named_one_gets_its_slot() {
+    for answer in [Word::Held, Word::Leased, Word::Absent] {
+        let it = Setting::of_kinds(&[KIND], 8);
+        it.claimed(
+            &[
+                ("gone", Source::Event, answer),
+                ("named", Source::Event, Word::Claimed),
+            ],
+            &["other", "named"],
+        );
+        let kind = Kind::parse(KIND).unwrap();
+        assert_eq!(it.claimer.slots.free(0, &kind), 6, "both run: {answer:?}");
     }
 }
 
