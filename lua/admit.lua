@@ -9,7 +9,8 @@
 --       waiting how many are due, all 0 without a limit; next is when to ask again, Unix µs: one
 --       more job may start then; 0 if the ends of runs announce the other jobs. If the kind has
 --       groups, room is how many jobs were found that may start now, 64 at the most
--- Holds: writes nothing. Announces 64 jobs at the most, the oldest.
+-- Holds: writes nothing. Announces 64 jobs at the most, the oldest. If several ledgers share the
+--       limit and none may start, says that jobs wait.
 
 -- How often to ask whether lapsed leases were taken over.
 local TAKEOVER_US = 100000
@@ -53,7 +54,8 @@ if groups then
   end
   return {'ok', stamp, field, #ids, leases, waiting, int(next_one)}
 end
-if ARGV[1] ~= '' and waiting > 0 and room > 0 then
+if ARGV[1] ~= '' and waiting > 0 and (room > 0 or limit.share) then
+  -- Without room for any, it says that they wait for a share, after a hold for example.
   local news = {}
   announce_waiting(news, limit, due_key, leased_key, ARGV[1], ARGV[2], now)
   wake(ARGV[1], ARGV[2], news, nil, now)

@@ -49,7 +49,16 @@ if set_at(held.rest) > set_at(' ' .. ARGV[9]) then
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, answers[1])
   return {'ok', stamp, answers[1]}
 end
-if held.rest == ' ' .. ARGV[9] and (ARGV[15] == '' or held.share) then
+-- Whether the ledger has this limit, and by the same split over the shards.
+local function is_held()
+  local groups = ARGV[10] ~= '' and table.concat(ARGV, ' ', 10, 13) .. ' ' or ''
+  return held.rest == ' ' .. ARGV[9] and (held.share and true or ARGV[15] == ''
+    and held.gap == tonumber(ARGV[6]) and held.burst == tonumber(ARGV[7])
+    and held.most == tonumber(ARGV[8])
+    and string.sub(held.groups or '', 1, #groups) == groups)
+end
+
+if is_held() then
   -- It holds already. Each client says so that uses the kind for the first time, and workers do now
   -- and then, in case that the ledger has lost it.
   answers[1] = 'limited'
@@ -61,13 +70,12 @@ local limit = {
   gap = tonumber(ARGV[6]),
   burst = tonumber(ARGV[7]),
   most = tonumber(ARGV[8]),
-  hold = 0,
+  hold = held.rest == ' ' .. ARGV[9] and held.hold or 0,
   rest = ' ' .. ARGV[9],
 }
 
 -- The share of this ledger of a limit over several ledgers.
-local function new_share()
-  local old = held.share and read_share(held.share)
+local function new_share(old)
   local is_same = old and old.rule == ARGV[17] or held.rest == limit.rest
   local units, leases = tonumber(ARGV[15]), tonumber(ARGV[16])
   if is_same then
@@ -86,10 +94,20 @@ local function new_share()
     of_leases = leases,
     bound = math.max(leases, is_same and old and old.bound or running),
     since = is_same and old and old.since or math.floor(now / 1000),
+    owed = 0,
   }
 end
 if ARGV[15] ~= '' then
-  write_share(limit, new_share())
+  local old = held.share and read_share(held.share)
+  local used = 0
+  if old then
+    used = starts_used(held, old, now)
+  elseif held.gap and held.gap > 0 then
+    used = math.max(0, math.min((held.full - now) / held.gap, held.burst))
+  end
+  write_share(limit, new_share(old))
+  -- What was used before is used of the new units, or passed on with the next look.
+  limit.full = now + math.ceil(used * limit.gap)
 end
 
 -- The groups after the change: their new terms, and what the old ones have left behind. Jobs that

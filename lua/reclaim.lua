@@ -73,6 +73,7 @@ local misses, done = {}, {}
 local taken, place, carried = {}, {}, {}
 local gone, forgotten, promoted, shadows, scores = {}, {}, {}, {}, {}
 local armed, armed_for = {}, {}
+local is_held = false
 local counts, news = {}, {}
 local story = new_story(history)
 for i, id in ipairs(ids) do
@@ -108,6 +109,7 @@ for i, id in ipairs(ids) do
     elseif #taken >= starts or groups and (groups.census ~= '-'
       or started[group_of[id]] >= starts_left(rates[group_of[id]], now)) then
       misses[i] = 'held'
+      is_held = true
     else
       misses[i] = 'claimed'
       taken[#taken + 1] = id
@@ -194,6 +196,9 @@ if groups then
   end_leases(groups, news, gone, lease_of, leased_key, {channel = ARGV[5], subject = ARGV[6]},
     due_of, room_for_due, next_start, groups_of, open_entries, open_news)
 elseif limit then
+  if limit.share and is_held then
+    tell_held(ARGV[5], ARGV[6], limit, now)
+  end
   announce_waiting(news, limit, due_key, leased_key, ARGV[5], ARGV[6], now)
 end
 if #KEYS > FIXED then

@@ -13,7 +13,7 @@
 --                    how many leases the ledger makes use, running how many there are, used how
 --                    many units are in use, and waiting how many jobs wait for a share; since is
 --                    when the ledger got its share or lost it, Unix ms, and owed the millionths of
---                    a start that the removed units have used
+--                    a start that were used of the units which this look has removed
 --       newer:epoch  a look with this number was faster: nothing was done
 --       absent       the ledger has no share of this limit: nothing was done
 -- Holds: from then on, a call with an older epoch changes nothing. Works while Redis is full.
@@ -38,24 +38,27 @@ if answers[1] then
   return {'ok', stamp, answers[1], 0, 0, 0, 0, 0, 0, 0, 0}
 end
 answers[1] = 'shared'
-local had, owed, is_raised = has_share(share), 0, false
+local had, is_raised = has_share(share), false
+-- A repeated call answers what it has removed before.
+share.owed = share.epoch == epoch and share.owed or 0
 share.epoch, share.by = epoch, by
 share.bound = math.max(share.of_leases, math.min(share.bound, running))
 local used = starts_used(limit, share, now)
 if ARGV[6] ~= '' then
   local units, leases = tonumber(ARGV[6]), tonumber(ARGV[7])
   is_raised = units > share.of_units or leases > share.of_leases
-  if units < share.of_units then
-    local kept = math.min(used, units)
-    used, owed = kept, math.ceil((used - kept) * 1e6)
-  elseif share.gap > 0 then
+  local kept = math.min(used, units)
+  share.owed = share.owed + math.ceil((used - kept) * 1e6)
+  used = kept
+  if units > share.of_units then
     used = math.min(units, used + tonumber(ARGV[8]) / 1e6)
   end
   share.of_units, share.of_leases = units, leases
   share.bound = math.max(leases, math.min(share.bound, running))
 end
 if has_share(share) ~= had then
-  share.since = now_ms
+  -- By the clock of the look: it compares the ledgers.
+  share.since = math.floor(epoch / 1000)
 end
 write_share(limit, share)
 if ARGV[6] ~= '' and share.gap > 0 then
@@ -80,4 +83,4 @@ if is_paused(of_kind[2]) or is_on_hold(limit, now) then
   waiting = 0
 end
 return {'ok', stamp, answers[1], int(share.of_units), int(share.of_leases),
-  int(share.bound), running, int(math.ceil(used)), int(waiting), int(share.since), int(owed)}
+  int(share.bound), running, int(math.ceil(used)), int(waiting), int(share.since), int(share.owed)}

@@ -61,5 +61,9 @@ elseif waits and skip_due == 0 and #overdue < limit then
   held = #overdue == 0 and int(news.next_alarm()) or ''
 end
 local lapsed = paused and {} or up_to(leased_key, now_ms, skip_lapsed)
+if limited and limited.share and #lapsed > 0 and starts_left(limited, now) == 0 then
+  -- Their takeovers wait for a share as well.
+  held = int(next_start(limited, now)) .. ' shared'
+end
 return {paused and 'paused' or 'ok', stamp, table.concat(overdue, ' '), table.concat(lapsed, ' '),
   first_after(due_key, now_ms - overdue_ms), first_after(leased_key, now_ms), held}

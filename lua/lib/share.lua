@@ -1,6 +1,6 @@
 -- Several ledgers may share a limit: those of a kind with shards, or of all kinds with a prefix.
 -- Each has a part of it, and workers move parts to where jobs wait. Behind its line end, the field
--- `limit` of `calls` has `~ epoch by rule gap units leases of_units of_leases bound since`:
+-- `limit` of `calls` has `~ epoch by rule gap units leases of_units of_leases bound since owed`:
 --
 --   epoch      by  the last call that looked at the share or changed it: a number, and who made it
 --   rule       when the limit was set, Unix ms: all shares of one limit have the same time
@@ -11,6 +11,7 @@
 --   bound      of how many leases this ledger makes use: its share, or more of them until the
 --              leases above it have ended
 --   since      when the ledger got its share, or lost it, Unix ms
+--   owed       the millionths of a start that were used of the units which the last look has removed
 --
 -- A unit is a rate of one start in `gap` µs with a burst of one, and u units are u times as much.
 -- Together the ledgers have no more than all units, whoever has them. A unit that moves takes along
@@ -18,8 +19,8 @@
 -- no clock is compared with another one.
 
 local function read_share(text)
-  local epoch, by, rule, gap, units, leases, of_units, of_leases, bound, since = string.match(text,
-    '^~ (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local epoch, by, rule, gap, units, leases, of_units, of_leases, bound, since, owed =
+    string.match(text, '^~ (%d+) (%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   return epoch and {
     epoch = tonumber(epoch),
     by = by,
@@ -31,6 +32,7 @@ local function read_share(text)
     of_leases = tonumber(of_leases),
     bound = tonumber(bound),
     since = tonumber(since),
+    owed = tonumber(owed),
   }
 end
 
@@ -46,13 +48,15 @@ local function write_share(limit, share)
   limit.most = share.leases > 0 and math.max(1, share.of_leases) or 0
   limit.share = table.concat({'~', int(share.epoch), share.by, share.rule, int(share.gap),
     int(share.units), int(share.leases), int(share.of_units), int(share.of_leases),
-    int(share.bound), int(share.since)}, ' ')
+    int(share.bound), int(share.since), int(share.owed)}, ' ')
 end
 
--- How many starts of its units the ledger has used, a fraction. If the clock was set back, all.
+-- How many starts of its units the ledger has used, a fraction. If the clock was set back, all. A
+-- ledger without units has used what a look has to pass on to others.
 local function starts_used(limit, share, now)
-  if share.gap == 0 or share.of_units == 0 then
+  if limit.gap == 0 then
     return 0
   end
-  return math.max(0, math.min((limit.full - now) / limit.gap, share.of_units))
+  local most = share.of_units > 0 and share.of_units or share.units
+  return math.max(0, math.min((limit.full - now) / limit.gap, most))
 end

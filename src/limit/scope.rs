@@ -74,10 +74,11 @@ impl LimitScope {
         }
     }
 
-    /// The wider scopes that cover a kind of this one, the narrowest first.
-    pub(crate) fn wider(&self, kind: &Kind) -> Vec<Self> {
-        let all = LimitScope::all_of(kind).into_iter();
-        all.filter(|one| one.0.len() < self.0.len()).collect()
+    /// The scopes that cover this one, the narrowest first.
+    pub(crate) fn wider(&self) -> Vec<Self> {
+        let text = self.0.strip_suffix(':').unwrap_or(&self.0);
+        let ends = text.match_indices(':').map(|(at, _)| at + 1).rev();
+        ends.map(|end| LimitScope(text[..end].to_owned())).collect()
     }
 
     /// Whether it covers this kind.
@@ -132,6 +133,13 @@ mod tests {
         for scope in LimitScope::all_of(&kind) {
             assert!(scope.covers(&kind));
         }
+        let wider = |text: &str| {
+            let wider = scope(text).wider().into_iter();
+            wider.map(|scope| scope.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(wider("app1:mail:send"), ["app1:mail:", "app1:"]);
+        assert_eq!(wider("app1:mail:"), ["app1:"]);
+        assert!(wider("app1:").is_empty());
         for other in ["app1:mail:sent", "app1:mai:", "app:"] {
             assert!(!scope(other).covers(&kind), "{other}");
         }

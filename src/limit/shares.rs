@@ -88,22 +88,6 @@ impl Whole {
         units.min(self.leases.unwrap_or(u64::MAX))
     }
 
-    /// The shares of so many ledgers of which nothing else is known.
-    pub(crate) fn evenly(&self, ledgers: usize) -> Vec<Share> {
-        let slots = self.slots().min(ledgers as u64);
-        let part = |whole: Option<u64>, place: u64| match whole {
-            Some(whole) if place < slots => whole / slots + u64::from(place < whole % slots),
-            _ => 0,
-        };
-        let places = 0..ledgers as u64;
-        places
-            .map(|place| Share {
-                units: part(self.units, place),
-                leases: part(self.leases, place),
-            })
-            .collect()
-    }
-
     fn has_share(&self, share: Share) -> bool {
         (self.units.is_none() || share.units > 0) && (self.leases.is_none() || share.leases > 0)
     }
@@ -121,13 +105,23 @@ impl Whole {
         }
     }
 
+    /// The same limit, of which other ledgers have a part: this is what is left.
+    pub(crate) fn without_others(self, left: Share) -> Self {
+        Whole {
+            units: self.units.map(|_| left.units),
+            leases: self.leases.map(|_| left.leases),
+            ..self
+        }
+    }
+
     /// The share that each of these ledgers should have. Together they never exceed the limit.
     pub(crate) fn divide(&self, holders: &[Holder], now: UnixMs) -> Vec<Share> {
         let slots = usize::try_from(self.slots()).unwrap_or(usize::MAX);
         let mut order: Vec<usize> = (0..holders.len()).collect();
         order.sort_by_key(|at| {
             let holder = &holders[*at];
-            (self.want(holder, now), holder.since, *at)
+            let has_share = self.has_share(holder.share);
+            (self.want(holder, now), has_share, holder.since, *at)
         });
         let is_plenty = slots as u64 / PLENTY >= holders.len() as u64;
         let wants = |at: &&usize| is_plenty || self.want(&holders[**at], now) <= Want::Uses;
@@ -169,32 +163,29 @@ fn divided(
 ) -> Vec<u64> {
     let mut parts = vec![0; ledgers];
     let mut rest = whole;
-    let mut give = |parts: &mut Vec<u64>, at: usize, count: u64| {
-        let given = count.min(rest);
+    let give = |parts: &mut Vec<u64>, rest: &mut u64, at: usize, count: u64| {
+        let given = count.min(*rest);
         parts[at] += given;
-        rest -= given;
-        rest
+        *rest -= given;
     };
     for (at, ..) in &chosen {
-        give(&mut parts, *at, 1);
+        give(&mut parts, &mut rest, *at, 1);
     }
     // The smallest needs first: what they leave is for the others.
     let mut by_need = chosen.clone();
     by_need.sort_by_key(|(_, need, _)| *need);
-    let mut left = give(&mut parts, 0, 0);
     for (place, (at, need, _)) in by_need.iter().enumerate() {
-        let sharing = (by_need.len() - place) as u64;
-        let fair = left.div_ceil(sharing);
-        left = give(&mut parts, *at, need.saturating_sub(1).min(fair));
+        let fair = rest.div_ceil((by_need.len() - place) as u64);
+        give(&mut parts, &mut rest, *at, need.saturating_sub(1).min(fair));
     }
     let all = || chosen.iter().chain(&others);
     for (at, _, has) in all() {
         let missing = has.saturating_sub(parts[*at]);
-        left = give(&mut parts, *at, missing);
+        give(&mut parts, &mut rest, *at, missing);
     }
     for (place, (at, ..)) in all().enumerate() {
-        let sharing = (chosen.len() + others.len() - place) as u64;
-        left = give(&mut parts, *at, left.div_ceil(sharing));
+        let even = rest.div_ceil((chosen.len() + others.len() - place) as u64);
+        give(&mut parts, &mut rest, *at, even);
     }
     parts
 }
@@ -239,14 +230,15 @@ mod tests {
     }
 
     #[test]
-    fn an_even_division_leaves_nothing_out() {
-        let five = whole(Limit::new().concurrency(5));
-        assert_eq!(leases(&five.evenly(3)), [2, 2, 1]);
-        assert_eq!(leases(&five.evenly(7)), [1, 1, 1, 1, 1, 0, 0]);
-        let both = whole(Limit::new().rate(10, SECOND).burst(2).concurrency(5));
-        assert_eq!(units(&both.evenly(3)), [1, 1, 0]);
-        assert_eq!(leases(&both.evenly(3)), [3, 2, 0], "one cannot start any");
-        assert!(both.evenly(0).is_empty());
+    fn a_new_limit_is_divided_evenly() {
+        let begin = |limit: Limit, ledgers| whole(limit).divide(&vec![holder(0, 0); ledgers], NOW);
+        let five = Limit::new().concurrency(5);
+        assert_eq!(leases(&begin(five.clone(), 3)), [2, 2, 1]);
+        assert_eq!(leases(&begin(five, 7)), [1, 1, 1, 1, 1, 0, 0]);
+        let both = Limit::new().rate(10, SECOND).burst(2).concurrency(5);
+        let shares = begin(both, 3);
+        assert_eq!(units(&shares), [1, 1, 0]);
+        assert_eq!(leases(&shares), [3, 2, 0], "one cannot start any");
     }
 
     #[test]
@@ -292,6 +284,11 @@ mod tests {
         assert_eq!(units(&shares), [1, 0, 0], "it has just got its unit");
         let shares = one.divide(&[at(1000, 1), at(5000, 0), at(2000, 0)], NOW);
         assert_eq!(units(&shares), [0, 1, 0], "it was without for the longest");
+        // Both got and lost it in the same millisecond, or by clocks that differ.
+        for since in [1000, 900] {
+            let shares = one.divide(&[at(1000, 1), at(since, 0)], NOW);
+            assert_eq!(units(&shares), [0, 1]);
+        }
         let slow = whole(Limit::new().rate(1, 60 * SECOND));
         let shares = slow.divide(&[at(50_000, 1), at(90_000, 0)], NOW);
         assert_eq!(units(&shares), [1, 0], "a start takes a minute");
@@ -312,6 +309,19 @@ mod tests {
         let shares = both.divide(&[holder(0, 0), holder(1, 2)], NOW);
         assert_eq!(units(&shares).iter().sum::<u64>(), 6);
         assert_eq!(leases(&shares).iter().sum::<u64>(), 9);
+    }
+
+    #[test]
+    fn what_others_have_is_not_given_out() {
+        let four = whole(Limit::new().concurrency(4));
+        let left = four.without_others(Share {
+            units: 0,
+            leases: 2,
+        });
+        let shares = left.divide(&[waits(0, 2), waits(0, 0)], NOW);
+        assert_eq!(leases(&shares), [1, 1]);
+        let none = four.without_others(Share::default());
+        assert_eq!(leases(&none.divide(&[waits(0, 0)], NOW)), [0]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub(crate) use ledger::inspect::{Found, Tally};
 pub(crate) use ledger::keyspace::{PlainKey, Progress};
 pub(crate) use ledger::lane::{HeldLane, Lane, LanePool, unique_id};
 pub(crate) use ledger::letters::{BackupItem, Discard, KeptAs, Letter, Revival};
-pub(crate) use ledger::limiting::{Admission, LimitPart};
+pub(crate) use ledger::limiting::Admission;
 pub(crate) use ledger::list::{Position, Seen, Slice, Sought};
 pub(crate) use ledger::mending::Wrong;
 #[cfg(feature = "worker")]

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::activity_writer::ActivityWriter;
 use super::claiming::claimer::Claimer;
 use super::claiming::inbox::ClaimInbox;
-use super::declaring::declare_limits;
+use super::declaring::{declare_later, declare_limits};
 use super::description::describe;
 use super::finding::Finders;
 use super::finding::balancer::Balancer;
@@ -135,14 +135,15 @@ async fn drive(plan: Plan) -> Result<()> {
         .await?;
         // On the runtime that the connections of the client belong to.
         let declaring = handlers.spawn(declare_limits(client.clone(), routes.clone()));
-        AbortOnDropHandle::new(declaring)
-            .await
-            .map_err(was_aborted)?
+        let left = AbortOnDropHandle::new(declaring).await;
+        let left = left.map_err(was_aborted)??;
+        let later = handlers.spawn(declare_later(client.clone(), left));
+        Ok::<_, Error>(AbortOnDropHandle::new(later))
     };
-    tokio::select! {
+    let _declaring = tokio::select! {
         prepared = prepared => prepared?,
         () = plan.retired.cancelled() => return Ok(()),
-    }
+    };
     tell_start(store, routes, settings);
     Engine::new(plan)?.run().await;
     Ok(())

@@ -1,6 +1,7 @@
 //! Limits of kinds and of prefixes of kinds, shared by all workers: set, removed, listed.
 
 use std::future::IntoFuture;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
@@ -9,9 +10,14 @@ use super::partial::PartialView;
 use crate::client::{Client, Pending, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
-use crate::limit::{Limit, LimitScope, Terms, Whole};
-use crate::store::{Admission, Lane, Ledger, LimitPart, LimitRule, this_process};
+use crate::limit::{Limit, LimitScope, Terms};
+use crate::store::{
+    Admission, Away, Balance, Lane, Ledger, LimitRule, Store, this_process, unique_id,
+};
 use crate::time::UnixMs;
+
+/// How often the shares of a new limit are looked at, if others do the same.
+const LOOKS: usize = 5;
 
 /// A call to [`Client::limit`] or [`Client::unlimit`]; sent when it is awaited.
 #[must_use = "nothing is limited until it is awaited"]
@@ -256,54 +262,53 @@ impl SetLimit<'_> {
         {
             return Ok(store.limit_rule(&scope, until).await?.is_some());
         }
+        // Each server has to know all rules, so nothing is begun while one is away.
+        if let Some(Away { error, .. }) = store.kinds_seen(until).await?.1.pop() {
+            return Err(error);
+        }
         if let Some(kind) = scope.kind() {
             check_layout(self.client, &kind, &terms, until).await?;
         }
         let before = store.limit_rule(&scope, until).await?;
         let had = before.as_ref().is_some_and(|rule| rule.limit.is_some());
         let after = before.map_or(UnixMs(0), |rule| rule.set.plus(Duration::from_millis(1)));
-        let now = store.time(until).await?;
         let rule = LimitRule {
             limit: self.limit,
-            set: now.floor_ms().max(after),
+            set: store.time(until).await?.floor_ms().max(after),
             by: self.by.unwrap_or_else(|| this_process().to_owned()),
         };
+        // The kinds leave the limit that has covered them, with what they have used of it.
+        for wider in scope.wider() {
+            if store.limit_rule(&wider, until).await?.is_some() {
+                store.note_moved(&wider, until).await?;
+            }
+        }
         // A kind that begins from now on reads the rule, so it is stored first, and removed last: a
         // limit that holds is always listed, whatever becomes of this process.
         if rule.limit.is_some() {
             store.set_limit_rule(&scope, &rule, until).await?;
         }
         let (ledgers, _) = store.limited_ledgers(&scope, until).await?;
-        // The kinds leave the limit that has covered them, with what they have used of it.
-        for kind in ledgers.iter().map(|ledger| ledger.kind()).take(1) {
-            for wider in scope.wider(kind) {
-                store.note_moved(&wider, now, until).await?;
-            }
-        }
-        let shares = Whole::of(&terms).evenly(ledgers.len());
-        for (ledger, its_share) in ledgers.iter().zip(shares) {
+        let mut failed = None;
+        for ledger in &ledgers {
             let set = match &rule.limit {
-                Some(_) => {
-                    let layout = store.layout_of(ledger.kind().as_str());
-                    let mut part = rule.part(&scope, layout)?;
-                    if let LimitPart::Shared { share, .. } = &mut part {
-                        *share = its_share;
-                    }
-                    ledger.limit(&mut Lane::new(), &part, &rule, until).await?
-                }
-                None => fall_back(self.client, ledger, &scope, &rule, until).await?,
+                Some(_) => set(store, ledger, &scope, &rule, until).await,
+                None => fall_back(store, ledger, &scope, &rule, until).await,
             };
-            if !set {
-                return Err(Error::new(
-                    ErrorKind::InvalidSetting,
-                    format!(
-                        "somebody else has just changed the limit of {}: look at it again",
-                        ledger.kind()
-                    ),
-                ));
+            match set {
+                Ok(()) => {}
+                // A program that declares a limit accepts a newer one.
+                Err(error) if self.is_declared && error.kind() == ErrorKind::InvalidSetting => {}
+                // The other ledgers must not be left with another limit.
+                Err(error) => failed = Some(error),
             }
         }
-        if rule.limit.is_none() {
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if rule.limit.is_some() {
+            share_out(store, &scope, until).await;
+        } else {
             store.set_limit_rule(&scope, &rule, until).await?;
         }
         // Noted when all ledgers have it: a declaration that was cut off is made again.
@@ -311,6 +316,47 @@ impl SetLimit<'_> {
             store.declare_limit(&scope, &declared, until).await?;
         }
         Ok(had)
+    }
+}
+
+/// Sets the limit of a ledger.
+///
+/// # Errors
+/// [`ErrorKind::InvalidSetting`] if somebody else has set a newer one.
+async fn set(
+    store: &Store,
+    ledger: &Ledger,
+    scope: &LimitScope,
+    rule: &LimitRule,
+    until: Instant,
+) -> Result<()> {
+    let part = rule.part(scope, store.layout_of(ledger.kind().as_str()))?;
+    if ledger.limit(&mut Lane::new(), &part, rule, until).await? {
+        return Ok(());
+    }
+    // Or the clock of another server was ahead, when a limit of another scope was set.
+    if store.limit_rule(scope, until).await?.as_ref() == Some(rule) {
+        return store.insist_on_limit(ledger, &part, rule, until).await;
+    }
+    Err(Error::new(
+        ErrorKind::InvalidSetting,
+        format!("somebody else has just changed the limit of {scope}: look at it again"),
+    ))
+}
+
+/// Gives the ledgers their shares of a limit that was just set. If that fails, a worker does it when
+/// jobs wait.
+async fn share_out(store: &Arc<Store>, scope: &LimitScope, until: Instant) {
+    let (by, mut after) = (unique_id(), 0);
+    for _ in 0..LOOKS {
+        match store.balance_limit(scope, &by, after, until).await {
+            Ok(Balance::Overtaken(faster)) => after = faster,
+            Ok(_) => return,
+            Err(error) => {
+                tracing::debug!(%scope, %error, "the limit is not shared out yet");
+                return;
+            }
+        }
     }
 }
 
@@ -332,18 +378,17 @@ async fn check_layout(client: &Client, kind: &Kind, terms: &Terms, until: Instan
     terms.clone().split(layout.ledgers()).map(drop)
 }
 
-/// Removes the limit of a scope from a ledger, which gets a share of that of a wider scope, if there
-/// is one. Returns `false` if the ledger has a newer limit.
+/// Removes the limit of a scope from a ledger, which comes under that of a wider scope, if there is
+/// one.
 async fn fall_back(
-    client: &Client,
+    store: &Store,
     ledger: &Ledger,
     scope: &LimitScope,
     removed: &LimitRule,
     until: Instant,
-) -> Result<bool> {
-    let store = client.store();
+) -> Result<()> {
     let layout = store.layout_of(ledger.kind().as_str());
-    for wider in scope.wider(ledger.kind()) {
+    for wider in scope.wider() {
         let Some(rule) = store.limit_rule(&wider, until).await? else {
             continue;
         };
@@ -353,10 +398,10 @@ async fn fall_back(
             set: removed.set,
             ..rule
         };
-        return ledger.limit(&mut Lane::new(), &part, &rule, until).await;
+        return store.insist_on_limit(ledger, &part, &rule, until).await;
     }
     let none = removed.part(scope, layout)?;
-    ledger.limit(&mut Lane::new(), &none, removed, until).await
+    store.insist_on_limit(ledger, &none, removed, until).await
 }
 
 impl<'a> IntoFuture for SetLimit<'a> {

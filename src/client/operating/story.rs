@@ -473,7 +473,10 @@ impl Wait {
                     Some(group) => format!("turn of its group, {group:?}, by the "),
                 };
                 let next = next.map_or_else(
-                    || "the next one starts when a run ends".to_owned(),
+                    || match scope.is_prefix() {
+                        true => "the next one starts when a run of these kinds ends".to_owned(),
+                        false => "the next one starts when a run ends".to_owned(),
+                    },
                     |next| format!("the next one starts {}", show(next)),
                 );
                 let whose = match scope.is_prefix() {

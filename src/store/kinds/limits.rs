@@ -5,6 +5,7 @@
 //! jobs per-µs burst concurrency name=weight …`. It outlives the ledgers of its kind: a kind that
 //! begins anew is limited again. Each ledger has its part, which the claim enforces.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
@@ -16,7 +17,7 @@ use crate::shards::Layout;
 use crate::store::ledger::limiting::{LimitPart, describe};
 use crate::store::ledger::script::LIMIT;
 use crate::store::servers::fan_out::is_of_absence;
-use crate::store::{Server, Store, from_value};
+use crate::store::{Server, Store, from_value, this_process};
 use crate::time::UnixMs;
 
 /// The beginning of the fields that hold rules.
@@ -178,6 +179,23 @@ impl Store {
             Box::pin(async move { it.command(&set, until).await })
         });
         noted.await.of_those_there().map(drop)
+    }
+
+    /// Removes the limit of the ledgers of a kind that no rule covers.
+    pub(crate) async fn free_of_limit(self: &Arc<Self>, kind: &Kind, until: Instant) -> Result<()> {
+        let removed = LimitRule {
+            limit: None,
+            set: self.time(until).await?.floor_ms(),
+            by: this_process().to_owned(),
+        };
+        let layout = self.look_up(kind, until).await?;
+        for shard in 0..layout.ledgers() {
+            let ledger = self.ledger(kind, layout.place(shard));
+            let none = LimitPart::Own(Terms::NONE);
+            self.insist_on_limit(&ledger, &none, &removed, until)
+                .await?;
+        }
+        Ok(())
     }
 
     /// Limits the ledgers of a kind that was just registered, if a rule covers it. Servers that are

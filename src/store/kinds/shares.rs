@@ -6,13 +6,13 @@
 //! numbers, and each ledger obeys the highest that it has seen: of two looks at the same time, one
 //! moves nothing more.
 //!
-//! What a cut-off look has taken away, and what a dropped kind or shard had, belongs to nobody. A look that
-//! sees all ledgers gives it out again. It may have been used just before; so `limit-moved app:` in
-//! `keyfall:meta` has the time at which something was last taken away, and until its units are free
-//! again by then, they count as used.
+//! What a cut-off look has taken away, and what a dropped kind or shard had, belongs to nobody. A
+//! look that sees all ledgers gives it out again. It may have been used just before; so
+//! `limit-moved app:` in `keyfall:meta` has the time until which something was taken away, and until
+//! its units are free again by then, they count as used.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 
@@ -27,6 +27,13 @@ use crate::time::UnixUs;
 
 /// The beginning of the fields that hold when something was last taken away from a ledger.
 const MOVED: &str = "limit-moved ";
+
+/// How much later than noted something may be taken away, and how much the clocks of servers may
+/// differ.
+const NOTED: Duration = Duration::from_secs(10);
+
+/// How often a limit is set again in a ledger that has a newer one.
+const TRIES: usize = 3;
 
 /// What a look at the shares of a limit has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,8 +99,14 @@ impl Store {
     ) -> Result<(Vec<Arc<Ledger>>, bool)> {
         let (kinds, is_all) = match scope.kind() {
             Some(kind) => {
-                self.look_up(&kind, until).await?;
-                (vec![kind], true)
+                let kinds = match self.knows(&kind, until).await? {
+                    true => vec![kind],
+                    false => Vec::new(),
+                };
+                for kind in &kinds {
+                    self.look_up(kind, until).await?;
+                }
+                (kinds, true)
             }
             None => {
                 let scopes = self.limit_scopes(until).await?;
@@ -117,8 +130,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// If the rules or the kinds cannot be read, or a server refuses a call. Nothing is lost: the
-    /// next look goes on.
+    /// If the rules or the kinds cannot be read. Nothing is lost: the next look goes on.
     pub(crate) async fn balance_limit(
         self: &Arc<Self>,
         scope: &LimitScope,
@@ -126,57 +138,72 @@ impl Store {
         after: u64,
         until: Instant,
     ) -> Result<Balance> {
-        let Some(LimitRule {
-            limit: Some(limit),
-            set,
-            by: who,
-        }) = self.limit_rule(scope, until).await?
-        else {
+        let Some(rule) = self.limit_rule(scope, until).await? else {
             return Ok(Balance::Alone);
         };
-        if limit.get_per().is_some() {
+        let Some(limit) = rule.limit.as_ref().filter(|it| it.get_per().is_none()) else {
             return Ok(Balance::Alone);
-        }
-        let terms = limit.terms()?;
-        let whole = Whole::of(&terms);
-        let rule = LimitRule {
-            limit: Some(limit),
-            set,
-            by: who,
         };
+        let whole = Whole::of(&limit.terms()?);
         let now = self.time(until).await?;
         let look = Look {
             epoch: now.0.max(after + 1),
             by,
-            rule: set,
+            rule: rule.set,
         };
         let (ledgers, mut is_all) = self.limited_ledgers(scope, until).await?;
         let are_several = scope.is_prefix() || ledgers.len() > 1;
-        let answers = join_all(ledgers.iter().map(|it| it.share(&look, None, until))).await;
+        let answers = ledgers
+            .iter()
+            .map(|it| it.share(&look, None, it.patience(until)));
+        let answers = join_all(answers).await;
         let mut seen = Vec::new();
         for (ledger, answer) in ledgers.into_iter().zip(answers) {
             match answer {
                 Ok(ShareReply::Shared { holder, .. }) => seen.push(Seen { ledger, holder }),
                 Ok(ShareReply::Newer(epoch)) => return Ok(Balance::Overtaken(epoch)),
-                // It missed the rule. It gets a share with the next look.
                 Ok(ShareReply::Absent) if are_several => {
-                    let part = LimitPart::Shared {
-                        whole: terms.clone(),
-                        share: Share::default(),
-                        rule: set,
-                    };
-                    ledger.limit(&mut Lane::new(), &part, &rule, until).await?;
+                    // It missed the rule. The next look sees what it has.
+                    is_all = false;
+                    let layout = self.layout_of(ledger.kind().as_str());
+                    let part = rule.part(scope, layout)?;
+                    if let Err(error) = self.insist_on_limit(&ledger, &part, &rule, until).await {
+                        tracing::warn!(?ledger, %error, "a ledger could not be limited");
+                    }
                 }
                 Ok(ShareReply::Absent) => {}
-                Err(error) if is_of_absence(&error) => is_all = false,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    is_all = false;
+                    if !is_of_absence(&error) {
+                        tracing::warn!(?ledger, %error, "its share of a limit cannot be read");
+                    }
+                }
             }
         }
         if seen.is_empty() {
             return Ok(Balance::Alone);
         }
-        self.move_shares(scope, &whole, &look, (seen, is_all), now, until)
+        self.move_shares(scope, &whole, &look, (seen, is_all), until)
             .await
+    }
+
+    /// Limits a ledger by the rule that covers it, also if it has a newer one: the clocks of those
+    /// who set them may differ.
+    pub(crate) async fn insist_on_limit(
+        &self,
+        ledger: &Ledger,
+        part: &LimitPart,
+        rule: &LimitRule,
+        until: Instant,
+    ) -> Result<()> {
+        let mut rule = rule.clone();
+        for _ in 0..TRIES {
+            if ledger.limit(&mut Lane::new(), part, &rule, until).await? {
+                return Ok(());
+            }
+            rule.set = rule.set.max(ledger.limited_since(until).await?);
+        }
+        Ok(())
     }
 
     /// Moves shares, if jobs wait or something belongs to nobody.
@@ -186,7 +213,6 @@ impl Store {
         whole: &Whole,
         look: &Look<'_>,
         (mut seen, is_all): (Vec<Seen>, bool),
-        now: UnixUs,
         until: Instant,
     ) -> Result<Balance> {
         let ledgers = seen.len();
@@ -199,30 +225,38 @@ impl Store {
                 owes: false,
             });
         }
-        let holders: Vec<Holder> = seen.iter().map(|it| it.holder.clone()).collect();
-        let wanted = whole.divide(&holders, now.floor_ms());
+        let wanted = wanted(whole, &seen, is_all, look);
         let mut owed = match lost.units {
             0 => 0,
-            units => units * self.still_used(scope, whole, now, until).await?,
+            units => units * self.still_used(scope, whole, until).await?,
         };
-        let lowers = |(it, wanted): (&Seen, &Share)| {
-            wanted.units < it.holder.share.units || wanted.leases < it.holder.share.leases
+        let lower = |it: &Seen, wanted: &Share| Share {
+            units: wanted.units.min(it.holder.share.units),
+            leases: wanted.leases.min(it.holder.share.leases),
         };
-        if seen.iter().zip(&wanted).any(lowers) {
-            self.note_moved(scope, now, until).await?;
+        // A ledger without units may have used some before the limit was changed.
+        let gives = |it: &Seen, wanted: &Share| {
+            lower(it, wanted) != it.holder.share || it.holder.used > it.holder.share.units
+        };
+        if seen
+            .iter()
+            .zip(&wanted)
+            .any(|(it, wanted)| gives(it, wanted))
+        {
+            self.note_moved(scope, until).await?;
         }
         let before = sum(&seen);
-        let mut is_cut = false;
+        let mut owes = false;
         for (it, wanted) in seen.iter_mut().zip(&wanted) {
-            let had = it.holder.share;
-            let lower = Share {
-                units: wanted.units.min(had.units),
-                leases: wanted.leases.min(had.leases),
-            };
-            if lower == had {
+            if !gives(it, wanted) {
                 continue;
             }
-            match it.ledger.share(look, Some((lower, 0)), until).await {
+            let change = Some((lower(it, wanted), 0));
+            match it
+                .ledger
+                .share(look, change, it.ledger.patience(until))
+                .await
+            {
                 Ok(ShareReply::Shared { holder, owed: used }) => {
                     it.holder = holder;
                     owed += used;
@@ -231,8 +265,10 @@ impl Store {
                 // The limit was changed.
                 Ok(ShareReply::Absent) => return Ok(Balance::Overtaken(look.epoch)),
                 // What it has given up, if anything, is found by the next look.
-                Err(error) if is_of_absence(&error) => is_cut = true,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::debug!(ledger = ?it.ledger, %error, "its share was not lowered");
+                    owes = true;
+                }
             }
         }
         let mut free = match is_all {
@@ -248,20 +284,25 @@ impl Store {
             }
         };
         free.owed = owed;
-        let mut owes = is_cut;
         for (it, wanted) in seen.iter().zip(&wanted) {
             let (share, owed) = free.take(&it.holder, *wanted);
             owes |= share != *wanted;
             if share == it.holder.share {
                 continue;
             }
-            match it.ledger.share(look, Some((share, owed)), until).await {
+            let change = Some((share, owed));
+            match it
+                .ledger
+                .share(look, change, it.ledger.patience(until))
+                .await
+            {
                 Ok(ShareReply::Shared { .. }) => {}
                 Ok(ShareReply::Newer(epoch)) => return Ok(Balance::Overtaken(epoch)),
-                // The limit was changed.
                 Ok(ShareReply::Absent) => return Ok(Balance::Overtaken(look.epoch)),
-                Err(error) if is_of_absence(&error) => owes = true,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::debug!(ledger = ?it.ledger, %error, "its share was not raised");
+                    owes = true;
+                }
             }
         }
         Ok(Balance::Shared {
@@ -272,13 +313,8 @@ impl Store {
     }
 
     /// The millionths of a start that a unit without an owner may have used.
-    async fn still_used(
-        &self,
-        scope: &LimitScope,
-        whole: &Whole,
-        now: UnixUs,
-        until: Instant,
-    ) -> Result<u64> {
+    async fn still_used(&self, scope: &LimitScope, whole: &Whole, until: Instant) -> Result<u64> {
+        let now = self.time(until).await?;
         let field = format!("{MOVED}{scope}");
         let known = self.on_each(until, |it, until| {
             let mut get = redis::cmd("HGET");
@@ -309,9 +345,9 @@ impl Store {
             let ledger = self.ledger(kind, wanted.place(shard));
             if shard >= before.ledgers() {
                 // A ledger that comes back may have a share, which others have by now.
-                ledger.forget_limit(until).await?;
+                ledger.forget_limit(before, until).await?;
             }
-            ledger.limit(&mut Lane::new(), &part, &rule, until).await?;
+            self.insist_on_limit(&ledger, &part, &rule, until).await?;
         }
         Ok(())
     }
@@ -319,29 +355,41 @@ impl Store {
     /// Notes that ledgers of this kind leave the limit that covers it, with what they have used of it.
     pub(crate) async fn note_leaving(&self, kind: &Kind, until: Instant) -> Result<()> {
         match self.limit_of(kind, until).await? {
-            Some((scope, _)) => {
-                let now = self.time(until).await?;
-                self.note_moved(&scope, now, until).await
-            }
+            Some((scope, _)) => self.note_moved(&scope, until).await,
             None => Ok(()),
         }
     }
 
     /// Notes that something may be taken away from ledgers that share the limit of this scope.
-    pub(crate) async fn note_moved(
-        &self,
-        scope: &LimitScope,
-        now: UnixUs,
-        until: Instant,
-    ) -> Result<()> {
+    pub(crate) async fn note_moved(&self, scope: &LimitScope, until: Instant) -> Result<()> {
+        let latest = self.time(until).await?.plus(NOTED);
         let field = format!("{MOVED}{scope}");
         let noted = self.on_each(until, |it, until| {
             let mut set = redis::cmd("HSET");
-            set.arg(it.names.meta()).arg(&field).arg(now.0);
+            set.arg(it.names.meta()).arg(&field).arg(latest.0);
             Box::pin(async move { it.command(&set, until).await })
         });
         noted.await.of_those_there().map(drop)
     }
+}
+
+/// The share that each ledger should have of what these ledgers can have together.
+fn wanted(whole: &Whole, seen: &[Seen], is_all: bool, look: &Look<'_>) -> Vec<Share> {
+    let holders = seen.iter().map(|it| Holder {
+        // What a ledger has used before the limit was changed does not count as a need.
+        used: it.holder.used.min(it.holder.share.units),
+        ..it.holder.clone()
+    });
+    let holders: Vec<Holder> = holders.collect();
+    let now = UnixUs(look.epoch).floor_ms();
+    if is_all {
+        return whole.divide(&holders, now);
+    }
+    let left = Share {
+        units: holders.iter().map(|it| it.share.units).sum(),
+        leases: holders.iter().map(|it| it.share.leases).sum(),
+    };
+    whole.without_others(left).divide(&holders, now)
 }
 
 /// What belongs to no ledger; nothing if some could not be asked.

@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use redis::Cmd;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "worker")]
 use crate::limit::GroupBy;
 use crate::limit::{Holder, Share, Terms};
+use crate::shards::Layout;
 use crate::store::ledger::reply::unexpected;
 use crate::store::ledger::script::{ADMIT, HOLD, LIMIT, SHARE};
 use crate::store::ledger::{number, who};
-use crate::store::{Answered, Lane, Ledger, LimitRule, Word};
+use crate::store::{Answered, Lane, Ledger, LimitRule, Word, from_value};
 use crate::time::{UnixMs, UnixUs};
 
 /// What a ledger has of a limit.
@@ -69,7 +70,8 @@ pub(crate) struct Look<'a> {
 /// The answer of a ledger about its share.
 #[derive(Debug)]
 pub(crate) enum ShareReply {
-    /// The share, from now on; and the µs of one unit that the removed units had used.
+    /// The share, from now on; and the millionths of a start that were used of the units which this
+    /// look has removed.
     Shared { holder: Holder, owed: u64 },
     /// A look with this higher number was faster.
     Newer(u64),
@@ -148,7 +150,7 @@ impl Ledger {
     }
 
     /// Looks at the share that this ledger has of a limit, and changes it, if there is a new one;
-    /// `lua/share.lua`. Units that are added come with the µs of one unit that they have used.
+    /// `lua/share.lua`. Units that are added come with the millionths of a start that they have used.
     pub(crate) async fn share(
         &self,
         look: &Look<'_>,
@@ -187,12 +189,42 @@ impl Ledger {
         }
     }
 
-    /// Removes whatever limit this ledger has stored: it has no jobs, and gets its limit anew when it
+    /// Removes whatever limit this ledger has stored: it has no jobs, and gets its limit anew before it
     /// does.
-    pub(crate) async fn forget_limit(&self, until: Instant) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidSetting`] if another client has given the kind this ledger meanwhile, and
+    /// it may have jobs: its layout is newer than `known`.
+    pub(crate) async fn forget_limit(&self, known: Layout, until: Instant) -> Result<()> {
+        let mut get = redis::cmd("HGET");
+        get.arg(&self.names.calls).arg("layout");
+        let stored: Option<String> = from_value(self.server.command(&get, until).await?)?;
+        let stored = stored.and_then(|layout| Layout::parse(&layout));
+        if stored.is_some_and(|stored| stored.follows(known)) {
+            let message = format!(
+                "another client is resharding {}: wait until it has finished",
+                self.kind
+            );
+            return Err(Error::new(ErrorKind::InvalidSetting, message));
+        }
         let mut del = redis::cmd("HDEL");
         del.arg(&self.names.calls).arg("limit");
         self.server.command(&del, until).await.map(drop)
+    }
+
+    /// When the limit of this ledger was set, or removed.
+    pub(crate) async fn limited_since(&self, until: Instant) -> Result<UnixMs> {
+        let mut get = redis::cmd("HGET");
+        get.arg(&self.names.calls).arg("limit");
+        let field: Option<String> = from_value(self.server.command(&get, until).await?)?;
+        let set = field.as_deref().and_then(|field| field.split(' ').nth(5));
+        Ok(UnixMs(set.and_then(|set| set.parse().ok()).unwrap_or(0)))
+    }
+
+    /// How long to wait for this ledger, among others: its server may be away.
+    pub(crate) fn patience(&self, until: Instant) -> Instant {
+        self.server.patience_for_one(until)
     }
 
     /// Lets no job of this ledger start for a while; `lua/hold.lua`. Returns `false`, and changes

@@ -7,9 +7,9 @@ use super::support::{
 };
 use crate::error::Result;
 use crate::limit::{GroupBy, Limit, Terms};
+use crate::store::ledger::limiting::LimitPart;
 use crate::store::{
-    Admission, Answered, ClaimOrder, ClaimReply, ClaimRequest, Held, Lane, LimitPart, LimitRule,
-    Verb, Word,
+    Admission, Answered, ClaimOrder, ClaimReply, ClaimRequest, Held, Lane, LimitRule, Verb, Word,
 };
 use crate::time::{UnixMs, UnixUs};
 

@@ -6,8 +6,8 @@ use super::limit::said;
 use super::support::{Bench, Ears, HOUR, MOMENT, at, ids, soon};
 use crate::embedded::Embedded;
 use crate::limit::{Holder, Limit, Share, Whole};
-use crate::store::ledger::limiting::{Look, ShareReply};
-use crate::store::{Held, Lane, LimitPart, LimitRule, Verb};
+use crate::store::ledger::limiting::{LimitPart, Look, ShareReply};
+use crate::store::{Held, Lane, LimitRule, Verb};
 use crate::time::UnixMs;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -136,6 +136,8 @@ async fn a_unit_takes_along_what_was_used_of_it() {
     assert_eq!(holder.used, 0);
     assert!(owed > 990_000 && owed <= 1_000_000, "{owed}");
     // Two units come back, of which one was used.
+    // The answer was lost, and the call is repeated.
+    assert_eq!(bench.give(3, Some((share(0, 0), 0))).await.1, owed);
     bench.give(4, Some((share(2, 0), owed))).await;
     assert_eq!(ids(&bench.claim(&[], 9).await), ["b"]);
     // What has started counts on, whatever the share is meanwhile.
@@ -176,7 +178,15 @@ async fn a_lapsed_lease_waits_for_a_share_too() {
     bench.run("a", MOMENT).await;
     bench.give(1, Some((share(0, 0), 0))).await;
     bench.past(bench.now().await + 2).await;
+    let mut ears = Ears::of(&bench).await;
     assert_eq!(said(&bench.reclaim(&["a"]).await), ["held"]);
+    let subject = bench.ledger.subject();
+    assert_eq!(
+        ears.heard(&bench).await,
+        [format!("held {subject} 0 shared")]
+    );
+    let sweep = bench.ledger.sweep(HOUR, (0, 0), 10, soon()).await.unwrap();
+    assert_eq!(sweep.held, Held::parse("0 shared"), "no due job waits");
     assert_eq!(bench.look(2).await.waiting, 1);
     bench.give(3, Some((share(1, 0), 0))).await;
     assert_eq!(ids(&bench.reclaim(&["a"]).await), ["a"]);
@@ -256,6 +266,73 @@ async fn a_ledger_that_had_the_whole_limit_shares_it() {
 }
 
 #[tokio::test]
+async fn starts_before_another_limit_count_when_its_shares_are_given_out() {
+    for limit in [None, Some(share(3, 0))] {
+        let bench = Bench::new().await;
+        bench.all_due(&["a", "b", "c", "d"]).await;
+        let first = Limit::new().rate(1, HOUR).burst(3);
+        match limit {
+            None => assert!(bench.set_limit(Some(first), SET.0 - 1).await),
+            Some(all) => bench.join(&first, all).await,
+        }
+        assert_eq!(ids(&bench.claim(&[], 2).await), ["a", "b"]);
+        // Another limit, of which the ledger has no share yet.
+        let rule = LimitRule {
+            limit: Some(Limit::new().rate(2, HOUR).burst(4)),
+            set: UnixMs(SET.0 + 1),
+            by: "anna".into(),
+        };
+        let part = LimitPart::Shared {
+            whole: rule.limit.as_ref().unwrap().terms().unwrap(),
+            share: share(0, 0),
+            rule: rule.set,
+        };
+        let lane = &mut Lane::new();
+        assert!(
+            bench
+                .ledger
+                .limit(lane, &part, &rule, soon())
+                .await
+                .unwrap()
+        );
+        let look = Look {
+            epoch: 9,
+            by: "me",
+            rule: rule.set,
+        };
+        let ask = async |change| match bench.ledger.share(&look, change, soon()).await {
+            Ok(ShareReply::Shared { holder, owed }) => (holder, owed),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(ask(None).await.0.used, 2);
+        let (holder, owed) = ask(Some((share(0, 0), 0))).await;
+        assert_eq!(holder.used, 0);
+        assert!(owed > 1_990_000 && owed <= 2_000_000, "{owed}");
+        ask(Some((share(4, 0), owed))).await;
+        assert_eq!(ids(&bench.claim(&[], 9).await), ["c", "d"]);
+        bench.balanced().await;
+    }
+}
+
+#[tokio::test]
+async fn after_a_hold_a_ledger_without_a_share_says_that_jobs_wait() {
+    let bench = Bench::new().await;
+    bench.all_due(&["a"]).await;
+    bench.join(&Limit::new().concurrency(5), share(0, 0)).await;
+    let mut ears = Ears::of(&bench).await;
+    // As the pacer does when a hold is over.
+    bench.admission(true).await.unwrap();
+    let subject = bench.ledger.subject();
+    assert_eq!(
+        ears.heard(&bench).await,
+        [format!("held {subject} 0 shared")]
+    );
+    bench.admission(false).await.unwrap();
+    assert!(ears.heard(&bench).await.is_empty());
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn a_ledger_that_is_razed_has_no_share_any_more() {
     let bench = Bench::new().await;
     let limit = Limit::new().concurrency(5);
@@ -285,7 +362,16 @@ async fn together_ledgers_never_exceed_their_limit() {
             bench.place(&items).await;
             benches.push(bench);
         }
-        for (bench, share) in benches.iter().zip(whole.evenly(3)) {
+        let nobody = Holder {
+            share: share(0, 0),
+            bound: 0,
+            running: 0,
+            used: 0,
+            waiting: 0,
+            since: UnixMs(0),
+        };
+        let shares = whole.divide(&vec![nobody; 3], UnixMs(1));
+        for (bench, share) in benches.iter().zip(shares) {
             bench.join(&limit, share).await;
         }
         let mut state: u64 = seed;

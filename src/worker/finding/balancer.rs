@@ -2,8 +2,8 @@
 //!
 //! A limit over several ledgers is divided among them. Where jobs wait for a share, a claim or a
 //! sweep says so, and the instance that paces the ledger looks at all ledgers of the limit. It looks
-//! again while jobs wait: soon if a ledger has less than its part until runs end elsewhere, else
-//! once a second. No look is made while none waits.
+//! again while jobs wait: soon if a ledger has less than its part until runs end elsewhere, and then
+//! less and less often, at least once a second. No look is made while none waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -48,10 +48,12 @@ pub(crate) struct Balancer {
 struct Looks {
     /// The last one.
     last: Option<Instant>,
-    /// The next one.
-    next: Instant,
+    /// The next one, if jobs wait.
+    next: Option<Instant>,
     /// The shortest time between two.
     pause: Duration,
+    /// How long to wait for runs that keep leases which other ledgers are to get.
+    owed: Duration,
     /// The number of a look by somebody else.
     after: u64,
 }
@@ -60,36 +62,39 @@ impl Looks {
     /// Jobs wait: the next look comes as soon as it may.
     fn ask(&mut self, now: Instant) {
         let earliest = self.last.map_or(now, |last| last + self.pause);
-        self.next = self.next.min(earliest);
+        self.next = Some(self.next.map_or(earliest, |next| next.min(earliest)));
     }
 
-    /// Takes in the result of a look; `false` if no other look has to follow.
-    fn see(&mut self, balance: &Result<Balance>, now: Instant) -> bool {
+    /// Takes in the result of a look, and plans the next one, if jobs wait.
+    fn see(&mut self, balance: &Result<Balance>, now: Instant) {
         self.last = Some(now);
-        self.next = now + CALM;
-        match balance {
-            Ok(Balance::Alone) => return false,
+        let wait = match balance {
+            Ok(Balance::Alone) => None,
             Ok(Balance::Shared {
                 ledgers,
                 waits,
                 owes,
             }) => {
                 self.pause = SHORTEST.max(EACH * u32::try_from(*ledgers).unwrap_or(u32::MAX));
-                self.next = now
-                    + if *owes {
-                        self.pause * 2
-                    } else {
-                        self.pause.max(CALM)
-                    };
-                return *waits || *owes;
+                self.owed = match owes {
+                    true => (self.owed * 2).clamp(self.pause * 2, CALM.max(self.pause * 2)),
+                    false => Duration::ZERO,
+                };
+                let wait = if *owes {
+                    self.owed
+                } else {
+                    CALM.max(self.pause)
+                };
+                (*waits || *owes).then_some(wait)
             }
             Ok(Balance::Overtaken(after)) => {
                 self.after = *after;
-                self.next = now + self.pause * 2;
+                // Somebody else looks, and this one sees to it that somebody does.
+                Some(CALM + self.pause)
             }
-            Err(_) => {}
-        }
-        true
+            Err(_) => Some(CALM),
+        };
+        self.next = wait.map(|wait| now + wait);
     }
 }
 
@@ -126,28 +131,27 @@ impl Balancer {
         loop {
             self.meet(&mut limits).await;
             let now = Instant::now();
-            let due = |(_, looks): &(&LimitScope, &mut Looks)| looks.next <= now;
-            let next = limits.iter_mut().find(due);
-            let next = next.map(|(scope, looks)| (scope.clone(), looks.after));
-            if let Some((scope, after)) = next {
-                let until = Instant::now() + PATIENCE;
-                let balance = self
-                    .store
-                    .balance_limit(&scope, &self.id, after, until)
-                    .await;
-                if let Err(error) = &balance {
-                    tracing::debug!(%scope, %error, "the shares of a limit could not be moved");
+            let planned = limits.iter_mut().filter(|(_, looks)| looks.next.is_some());
+            let next = planned.min_by_key(|(_, looks)| looks.next);
+            match next {
+                Some((scope, looks)) if looks.next.is_some_and(|next| next <= now) => {
+                    let until = now + PATIENCE;
+                    let look = self
+                        .store
+                        .balance_limit(scope, &self.id, looks.after, until);
+                    let balance = look.await;
+                    if let Err(error) = &balance {
+                        tracing::debug!(%scope, %error, "the shares of a limit could not be moved");
+                    }
+                    looks.see(&balance, Instant::now());
                 }
-                let goes_on = |looks: &mut Looks| looks.see(&balance, Instant::now());
-                if !limits.get_mut(&scope).is_some_and(goes_on) {
-                    limits.remove(&scope);
+                next => {
+                    let next = next.and_then(|(_, looks)| looks.next);
+                    tokio::select! {
+                        () = sleep_until(next.unwrap_or(now + LONGEST_SLEEP).into()) => {}
+                        () = self.told.notified() => {}
+                    }
                 }
-                continue;
-            }
-            let next = limits.values().map(|looks| looks.next).min();
-            tokio::select! {
-                () = sleep_until(next.unwrap_or(now + LONGEST_SLEEP).into()) => {}
-                () = self.told.notified() => {}
             }
         }
     }
@@ -156,9 +160,16 @@ impl Balancer {
     async fn meet(&self, limits: &mut BTreeMap<LimitScope, Looks>) {
         let asked = std::mem::take(&mut *self.asked.lock().expect("no panic while held"));
         for kind in asked {
-            let scope = match self.store.limit_of(&kind, Instant::now() + PATIENCE).await {
+            let until = Instant::now() + PATIENCE;
+            let scope = match self.store.limit_of(&kind, until).await {
                 Ok(Some((scope, _))) => scope,
-                Ok(None) => continue,
+                Ok(None) => {
+                    // Its limit was removed while the kind began.
+                    if let Err(error) = self.store.free_of_limit(&kind, until).await {
+                        tracing::debug!(%kind, %error, "a limit that was removed still holds");
+                    }
+                    continue;
+                }
                 // The next claim or sweep asks again.
                 Err(error) => {
                     tracing::debug!(%kind, %error, "the limit of a kind is unknown");
@@ -168,8 +179,9 @@ impl Balancer {
             let now = Instant::now();
             let looks = limits.entry(scope).or_insert(Looks {
                 last: None,
-                next: now,
+                next: None,
                 pause: SHORTEST,
+                owed: Duration::ZERO,
                 after: 0,
             });
             looks.ask(now);

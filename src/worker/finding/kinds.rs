@@ -24,6 +24,9 @@ use crate::worker::served::ServedLedgers;
 /// another is not missed in between.
 const AT_LEAST: Duration = Duration::from_secs(1);
 
+/// How often the limits of the ledgers are compared with the rules.
+const LIMIT_AGAIN: Duration = Duration::from_secs(60);
+
 /// Time limit of one call.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -45,6 +48,8 @@ pub(crate) struct KindMonitor {
 /// The results of the rounds so far.
 #[derive(Default)]
 struct Memory {
+    /// When the limits were last compared with the rules.
+    limited: Option<Instant>,
     /// Kinds that were reported as unrouted.
     told: HashSet<Kind>,
     /// The time since when no instance is known to have had a route for any job of the kind.
@@ -137,7 +142,10 @@ impl KindMonitor {
         memory.without.retain(|kind, _| there.contains(kind));
         // Each of several servers that is away costs the round one time limit.
         let mut away = HashSet::new();
-        self.limit_again(&kinds).await;
+        if memory.limited.is_none_or(|at| at.elapsed() >= LIMIT_AGAIN) {
+            memory.limited = Some(Instant::now());
+            self.limit_again(&kinds).await;
+        }
         for kind in kinds {
             let since = if self.instances.route_kind(kind.as_str()) {
                 memory.without.remove(&kind);
@@ -178,8 +186,9 @@ impl KindMonitor {
             Err(error) => return tracing::debug!(%error, "the limits are unknown"),
         };
         let is_limited = |kind: &&Kind| scopes.iter().any(|scope| scope.covers(kind));
+        // Of all of them: a server that is away delays the round once.
+        let until = Instant::now() + PATIENCE;
         for kind in kinds.iter().filter(is_limited) {
-            let until = Instant::now() + PATIENCE;
             if let Err(error) = self.store.apply_limit_rule(kind, until).await {
                 tracing::debug!(%kind, %error, "a kind could not be limited");
             }

@@ -30,15 +30,12 @@ impl Ledger {
     pub(super) fn limit(&mut self, terms: Limit) -> String {
         match self.limited {
             Some(limited) if limited.terms.set > terms.set => "kept".to_owned(),
-            // The same limit, as far as the ledger can tell.
-            Some(limited) if limited.terms.set == terms.set => "limited".to_owned(),
             limited => {
                 let full = limited.map_or(self.now, |limited| limited.full);
-                self.limited = Some(Limited {
-                    terms,
-                    full,
-                    hold: 0,
-                });
+                // Setting the same limit does not end a hold.
+                let same = limited.filter(|limited| limited.terms.set == terms.set);
+                let hold = same.map_or(0, |limited| limited.hold);
+                self.limited = Some(Limited { terms, full, hold });
                 "limited".to_owned()
             }
         }
