@@ -11,6 +11,7 @@
 //! `limit-moved app:` in `keyfall:meta` has the time until which something was taken away, and until
 //! its units are free again by then, they count as used.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ const NOTED: Duration = Duration::from_secs(10);
 const TRIES: usize = 3;
 
 /// What a look at the shares of a limit has found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Balance {
     /// Nothing is shared: the scope has no limit, or one ledger has all of it.
     Alone,
@@ -46,8 +47,8 @@ pub(crate) enum Balance {
     Shared {
         /// How many ledgers there are.
         ledgers: usize,
-        /// Whether jobs wait in one of them.
-        waits: bool,
+        /// The kinds of which jobs wait.
+        waiting: BTreeSet<Kind>,
         /// Whether some ledger has less than it should have, until others have given it up.
         owes: bool,
     },
@@ -216,12 +217,13 @@ impl Store {
         until: Instant,
     ) -> Result<Balance> {
         let ledgers = seen.len();
-        let waits = seen.iter().any(|it| it.holder.waiting > 0);
+        let waiting = seen.iter().filter(|it| it.holder.waiting > 0);
+        let waiting: BTreeSet<Kind> = waiting.map(|it| it.ledger.kind().clone()).collect();
         let lost = unowned(whole, &seen, is_all);
-        if !waits && lost.units == 0 && lost.leases == 0 {
+        if waiting.is_empty() && lost.units == 0 && lost.leases == 0 {
             return Ok(Balance::Shared {
                 ledgers,
-                waits,
+                waiting,
                 owes: false,
             });
         }
@@ -307,7 +309,7 @@ impl Store {
         }
         Ok(Balance::Shared {
             ledgers,
-            waits,
+            waiting,
             owes,
         })
     }

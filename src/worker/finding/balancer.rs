@@ -54,13 +54,19 @@ struct Looks {
     pause: Duration,
     /// How long to wait for runs that keep leases which other ledgers are to get.
     owed: Duration,
+    /// The kinds of which jobs wait, as far as is known.
+    waiting: BTreeSet<Kind>,
     /// The number of a look by somebody else.
     after: u64,
 }
 
 impl Looks {
-    /// Jobs wait: the next look comes as soon as it may.
-    fn ask(&mut self, now: Instant) {
+    /// Jobs of this kind wait. If the last look has not seen that, the next one comes as soon as it
+    /// may.
+    fn ask(&mut self, kind: Kind, now: Instant) {
+        if !self.waiting.insert(kind) && self.next.is_some() {
+            return;
+        }
         let earliest = self.last.map_or(now, |last| last + self.pause);
         self.next = Some(self.next.map_or(earliest, |next| next.min(earliest)));
     }
@@ -72,9 +78,10 @@ impl Looks {
             Ok(Balance::Alone) => None,
             Ok(Balance::Shared {
                 ledgers,
-                waits,
+                waiting,
                 owes,
             }) => {
+                self.waiting.clone_from(waiting);
                 self.pause = SHORTEST.max(EACH * u32::try_from(*ledgers).unwrap_or(u32::MAX));
                 self.owed = match owes {
                     true => (self.owed * 2).clamp(self.pause * 2, CALM.max(self.pause * 2)),
@@ -85,7 +92,7 @@ impl Looks {
                 } else {
                     CALM.max(self.pause)
                 };
-                (*waits || *owes).then_some(wait)
+                (*owes || !waiting.is_empty()).then_some(wait)
             }
             Ok(Balance::Overtaken(after)) => {
                 self.after = *after;
@@ -182,9 +189,10 @@ impl Balancer {
                 next: None,
                 pause: SHORTEST,
                 owed: Duration::ZERO,
+                waiting: BTreeSet::new(),
                 after: 0,
             });
-            looks.ask(now);
+            looks.ask(kind, now);
         }
     }
 }

@@ -211,7 +211,8 @@ pub(super) async fn set(
     }
 }
 
-/// Removes the limit of a kind or of a prefix. Jobs that wait for it start at once.
+/// Removes the limit of a kind or of a prefix. Jobs that wait for it start at once, or wait for the
+/// limit of a wider prefix from now on.
 #[utoipa::path(delete, path = "/v1/kinds/{kind}/limit", operation_id = "unlimit_kind", tag = "kinds",
     params(("kind" = String, Path, example = "app1:mail:send")),
     responses((status = 200, body = UnlimitedOut)))]
