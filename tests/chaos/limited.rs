@@ -46,13 +46,13 @@ const RATE_TOGETHER: u32 = 24;
 const CROWD: usize = 12;
 const GROUPS: [usize; 3] = [10, 1, 1];
 const CROWDS_TOGETHER: [usize; 2] = [6, 2];
-const PAUSE: Duration = Duration::from_millis(700);
+const PAUSE: Duration = Duration::from_millis(1000);
 
 /// How long a run takes: all leases together are about as many as the rate can use.
 const RUN: Duration = Duration::from_millis(150);
 
 /// How often the leases are counted.
-const COUNTED: Duration = Duration::from_millis(50);
+const COUNTED: Duration = Duration::from_millis(75);
 
 /// The least number of jobs that must have run.
 const LEAST: usize = 4 * CROWD;

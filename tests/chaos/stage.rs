@@ -33,14 +33,14 @@ use crate::{
 };
 
 /// How many stories all producers together begin in a second without faults. Some stories schedule
-/// twice, some not at all. Two trials at a time leave a third of two cores unused: on cores without
-/// a rest, processes fall behind by more than the machine's own lateness explains.
-const STORIES_A_SECOND: f64 = 120.0;
+/// twice, some not at all. The jobs of limited kinds come beside them. Two trials at a time leave a third
+/// of two cores unused: on cores without a rest, processes fall behind by more than the machine's own lateness explains.
+const STORIES_A_SECOND: f64 = 90.0;
 
 /// The same through daemons, which an unoptimised build makes several times as expensive; and where
 /// jobs come one by one.
 const STORIES_OF_DAEMONS: f64 = 180.0;
-const STORIES_ONE_BY_ONE: f64 = 120.0;
+const STORIES_ONE_BY_ONE: f64 = 90.0;
 /// The program that calls functions opens a connection for each attempt.
 const STORIES_BESIDE_FUNCTIONS: f64 = 180.0;
 /// Each push looks for its id in all topics, and some topics share their ids.
