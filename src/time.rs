@@ -31,7 +31,6 @@ impl UnixMs {
     }
 
     /// The time since `earlier`; zero if that is later.
-    #[cfg(feature = "worker")]
     pub(crate) fn since(self, earlier: UnixMs) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }

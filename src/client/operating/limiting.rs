@@ -65,10 +65,11 @@ pub struct Limits {
 impl Client {
     /// Limits how many jobs of a kind, `app:module:biz`, start in a time, and run at the same time,
     /// over all workers together; or of all kinds with a prefix together, `app:module:` or `app:`. Of
-    /// the limits that cover a kind, the narrowest holds. It holds from the acknowledgement on, without a restart, also for
-    /// jobs of targets and for jobs that are pulled, retried or taken over. Jobs that wait for it
-    /// stay pending, and start in the order of their due times; no attempt is counted. The newest
-    /// limit of a kind or prefix holds, and outlives a [drop](Client::drop_kind) of the kind.
+    /// the limits that cover a kind, the narrowest holds. It holds from the acknowledgement on,
+    /// without a restart, also for jobs of targets and for jobs that are pulled, retried or taken
+    /// over. Jobs that wait for it stay pending, and start in the order of their due times; no
+    /// attempt is counted. The newest limit of a kind or prefix holds, and outlives a
+    /// [drop](Client::drop_kind) of the kind.
     ///
     /// Several kinds, and the shards of a kind, share the limit: each has a part, and workers move
     /// parts to where jobs wait. The parts together never exceed the limit. A limit of groups is for
@@ -87,8 +88,8 @@ impl Client {
     ///
     /// # Errors
     /// When it is awaited: if the kind, the prefix or the limit is not valid; if a kind with groups is
-    /// being resharded, or has more shards than the limit can be split over; if Redis does not answer in time or is full, or
-    /// one of several servers is away.
+    /// being resharded, or has more shards than the limit can be split over; if Redis does not answer
+    /// in time or is full, or one of several servers is away.
     pub fn limit(&self, kind_or_prefix: &str, limit: Limit) -> SetLimit<'_> {
         SetLimit {
             client: self,
@@ -233,8 +234,8 @@ impl SetLimit<'_> {
     }
 
     /// Declares the limit instead, as programs do when they start: it is set if it differs from the
-    /// one that was declared last for this kind or prefix. So a limit that an operator has set meanwhile stays
-    /// until a program declares another one.
+    /// one that was declared last for this kind or prefix. So a limit that an operator has set
+    /// meanwhile stays until a program declares another one.
     pub fn declared(mut self) -> Self {
         self.is_declared = true;
         self

@@ -1,10 +1,12 @@
 //! Limits: the rules, one for each limited kind or prefix of kinds, and their parts in the ledgers.
 //!
 //! A rule is the field `limit app:module:biz`, or `limit app:module:`, of `keyfall:meta`, `set jobs
-//! per-µs burst concurrency by`, where 0 stands for none; behind a tab, the limit of each group if there are groups, `where
-//! jobs per-µs burst concurrency name=weight …`. It outlives the ledgers of its kind: a kind that
-//! begins anew is limited again. Each ledger has its part, which the claim enforces.
+//! per-µs burst concurrency by`, where 0 stands for none; behind a tab, the limit of each group if
+//! there are groups, `where jobs per-µs burst concurrency name=weight …`. It outlives the ledgers of
+//! its kind: a kind that begins anew is limited again. Each ledger has its part, which the claim
+//! enforces.
 
+#[cfg(feature = "worker")]
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,7 +19,9 @@ use crate::shards::Layout;
 use crate::store::ledger::limiting::{LimitPart, describe};
 use crate::store::ledger::script::LIMIT;
 use crate::store::servers::fan_out::is_of_absence;
-use crate::store::{Server, Store, from_value, this_process};
+#[cfg(feature = "worker")]
+use crate::store::this_process;
+use crate::store::{Server, Store, from_value};
 use crate::time::UnixMs;
 
 /// The beginning of the fields that hold rules.
@@ -95,6 +99,7 @@ impl Store {
     }
 
     /// The rule that holds for a kind, and its scope: the narrowest.
+    #[cfg(feature = "worker")]
     pub(crate) async fn limit_of(
         &self,
         kind: &Kind,
@@ -182,6 +187,7 @@ impl Store {
     }
 
     /// Removes the limit of the ledgers of a kind that no rule covers.
+    #[cfg(feature = "worker")]
     pub(crate) async fn free_of_limit(self: &Arc<Self>, kind: &Kind, until: Instant) -> Result<()> {
         let removed = LimitRule {
             limit: None,

@@ -20,6 +20,7 @@ use futures_util::future::join_all;
 use crate::error::Result;
 use crate::key::Kind;
 use crate::limit::{Holder, LimitScope, Share, Whole};
+#[cfg(feature = "worker")]
 use crate::shards::Layout;
 use crate::store::ledger::limiting::{LimitPart, Look, ShareReply};
 use crate::store::servers::fan_out::is_of_absence;
@@ -332,6 +333,7 @@ impl Store {
 
     /// Limits the ledgers that a kind gets by another layout: they begin without a share, and those
     /// that it has keep theirs.
+    #[cfg(feature = "worker")]
     pub(crate) async fn limit_shards(
         self: &Arc<Self>,
         kind: &Kind,
@@ -355,6 +357,7 @@ impl Store {
     }
 
     /// Notes that ledgers of this kind leave the limit that covers it, with what they have used of it.
+    #[cfg(feature = "worker")]
     pub(crate) async fn note_leaving(&self, kind: &Kind, until: Instant) -> Result<()> {
         match self.limit_of(kind, until).await? {
             Some((scope, _)) => self.note_moved(&scope, until).await,

@@ -4,10 +4,13 @@ use std::time::{Duration, Instant};
 
 use redis::Cmd;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
+#[cfg(feature = "worker")]
+use crate::error::{Error, ErrorKind};
 #[cfg(feature = "worker")]
 use crate::limit::GroupBy;
 use crate::limit::{Holder, Share, Terms};
+#[cfg(feature = "worker")]
 use crate::shards::Layout;
 use crate::store::ledger::reply::unexpected;
 use crate::store::ledger::script::{ADMIT, HOLD, LIMIT, SHARE};
@@ -196,6 +199,7 @@ impl Ledger {
     ///
     /// [`ErrorKind::InvalidSetting`] if another client has given the kind this ledger meanwhile, and
     /// it may have jobs: its layout is newer than `known`.
+    #[cfg(feature = "worker")]
     pub(crate) async fn forget_limit(&self, known: Layout, until: Instant) -> Result<()> {
         let mut get = redis::cmd("HGET");
         get.arg(&self.names.calls).arg("layout");

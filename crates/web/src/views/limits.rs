@@ -1,4 +1,5 @@
-//! Limits of kinds and prefixes: which there are and what waits for them, and setting and removing them.
+//! Limits of kinds and prefixes: which there are and what waits for them, and setting and removing
+//! them.
 
 use askama::Template;
 use axum::response::Response;
