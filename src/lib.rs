@@ -194,11 +194,12 @@ pub use client::{
     Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
     Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage, DamagedJob, DeadGroup,
     DeadGroups, DeleteDeadLetter, DueWithin, Flawed, Functions, GroupDead, IfAbsent, IfPresent,
-    JobState, JobView, KeptJob, KindLimit, Kinds, LibraryState, Limits, ListJobs, Member,
-    MemberChange, MemberState, MemberView, NewJob, Ordered, Page, Pause, Paused, Placed, Postpone,
-    Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule,
-    ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView,
-    SetLimit, Stats, Unseen, Upcoming, Updated, fold_reason,
+    JobState, JobView, KeptJob, KindLimit, Kinds, LaneId, LibraryState, Limits, ListJobs,
+    MAX_NUMBERED_CALLS, Member, MemberChange, MemberState, MemberView, MoveTo, NewJob,
+    NumberedAnswer, NumberedCall, Ordered, Page, Pause, Paused, Placed, Postpone, Requeue,
+    Requeued, Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule, ScheduleIfAbsent,
+    ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView, SetLimit, Stats,
+    Unseen, Upcoming, Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;

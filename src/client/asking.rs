@@ -199,7 +199,7 @@ impl Client {
     /// all calls that were refused meanwhile.
     ///
     /// Rare; boxed, so that it does not enlarge the future of every call.
-    fn catch_up<'a>(
+    pub(super) fn catch_up<'a>(
         &'a self,
         kind_shards: &'a KindShards,
         until: Instant,

@@ -6,6 +6,7 @@
 //! | [`outcomes`] | the fate of a job after each outcome of its handler |
 //! | [`scheduling`] | schedule with its conditions, and the view of get |
 //! | [`bulk`] | many jobs in one call |
+//! | [`numbered`] | batches that are sent again after a crash do nothing twice |
 //! | [`terms`] | policy, attempts, timeout and headers of one job |
 //! | [`changing`] | reschedule, fire_now and update_payload in each state of a job |
 //! | [`cancelling`] | cancel, before, at and after the start of a run |
@@ -129,6 +130,7 @@ mod log;
 mod logging;
 mod mistakes;
 mod monitor;
+mod numbered;
 mod operating;
 mod outages;
 mod outcomes;

@@ -5,6 +5,7 @@ pub(super) mod change;
 pub(super) mod declaring;
 pub(super) mod many;
 pub(super) mod new_job;
+pub(super) mod numbered;
 pub(super) mod ordered;
 pub(super) mod rule;
 pub(super) mod schedule;

@@ -72,6 +72,11 @@ impl Lane {
         self.number
     }
 
+    /// A lane whose id and last number are known.
+    pub(crate) fn resumed(id: String, number: u64) -> Self {
+        Lane { id, number }
+    }
+
     /// A lane with the same id that gives `number` next, for tests of repeats and late originals.
     #[cfg(all(test, feature = "embedded", feature = "worker", unix))]
     pub(crate) fn rewound(&self, number: u64) -> Self {

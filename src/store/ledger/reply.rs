@@ -137,6 +137,24 @@ pub(crate) struct Unlisted {
     pub(crate) since: UnixUs,
 }
 
+/// The cause of the error of a call that its ledger has answered `late`.
+#[derive(Debug)]
+struct Late;
+
+impl std::fmt::Display for Late {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the ledger has answered a call of this lane with a higher number")
+    }
+}
+
+impl std::error::Error for Late {}
+
+/// Whether a call has failed because its ledger knows a later one of its lane.
+pub(crate) fn is_late(error: &Error) -> bool {
+    use std::error::Error as _;
+    error.source().is_some_and(|cause| cause.is::<Late>())
+}
+
 impl Answered {
     /// The answer of a ledger with another layout.
     pub(crate) const STALE: Self = Answered::of(ReplyWord::Stale);
@@ -392,7 +410,8 @@ impl Reply {
             return Err(Error::new(
                 ErrorKind::OutcomeUnknown,
                 "the call was overtaken by a later one of the same lane; it may be repeated",
-            ));
+            )
+            .because(Late));
         }
         Ok(())
     }
