@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check lint
+.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -25,10 +25,10 @@ picture: deps ## Draw docs/demo.svg, the picture of the README, from a run of th
 
 # Most tests wait nearly all of the time.
 test: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
-test: deps clients ## Run unit and integration tests, and the examples in the documentation
+test: deps clients postgres ## Run unit and integration tests, and the examples in the documentation
 	@# Tests start the examples; with `--examples`, `cargo test` would build tests in their place.
 	cargo build --workspace --all-features --examples
-	cargo test --workspace --all-features --lib --bins --test it
+	cargo test --workspace --all-features --lib --bins --test it --test database
 	cargo test --workspace --all-features --doc
 
 topology: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
@@ -157,6 +157,9 @@ redis:
 
 clients:
 	@sh scripts/install-clients.sh
+
+postgres:
+	@sh scripts/install-postgres.sh
 
 languages:
 	@sh scripts/install-languages.sh

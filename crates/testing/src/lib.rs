@@ -6,6 +6,7 @@
 //! | [`server`], [`ports`] | private servers, the way to them, and ports for them |
 //! | [`cluster`], [`sentinel`] | nodes of clusters, and sentinels |
 //! | [`proxies`], [`resp`] | networks that freeze or are faulty; the parser of commands |
+//! | [`postgres`] | a private PostgreSQL |
 //! | [`process`] | processes that talk to a test, or that write to a log |
 //! | [`journals`] | the answers and the runs, in memory or in a file for each process |
 //! | [`files`] | the files of the repository, and a temporary folder for the files of a test |
@@ -24,6 +25,7 @@ pub mod files;
 pub mod journals;
 pub mod patience;
 pub mod ports;
+pub mod postgres;
 pub mod process;
 pub mod proxies;
 pub mod resp;

@@ -1,0 +1,121 @@
+//! Connections to the database: a pool, which replaces those that have broken, and one that listens.
+
+use std::future::poll_fn;
+
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use tokio::sync::mpsc;
+use tokio_postgres::AsyncMessage;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::error::{Error, Result, with_causes};
+use crate::settings::{Settings, place};
+
+/// The oldest server that has all that is used, as `server_version_num` writes it.
+const OLDEST: u32 = 130_000;
+
+/// A database that has, or will have, the tables of Keyfall. Cheap to clone; clones share the
+/// connections.
+#[derive(Clone)]
+pub struct Database {
+    pool: Pool,
+    config: tokio_postgres::Config,
+    tls: MakeRustlsConnect,
+}
+
+impl Database {
+    /// A database by its settings. It connects with the first call.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if a setting is not valid.
+    pub fn open(settings: &Settings) -> Result<Self> {
+        let (config, tls) = (settings.config()?, settings.tls()?);
+        let method = RecyclingMethod::Fast;
+        let manager = Manager::from_config(
+            config.clone(),
+            tls.clone(),
+            ManagerConfig {
+                recycling_method: method,
+            },
+        );
+        let timeout = settings.statement_timeout.as_millis();
+        let set = format!("SET statement_timeout = {timeout}");
+        let limit = Hook::async_fn(move |client, _| {
+            let set = set.clone();
+            Box::pin(async move {
+                let version = client.query_one("SHOW server_version_num", &[]).await;
+                let version = version.map_err(HookError::Backend)?;
+                check_version(version.get(0)).map_err(HookError::message)?;
+                client.batch_execute(&set).await.map_err(HookError::Backend)
+            })
+        });
+        let pool = Pool::builder(manager)
+            .max_size(settings.connections)
+            .post_create(limit)
+            .build()
+            .map_err(|error| Error::Setting(format!("no pool of connections: {error}")))?;
+        Ok(Database { pool, config, tls })
+    }
+
+    /// A connection of the pool, or a new one. Waits while all are in use.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] if there is none, and [`Error::Refused`] if the server refuses one.
+    pub(crate) async fn connection(&self) -> Result<Object> {
+        use deadpool_postgres::PoolError;
+        self.pool.get().await.map_err(|error| match error {
+            PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+                Error::of("a connection")(error)
+            }
+            PoolError::PostCreateHook(HookError::Message(message)) => {
+                Error::Schema(message.into_owned())
+            }
+            error => Error::Unreachable(with_causes(&error)),
+        })
+    }
+
+    /// Listens to a channel until the connection ends. `heard` gets a message when that begins, and
+    /// one for each notification; a full channel loses nothing, since one message is enough.
+    ///
+    /// # Errors
+    /// Why the connection has ended.
+    pub(crate) async fn listen(&self, channel: &str, heard: &mpsc::Sender<()>) -> Result<()> {
+        let connecting = self.config.connect(self.tls.clone());
+        let (client, mut connection) = connecting.await.map_err(Error::of("a connection"))?;
+        let listen = format!("LISTEN {channel}");
+        let listening = async {
+            let listening = client.batch_execute(&listen).await;
+            listening.map_err(Error::of("to listen"))?;
+            let _ = heard.try_send(());
+            // The client has to live as long as the connection.
+            std::future::pending::<Result<()>>().await
+        };
+        let reading = async {
+            while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
+                if let AsyncMessage::Notification(_) = message.map_err(Error::of("to listen"))? {
+                    let _ = heard.try_send(());
+                }
+            }
+            Err(Error::Unreachable("it has closed the connection".into()))
+        };
+        tokio::select! {
+            ended = reading => ended,
+            failed = listening => failed,
+        }
+    }
+
+    /// The hosts, for messages.
+    pub(crate) fn place(&self) -> String {
+        place(&self.config)
+    }
+}
+
+fn check_version(text: String) -> Result<(), String> {
+    match text.parse::<u32>() {
+        Ok(version) if version < OLDEST => Err(format!(
+            "this is PostgreSQL {}.{}, and Keyfall needs 13 or later",
+            version / 10_000,
+            version % 10_000
+        )),
+        _ => Ok(()),
+    }
+}

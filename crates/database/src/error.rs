@@ -1,0 +1,79 @@
+//! The one error type of this package.
+
+use tokio_postgres::error::SqlState;
+
+/// The result of a call on the database.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call on the database has failed. Each message names the setting, the rule and the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A setting is not valid.
+    #[error("{0}")]
+    Setting(String),
+    /// The database cannot be reached, or the connection broke. A later call can succeed.
+    #[error("PostgreSQL cannot be reached: {0}")]
+    Unreachable(String),
+    /// The tables are not those that this version needs.
+    #[error("{0}")]
+    Schema(String),
+    /// The database has refused a statement.
+    #[error("PostgreSQL has refused {what}: {message}{remedy}")]
+    Refused {
+        /// What was asked for.
+        what: &'static str,
+        /// The message of the server.
+        message: String,
+        /// What to do about it, if that is known.
+        remedy: &'static str,
+    },
+}
+
+impl Error {
+    /// The error of a statement; `what` is what was asked for.
+    pub(crate) fn of(what: &'static str) -> impl Fn(tokio_postgres::Error) -> Error {
+        move |error| {
+            let Some(told) = error.as_db_error() else {
+                return Error::Unreachable(with_causes(&error));
+            };
+            let remedy = match told.code() {
+                &SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_COLUMN => {
+                    "; the tables are missing or were changed: run `keyfall database migrate`"
+                }
+                &SqlState::INSUFFICIENT_PRIVILEGE => {
+                    "; the page about the database lists the rights of each role"
+                }
+                &SqlState::READ_ONLY_SQL_TRANSACTION => {
+                    "; this server is a standby: name the primary, or several hosts with \
+                     `target_session_attrs=read-write`"
+                }
+                &SqlState::QUERY_CANCELED => "; the database is overloaded, or a lock is held",
+                // A server that starts, stops or has no connection left.
+                code if code.code().starts_with("57P") || code.code() == "53300" => {
+                    return Error::Unreachable(told.message().to_owned());
+                }
+                _ => "",
+            };
+            Error::Refused {
+                what,
+                message: told.message().to_owned(),
+                remedy,
+            }
+        }
+    }
+}
+
+/// The message of an error and those of its causes.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
+        }
+        cause = error.source();
+    }
+    text
+}

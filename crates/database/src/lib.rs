@@ -1,0 +1,36 @@
+//! Keyfall beside PostgreSQL 13 or later.
+//!
+//! A program that stores an order and schedules its reminder has two writes, and can be killed between
+//! them. With the outbox it has one: a row of `keyfall_outbox`, written in the transaction of the
+//! order. A [`Relay`] passes the row on to Redis after the commit, within milliseconds and exactly
+//! once. What was rolled back never happens.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`settings`] | the place of the database, and TLS |
+//! | `connection` | connections: a pool, and the one that listens |
+//! | `migrations` | the tables: made, brought up to date, checked |
+//! | `outbox` | the relay |
+//! | `error` | the one error type |
+//!
+//! ```no_run
+//! # async fn example(client: keyfall::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! use keyfall_database::{Database, Relay, Settings};
+//!
+//! let database = Database::open(&Settings::new("postgresql:///orders"))?;
+//! database.migrate().await?;
+//! Relay::new(client, database).run_until(std::future::pending()).await;
+//! # Ok(())
+//! # }
+//! ```
+
+mod connection;
+mod error;
+mod migrations;
+mod outbox;
+pub mod settings;
+
+pub use connection::Database;
+pub use error::{Error, Result};
+pub use outbox::Relay;
+pub use settings::Settings;

@@ -1,0 +1,109 @@
+//! Relays, PostgreSQL and Redis are killed: each committed row is passed on once.
+
+use std::time::Duration;
+
+use keyfall::embedded::Embedded;
+use keyfall::{Outcome, Router, Worker};
+use keyfall_testing::patience::eventually;
+use keyfall_testing::postgres::Postgres;
+use tokio::time::sleep;
+
+use crate::site::Site;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn relays_that_are_killed_at_any_time_pass_on_each_row_once() {
+    let site = Site::new("crashes-relays").await;
+    // What runs twice was passed on twice: jobs are gone when they have run.
+    let router = Router::new().route(&format!("{}:{{id}}", site.kind()), async || Outcome::Done);
+    let worker = Worker::new(site.client.clone(), router);
+    let worker = tokio::spawn(worker.run_until(std::future::pending()));
+    let steady = site.relay().await;
+    for round in 0..40_u64 {
+        let relay = site.relay().await;
+        let insert = format!(
+            "INSERT INTO keyfall_outbox (key)
+                SELECT '{}:{round}-' || n FROM generate_series(1, 300) n",
+            site.kind()
+        );
+        site.sql.execute(&insert, &[]).await.unwrap();
+        // Somewhere between the wake and the commit.
+        sleep(Duration::from_micros(400 * round)).await;
+        relay.kill().await;
+    }
+    site.is_empty().await;
+    eventually("all have run", async || {
+        let stats = site.stats().await;
+        (stats.pending + stats.leased == 0).then_some(())
+    })
+    .await;
+    let stats = site.stats().await;
+    assert_eq!((stats.accepted, stats.done), (12_000, 12_000));
+    drop(steady);
+    worker.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_was_sent_and_not_noted_is_not_repeated() {
+    let site = Site::new("crashes-sent").await;
+    let insert = format!(
+        "INSERT INTO keyfall_outbox (key, delay)
+            SELECT '{}:' || n, '1 hour' FROM generate_series(1, 400) n",
+        site.kind()
+    );
+    site.sql.execute(&insert, &[]).await.unwrap();
+    // Rows that are locked cannot be removed: the relay sends them, and waits.
+    let blocker = crate::site::connect(&site.url).await;
+    let lock = "BEGIN; SELECT id FROM keyfall_outbox FOR UPDATE";
+    blocker.batch_execute(lock).await.unwrap();
+    let first = site.relay().await;
+    eventually("all are sent", async || {
+        (site.stats().await.accepted == 400).then_some(())
+    })
+    .await;
+    first.kill().await;
+    for id in 1..=400 {
+        site.client.cancel(site.key(id)).await.unwrap();
+    }
+    blocker.batch_execute("ROLLBACK").await.unwrap();
+    let _second = site.relay().await;
+    site.is_empty().await;
+    let stats = site.stats().await;
+    assert_eq!(
+        (stats.accepted, stats.cancelled, stats.pending),
+        (400, 400, 0)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_wait_while_postgresql_or_redis_is_away() {
+    let mut postgres = Postgres::start();
+    let mut redis = Embedded::options()
+        .args(["--appendonly", "yes"])
+        .start()
+        .await
+        .unwrap();
+    let mut site = Site::on(&postgres, &redis.url(), "crashes-away").await;
+    site.database().migrate().await.unwrap();
+    let _relay = site.relay().await;
+    let insert = format!(
+        "INSERT INTO keyfall_outbox (key, delay)
+            SELECT '{}:' || n || '-' || $1, '1 hour' FROM generate_series(1, 2500) n",
+        site.kind()
+    );
+    for round in ["a", "b"] {
+        site.sql.execute(&insert, &[&round]).await.unwrap();
+        postgres.kill();
+        postgres.begin();
+        site.sql = crate::site::connect(&site.url).await;
+    }
+    site.sql.execute(&insert, &[&"c"]).await.unwrap();
+    redis.kill_server().await.unwrap();
+    site.sql.execute(&insert, &[&"d"]).await.unwrap();
+    redis.restart().await.unwrap();
+    site.is_empty().await;
+    let stats = site.stats().await;
+    assert_eq!(
+        (stats.accepted, stats.replaced, stats.pending),
+        (10_000, 0, 10_000)
+    );
+}
