@@ -140,33 +140,45 @@ local function groups_of(groups, ids, records)
   return names
 end
 
--- The claim of due jobs of which none has to wait: no group waits for its turn, all due jobs have
--- room in the call, and the limits of all of their groups allow them. Returns their ids, due times,
--- records and groups, and the rates of the groups; nil in any other case, which `lib/turns.lua`
--- handles.
+-- The claim of due jobs of which none has to wait: no group waits for its turn, the limits of their
+-- groups allow them, and either all due jobs have room in the call, or the oldest 64 and more are of
+-- different groups, so that none gets more than its turn. Returns their ids, due times, records and
+-- groups, and the rates of the groups; nil in any other case, which `lib/turns.lua` handles.
 local function take_at_once(groups, wanted, shadow_key, leased_key, read_records, groups_of)
   local now, now_ms, int = groups.now, math.floor(groups.now / 1000), groups.int
-  local most = math.min(wanted, 127)
+  local most, FEWEST = math.min(wanted, 256), 64
   local found = redis.call('ZRANGEBYSCORE', groups.due_key, '-inf', int(now_ms), 'WITHSCORES',
     'LIMIT', 0, most + 1)
   local ids, dues = {}, {}
   for i = 1, #found, 2 do
     ids[#ids + 1], dues[#dues + 1] = found[i], found[i + 1]
   end
-  if #ids == 0 or #ids > most then
+  local is_all = #ids <= most
+  if #ids == 0 or not is_all and (most < FEWEST or groups.weights ~= '') then
     return nil
+  elseif not is_all then
+    ids[#ids], dues[#dues] = nil, nil
   end
   local records = read_records(shadow_key, ids, 4 * 1024 * 1024)
   if #records < #ids then
     return nil
   end
   local names = groups_of(groups, ids, records)
-  local count_of, known = {}, {}
-  for _, group in ipairs(names) do
+  local count_of, known, fits = {}, {}, #ids
+  for i, group in ipairs(names) do
     if not count_of[group] then
       known[#known + 1] = group
+    elseif not is_all then
+      fits = i - 1
+      break
     end
     count_of[group] = (count_of[group] or 0) + 1
+  end
+  if not is_all and fits < FEWEST then
+    return nil
+  end
+  for i = #ids, fits + 1, -1 do
+    ids[i], dues[i], records[i], names[i] = nil, nil, nil, nil
   end
   local rates = {}
   if groups.gap > 0 then

@@ -249,6 +249,34 @@ async fn a_new_group_takes_turns_with_a_backlog() {
     bench.nothing_left().await;
 }
 
+/// Jobs of many groups need not be set aside: none of the groups gets more than its turn.
+#[tokio::test]
+async fn a_burst_of_different_groups_starts_in_the_order_of_its_due_times() {
+    let bench = Bench::new().await;
+    bench.limit(by_id().concurrency(2)).await;
+    let mut jobs: Vec<String> = (0..200).map(|group| format!("g{group:03}/1")).collect();
+    jobs[170] = "g100/2".into();
+    bench.due_in_turn(jobs.clone()).await;
+    let first = bench.claim(&[], 90).await;
+    assert_eq!(ids(&first), jobs[..90]);
+    let second = bench.claim(&[], 90).await;
+    assert_eq!(
+        ids(&second),
+        jobs[90..170],
+        "up to the second job of a group"
+    );
+    assert_eq!(bench.aside().await, 0);
+    // Too few to tell a backlog of one group from a burst.
+    let few = bench.claim(&[], 9).await;
+    assert_eq!(few.jobs.len(), 9);
+    assert_eq!(bench.aside().await, 21);
+    for reply in [first, second, few] {
+        bench.finish(&reply.jobs).await;
+    }
+    assert_eq!(bench.drain(90).await.len(), 21);
+    bench.nothing_left().await;
+}
+
 /// A claim sets aside only some of a backlog.
 #[tokio::test]
 async fn a_job_of_a_new_group_does_not_wait_until_a_backlog_is_set_aside() {
