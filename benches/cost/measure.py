@@ -79,6 +79,8 @@ PHASES = [
     life("1,000 jobs/s", "--workload paced --jobs 1000 --window 1s", slowed=40),
     life("a retry", "--workload retry --jobs 10000"),
     life("a recurring job", "--workload recur --jobs 10000"),
+    life("a kind with a limit", "--workload limited --jobs 10000"),
+    life("a group for each job", "--workload groups --jobs 10000"),
     Phase(
         "idle",
         "--workload idle --jobs 10000 --window 20s",

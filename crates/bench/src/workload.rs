@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
-use keyfall::{NewJob, Rule};
+use keyfall::{GroupBy, Limit, NewJob, Rule};
 use tokio::time::{sleep, sleep_until};
 
 use super::args::Options;
@@ -48,6 +48,10 @@ pub(super) enum Workload {
     Retry,
     /// Recurring jobs that are due at one instant, run, and wait for their next time
     Recur,
+    /// Jobs that are due at one instant, of a kind with a limit that never holds one back
+    Limited,
+    /// The same with a limit of each group, and a group for each job
+    Groups,
     /// A server alone, and with workers, both without due jobs
     Idle,
 }
@@ -79,8 +83,24 @@ pub(super) async fn run(workload: Workload, options: &Options) -> anyhow::Result
         }
         Workload::Retry => life(ground, options, |_| Duration::ZERO, Fate::Retried, bar).await,
         Workload::Recur => life(ground, options, |_| Duration::ZERO, Fate::Recurs, bar).await,
+        Workload::Limited | Workload::Groups => {
+            let limit = ample_limit(options.jobs);
+            let limit = match workload {
+                Workload::Groups => limit.per(GroupBy::id_part(1)),
+                _ => limit,
+            };
+            ground.client.limit(&ground.kind(), limit).await?;
+            life(ground, options, |_| Duration::ZERO, Fate::Done, bar).await
+        }
         Workload::Idle => idle(ground, options, bar).await,
     }
+}
+
+/// A rate and a concurrency that allow all jobs at once.
+fn ample_limit(jobs: usize) -> Limit {
+    let all = u32::try_from(WARM_UP + jobs).unwrap_or(u32::MAX);
+    let limit = Limit::new().rate(1000, Duration::from_secs(1));
+    limit.burst(all).concurrency(all)
 }
 
 /// Writes the jobs by a script, and then as many by commands alone.
