@@ -17,6 +17,7 @@
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
 //! | [`alerts`] | jobs by which a daemon reports dead letters and late starts |
 //! | [`late`] | limits of lateness: what is skipped, buried or spread, and times that a rule missed |
+//! | [`database`] | `keyfall serve` and `keyfall database` beside a PostgreSQL |
 //! | [`hooks`] | hooks before a job becomes a dead letter, and at late starts |
 //! | [`handing_over`] | jobs that a handler hands over to another program |
 //! | [`lists`] | jobs that go into a Redis list, and come again until they are acknowledged |
@@ -99,6 +100,7 @@ mod config;
 mod conformance;
 mod crowding;
 mod damage;
+mod database;
 mod deadlines;
 mod demo;
 mod dev;

@@ -24,6 +24,7 @@ mod cluster;
 mod completions;
 mod config;
 mod connect;
+mod database;
 mod dead;
 mod dev;
 mod doctor;
@@ -259,6 +260,12 @@ enum Command {
         after_help = "Examples:\n  keyfall config > keyfall.toml\n  keyfall config check keyfall.toml"
     )]
     Config(config::Options),
+    /// Make or check the tables in PostgreSQL, in which programs schedule jobs within transactions
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  keyfall database migrate --database-url postgresql:///orders\n  keyfall database check --config keyfall.toml"
+    )]
+    Database(database::Command),
     /// Make, list and revoke the tokens of the HTTP API
     #[command(
         subcommand,
@@ -368,6 +375,7 @@ fn start(command: Command) -> anyhow::Result<()> {
             }
             Command::Ui(options) => ui::run(options).await,
             Command::Config(options) => config::run(options),
+            Command::Database(command) => database::run(command).await,
             Command::Token(command) => token::run(command),
             Command::Dev(options) => dev::run(options).await,
             Command::Demo { seconds } => keyfall_demo::run(seconds).await,

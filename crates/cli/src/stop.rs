@@ -123,6 +123,9 @@ fn code(error: &anyhow::Error) -> u8 {
         if let Some(error) = cause.downcast_ref::<keyfall::Error>() {
             return code_of(error.kind());
         }
+        if let Some(keyfall_database::Error::Unreachable(_)) = cause.downcast_ref() {
+            return UNAVAILABLE;
+        }
     }
     FAULT
 }

@@ -11,6 +11,7 @@
 //! | [`tokens`] | the tokens of the callers, and the rights of each |
 //! | `access` | connects the tokens to the HTTP API |
 //! | `alerts` | schedules jobs that report dead letters and late starts |
+//! | `database` | passes on jobs that were scheduled in transactions of a PostgreSQL |
 //! | `http` | the HTTP API |
 //! | `new_kinds` | limits the number of new kinds |
 //! | `traces` | finds the trace of a request, and sends spans to a collector |
@@ -25,6 +26,8 @@ mod access;
 mod alerts;
 pub mod classic;
 pub mod config;
+#[cfg(feature = "database")]
+mod database;
 pub mod duration;
 mod http;
 mod new_kinds;

@@ -32,5 +32,5 @@ pub mod settings;
 
 pub use connection::Database;
 pub use error::{Error, Result};
-pub use outbox::Relay;
+pub use outbox::{OutboxStatus, Relay};
 pub use settings::Settings;

@@ -58,17 +58,17 @@ const COLUMNS: [(&str, &str, &str); 25] = [
 impl Database {
     /// Makes the tables, or brings them up to date, in the first schema of the search path, and
     /// [checks](Self::check) them. Does nothing if they are up to date. Several programs may do it
-    /// at the same time.
+    /// at the same time. Returns the number of steps that were missing.
     ///
     /// # Errors
     /// [`Error::Unreachable`]; [`Error::Refused`] if this role may not; [`Error::Schema`] if the
     /// tables are not those of Keyfall.
-    pub async fn migrate(&self) -> Result<()> {
+    pub async fn migrate(&self) -> Result<usize> {
         let mut connection = self.connection().await?;
         let change = connection.transaction().await;
         let change = change.map_err(Error::of("a transaction"))?;
-        let done = steps_done(&change).await?;
-        if done < STEPS.len() {
+        let mut missing = 0;
+        if steps_done(&change).await? < STEPS.len() {
             let failed = Error::of("to make the tables");
             let lock = "SELECT pg_advisory_xact_lock($1)";
             change.execute(lock, &[&LOCK]).await.map_err(&failed)?;
@@ -80,6 +80,7 @@ impl Database {
             change.batch_execute(table).await.map_err(&failed)?;
             // Another program may have been faster.
             let done = steps_done(&change).await?;
+            missing = STEPS.len().saturating_sub(done);
             for (at, (name, step)) in STEPS.iter().enumerate().skip(done) {
                 change.batch_execute(step).await.map_err(&failed)?;
                 let note = "INSERT INTO keyfall_migrations (number, name) VALUES ($1, $2)";
@@ -94,7 +95,8 @@ impl Database {
             }
         }
         check(&change).await?;
-        change.commit().await.map_err(Error::of("to commit"))
+        change.commit().await.map_err(Error::of("to commit"))?;
+        Ok(missing)
     }
 
     /// Checks that the tables have all that this version uses.

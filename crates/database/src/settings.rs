@@ -75,6 +75,22 @@ impl Settings {
         self
     }
 
+    /// Checks the URL, without a connection.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if it is not valid.
+    pub fn check_url(&self) -> Result<()> {
+        self.config().map(drop)
+    }
+
+    /// Reads the file of the CAs.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] if it has no certificates.
+    pub fn check_ca_file(&self) -> Result<()> {
+        self.tls().map(drop)
+    }
+
     /// The configuration of a connection.
     ///
     /// # Errors

@@ -157,6 +157,23 @@ impl Postgres {
         ask.output().is_ok_and(|it| it.status.success())
     }
 
+    /// Runs statements, and returns what they print: a line for each row, `|` between the columns.
+    ///
+    /// # Panics
+    /// If one of them fails.
+    pub fn sql(&self, database: &str, statements: &str) -> String {
+        let mut ask = self.program("psql");
+        ask.args(["-h", self.folder.to_str().unwrap(), "-U", "keyfall"]);
+        ask.args(["-v", "ON_ERROR_STOP=1", "-Atqc", statements, database]);
+        let ran = ask.output().unwrap();
+        assert!(
+            ran.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+        String::from_utf8(ran.stdout).unwrap()
+    }
+
     fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }

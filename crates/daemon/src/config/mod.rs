@@ -10,13 +10,14 @@
 //! | [`misspelt`] | variables whose names have a slip |
 //! | [`limits`] | the limits of the file |
 //! | [`recurring`] | the recurring jobs of the file |
-//! | [`redis_url`], [`hosts`], [`sentinels`], [`servers`], [`tls`], [`alerts`], [`classic`], [`routes`], [`target`] | rules that join several values |
+//! | [`redis_url`], [`hosts`], [`sentinels`], [`servers`], [`tls`], [`alerts`], [`classic`], [`database`], [`routes`], [`target`] | rules that join several values |
 //! | [`fault`] | faults, with their places |
 //!
 //! All sources are read before anything is refused, so that all faults are reported at once.
 
 mod alerts;
 mod classic;
+mod database;
 mod fault;
 mod file;
 mod flags;
@@ -57,7 +58,8 @@ pub use misspelt::misspelt_variables;
 pub use recurring::{RecurringConfig, declare};
 pub use routes::{PAYLOAD_LIMIT, RouteConfig};
 pub use settings::{
-    AlertsSection, ClassicSection, Http, Log, Redis, TokensSection, TracesSection, WorkerSection,
+    AlertsSection, ClassicSection, DatabaseSection, Http, Log, Redis, TokensSection, TracesSection,
+    WorkerSection,
 };
 
 use super::classic::Terms;
@@ -79,6 +81,7 @@ pub struct Config {
     pub worker: WorkerSection,
     pub alerts: AlertsSection,
     pub tokens: TokensSection,
+    pub database: DatabaseSection,
     pub log: Log,
     pub traces: TracesSection,
     /// In the order of the file.
@@ -89,6 +92,8 @@ pub struct Config {
     pub recurring: Option<Vec<RecurringConfig>>,
     tls: Option<Arc<rustls::ServerConfig>>,
     classic_terms: Option<Terms>,
+    #[cfg(feature = "database")]
+    database_settings: Option<keyfall_database::Settings>,
     given: Vec<Given>,
 }
 
@@ -140,6 +145,10 @@ impl Config {
         let tls = tls::read(&settings.http, &mut sources);
         check_access(&settings, &mut sources);
         let classic_terms = classic::terms(&settings, &mut sources);
+        #[cfg(feature = "database")]
+        let database_settings = database::read(&settings.database, &mut sources);
+        #[cfg(not(feature = "database"))]
+        database::refuse(&settings.database, &mut sources);
         let classic_route = classic::route(classic_terms.as_ref(), &sources);
         let alerts_at = |name: &str| sources.origin("alerts", name);
         let alerts_at = ["late_after", "on_late"].map(|name| (name, alerts_at(name)));
@@ -165,6 +174,7 @@ impl Config {
             worker: settings.worker,
             alerts: settings.alerts,
             tokens: settings.tokens,
+            database: settings.database,
             log: settings.log,
             traces: settings.traces,
             routes,
@@ -172,6 +182,8 @@ impl Config {
             recurring,
             tls,
             classic_terms,
+            #[cfg(feature = "database")]
+            database_settings,
             given,
         })
     }
@@ -204,6 +216,12 @@ impl Config {
     /// The certificate to serve HTTPS with.
     pub fn tls(&self) -> Option<Arc<rustls::ServerConfig>> {
         self.tls.clone()
+    }
+
+    /// The place of the database; `None` if no setting names it.
+    #[cfg(feature = "database")]
+    pub fn database_settings(&self) -> Option<&keyfall_database::Settings> {
+        self.database_settings.as_ref()
     }
 
     /// Whether a setting names the place of Redis.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::alerts::Destination;
 use super::classic::TopicPrefix;
+use super::database::DatabaseUrl;
 use super::hosts::Hosts;
 use super::redis_url::RedisUrl;
 use super::rules::{
@@ -160,6 +161,28 @@ settings! {
         /// The file of tokens; `keyfall token make` makes it. Without it, every client that can
         /// reach the daemon may do everything.
         file: Option<PathBuf>, like "/etc/keyfall/tokens.toml";
+    }
+
+    /// The PostgreSQL in which programs schedule jobs within their own transactions; docs/database.md.
+    /// Nothing of this is done without a URL.
+    database: DatabaseSection {
+        /// The place of the database: postgresql://user@host:5432/name, or keywords and values,
+        /// host=/run/postgresql dbname=name. With sslmode=require, nothing is sent without TLS.
+        /// A password has no place on a command line: name it by `password_file`, or write the URL
+        /// into KEYFALL_DATABASE_URL.
+        url: Option<DatabaseUrl>, like "postgresql://keyfall@127.0.0.1:5432/orders";
+        /// A file that holds the password, for a URL without one.
+        password_file: Option<PathBuf>, like "/run/secrets/database-password";
+        /// The certificates of the CA that signed the certificate of the database, as PEM, if this
+        /// system does not trust it. No other CA is trusted then.
+        ca_file: Option<PathBuf>, like "/etc/keyfall/database-ca.pem";
+        /// The most connections, beside the one that listens.
+        connections: usize = "4" where at_least_one;
+        /// How long a statement may take.
+        statement_timeout: Duration = "30s" where wait;
+        /// Whether to make the tables, and to bring them up to date, at the start. Without it, they
+        /// are checked: `keyfall database migrate` makes them, as a role with more rights.
+        migrate: bool = "true";
     }
 
     /// The log, on the standard error.

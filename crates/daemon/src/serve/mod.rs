@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 use crate::alerts::Alerts;
 use crate::classic::Classic;
 use crate::config::{Config, Http, declare, declare_limits, misspelt_variables};
+#[cfg(feature = "database")]
+use crate::database::Outbox;
 use crate::http::{Api, Recorder, Routes, Settings, Ui, allow_connections, bind, serve};
 use crate::new_kinds::NewKinds;
 use crate::tokens::Tokens;
@@ -98,6 +100,8 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
     let servers = 1 + usize::from(classic.is_some());
     allow_connections(http.max_connections.saturating_mul(servers));
     let client = connect(&config).await?;
+    #[cfg(feature = "database")]
+    let outbox = Outbox::open(&config).await?;
     declare_limits(&client, &config.limits).await?;
     if let Some(jobs) = &config.recurring {
         declare(&client, &config.worker.declaration, jobs).await?;
@@ -125,6 +129,18 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
         rerouter: worker.rerouter(),
         tls,
     };
+    #[cfg(feature = "database")]
+    let passing_on = {
+        let client = client.clone();
+        async move {
+            match outbox {
+                Some(outbox) => outbox.run(client).await,
+                None => std::future::pending().await,
+            }
+        }
+    };
+    #[cfg(not(feature = "database"))]
+    let passing_on = std::future::pending::<()>();
     let api = Api::new(
         client,
         pull,
@@ -177,6 +193,7 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
         biased;
         ended = both => ended?,
         () = reload.run(hangups) => unreachable!("it reloads as long as the process runs"),
+        () = passing_on => unreachable!("it passes rows on as long as the process runs"),
         () = recorder.keep_up() => unreachable!("it records as long as the process runs"),
     };
     Ok(())

@@ -5,6 +5,7 @@
 //! | [`relay`] | wakes, finds kinds with rows, and passes on what they have |
 //! | [`batch`] | takes the next rows of a kind, and removes those that were passed on |
 //! | [`row`] | a row as a call |
+//! | [`status`] | how many rows wait |
 //!
 //! Each kind has a lane in Redis and at most one batch on its way, which is noted in
 //! `keyfall_outbox_lanes` before it is sent. Whoever finds a noted batch sends it again under its
@@ -14,5 +15,7 @@
 mod batch;
 mod relay;
 mod row;
+mod status;
 
 pub use relay::Relay;
+pub use status::OutboxStatus;

@@ -49,6 +49,12 @@ impl Relay {
     /// A relay from this database to the Redis of the client.
     pub fn new(client: Client, database: Database) -> Self {
         let name = LaneId::new().to_string();
+        metrics::describe_counter!("keyfall_outbox_passed_total", "Rows that were passed on");
+        metrics::describe_counter!("keyfall_outbox_refused_total", "Rows that were refused");
+        metrics::describe_gauge!(
+            "keyfall_outbox_lag_seconds",
+            "How long the oldest row of the last batch had waited"
+        );
         Relay(Arc::new(Shared {
             client,
             database,

@@ -1,0 +1,127 @@
+//! `keyfall serve` and `keyfall database` beside a PostgreSQL.
+
+use keyfall::JobState;
+use keyfall_testing::postgres::Postgres;
+
+use crate::runs::eventually;
+use crate::shell::{Ran, keyfall};
+use crate::site::Site;
+
+async fn run(words: &[&str]) -> Ran {
+    Ran::of(keyfall(words)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_passes_on_what_transactions_have_scheduled() {
+    let site = Site::new("database-serve").await;
+    let mut postgres = Postgres::start();
+    let url = postgres.url("postgres");
+    let daemon = site.daemon(&["--database-url", &url]);
+    let schedule = |id: &str| {
+        format!(
+            "SELECT keyfall_schedule('{}', '{{\"order\": 42}}', delay => '1 hour')",
+            site.key(id)
+        )
+    };
+    let rolled_back = format!("BEGIN; {}; ROLLBACK", schedule("no"));
+    postgres.sql("postgres", &rolled_back);
+    postgres.sql("postgres", &schedule("yes"));
+    let view = site.reaches(&site.key("yes"), JobState::Pending).await;
+    assert_eq!(&view.payload()[..], br#"{"order": 42}"#);
+    postgres.sql("postgres", "INSERT INTO keyfall_outbox (key) VALUES ('x')");
+    let check = ["database", "check", "--database-url", &url];
+    eventually("the last row is refused", async || {
+        run(&check).await.out.contains("1 rows were").then_some(())
+    })
+    .await;
+    let told = run(&check).await;
+    assert_eq!((told.code, told.err.as_str()), (0, ""), "{told:?}");
+    assert!(told.out.contains("no row waits"), "{told:?}");
+    // The daemon goes on without its database, and has it again later.
+    postgres.kill();
+    site.client.cancel(site.key("yes")).await.unwrap();
+    run(&check).await.fails(4, "PostgreSQL cannot be reached");
+    postgres.begin();
+    postgres.sql("postgres", &schedule("later"));
+    site.reaches(&site.key("later"), JobState::Pending).await;
+    drop(daemon);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_starts_without_its_database_and_refuses_tables_of_others() {
+    let site = Site::new("database-start").await;
+    let mut postgres = Postgres::start();
+    let url = postgres.url("postgres");
+    postgres.kill();
+    let _daemon = site.daemon(&["--database-url", &url]);
+    postgres.begin();
+    eventually("the tables are made", async || {
+        let made = "SELECT to_regclass('keyfall_outbox') IS NOT NULL";
+        (postgres.sql("postgres", made) == "t\n").then_some(())
+    })
+    .await;
+    let insert = format!(
+        "SELECT keyfall_schedule('{}', delay => '1 hour')",
+        site.key(1)
+    );
+    postgres.sql("postgres", &insert);
+    site.reaches(&site.key(1), JobState::Pending).await;
+
+    postgres.sql("postgres", "CREATE DATABASE other");
+    postgres.sql("other", "CREATE TABLE keyfall_outbox (id text)");
+    let other = postgres.url("other");
+    let start = [
+        "serve",
+        "--redis-url",
+        &site.url,
+        "--http-listen",
+        "127.0.0.1:0",
+    ];
+    let refused = run(&[&start[..], &["--database-url", &other]].concat()).await;
+    refused.fails(1, "keyfall_outbox");
+    let mut bare = keyfall(&start);
+    bare.env("KEYFALL_DATABASE_URL", &other);
+    bare.env("KEYFALL_DATABASE_MIGRATE", "false");
+    let refused = Ran::of(bare).await;
+    refused.fails(1, "its column id is a text, not a bigint");
+}
+
+#[tokio::test]
+async fn wrong_settings_of_the_database_name_the_remedy() {
+    for (flags, hint) in [
+        (&["check"][..], "--database-url postgresql://"),
+        (
+            &["migrate", "--database-url", "postgresql://h/d?sslmod=on"],
+            "database.url: the URL of the database is not valid",
+        ),
+        (
+            &["check", "--database-password-file", "/nowhere"],
+            "name the place of the database by `database.url`",
+        ),
+        (
+            &[
+                "check",
+                "--database-url",
+                "host=h",
+                "--database-ca-file",
+                "/nowhere",
+            ],
+            "database.ca_file: the CA file of the database, /nowhere",
+        ),
+        (
+            &[
+                "check",
+                "--database-url",
+                "host=h",
+                "--database-connections",
+                "0",
+            ],
+            "database.connections",
+        ),
+    ] {
+        run(&[&["database"], flags].concat()).await.fails(1, hint);
+    }
+    let secret = "postgresql://anna:geheim@h/d?sslmod=on";
+    let told = run(&["database", "check", "--database-url", secret]).await;
+    assert!(!told.err.contains("geheim"), "{told:?}");
+}
