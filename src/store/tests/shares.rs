@@ -383,7 +383,7 @@ async fn together_ledgers_never_exceed_their_limit() {
         };
         let mut starts: Vec<u64> = Vec::new();
         let mut running: Vec<(usize, String, String)> = Vec::new();
-        for step in 1..100_000 {
+        for step in 1..5000 {
             // The rate goes by the clock: a fast machine needs more steps for as many starts.
             if step > 700 && starts.len() > 20 {
                 break;
@@ -410,10 +410,15 @@ async fn together_ledgers_never_exceed_their_limit() {
                     let had = bench.look(step).await;
                     let kept = share(random(had.share.units + 1), random(had.share.leases + 1));
                     let (left, owed) = bench.give(step, Some((kept, 0))).await;
+                    // Leases that end above a share belong to nobody until a look gives them out.
+                    let mut free = u64::from(leases) - left.bound;
+                    for other in benches.iter().filter(|it| !std::ptr::eq(*it, bench)) {
+                        free -= other.look(step).await.bound;
+                    }
                     let other = to.look(step).await;
                     let more = share(
                         other.share.units + had.share.units - kept.units,
-                        other.share.leases + had.bound - left.bound,
+                        other.bound + free,
                     );
                     to.give(step, Some((more, owed))).await;
                 }
