@@ -141,29 +141,34 @@ local function groups_of(groups, ids, records)
 end
 
 -- The claim of due jobs of which none has to wait: no group waits for its turn, the limits of their
--- groups allow them, and either all due jobs have room in the call, or the oldest 64 and more are of
--- different groups, so that none gets more than its turn. Returns their ids, due times, records and
--- groups, and the rates of the groups; nil in any other case, which `lib/turns.lua` handles.
+-- groups allow them, and either all due jobs have room in the call, or the oldest 64 are of different
+-- groups, so that none gets more than its turn. Returns their ids, due times, records and groups, and
+-- the rates of the groups; nil in any other case, which `lib/turns.lua` handles.
 local function take_at_once(groups, wanted, shadow_key, leased_key, read_records, groups_of)
   local now, now_ms, int = groups.now, math.floor(groups.now / 1000), groups.int
-  local most, FEWEST = math.min(wanted, 256), 64
+  local most, SEEN = math.min(wanted, 256), 64
   local found = redis.call('ZRANGEBYSCORE', groups.due_key, '-inf', int(now_ms), 'WITHSCORES',
-    'LIMIT', 0, most + 1)
+    'LIMIT', 0, math.max(most, SEEN) + 1)
   local ids, dues = {}, {}
   for i = 1, #found, 2 do
     ids[#ids + 1], dues[#dues + 1] = found[i], found[i + 1]
   end
   local is_all = #ids <= most
-  if #ids == 0 or not is_all and (most < FEWEST or groups.weights ~= '') then
-    return nil
-  elseif not is_all then
-    ids[#ids], dues[#dues] = nil, nil
-  end
-  local records = read_records(shadow_key, ids, 4 * 1024 * 1024)
-  if #records < #ids then
+  -- Records are large, and few of them would be handed out.
+  if #ids == 0 or not is_all and (groups.weights ~= '' or groups.needs_records and most < SEEN) then
     return nil
   end
-  local names = groups_of(groups, ids, records)
+  local function cut(list, size)
+    for i = #list, size + 1, -1 do
+      list[i] = nil
+    end
+  end
+  cut(ids, math.max(most, SEEN))
+  local records = groups.needs_records and read_records(shadow_key, ids, 4 * 1024 * 1024)
+  if records and #records < #ids then
+    return nil
+  end
+  local names = groups_of(groups, ids, records or {})
   local count_of, known, fits = {}, {}, #ids
   for i, group in ipairs(names) do
     if not count_of[group] then
@@ -174,12 +179,21 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
     end
     count_of[group] = (count_of[group] or 0) + 1
   end
-  if not is_all and fits < FEWEST then
+  if fits < math.min(#ids, SEEN) then
     return nil
   end
-  for i = #ids, fits + 1, -1 do
-    ids[i], dues[i], records[i], names[i] = nil, nil, nil, nil
+  fits = math.min(fits, most)
+  cut(ids, fits)
+  cut(names, fits)
+  if not is_all then
+    cut(known, fits)
   end
+  records = records or read_records(shadow_key, ids, 4 * 1024 * 1024)
+  if #records < #ids then
+    return nil
+  end
+  cut(dues, fits)
+  cut(records, fits)
   local rates = {}
   if groups.gap > 0 then
     -- Lapsed leases keep starts for their takeover.

@@ -256,6 +256,7 @@ async fn a_burst_of_different_groups_starts_in_the_order_of_its_due_times() {
     bench.limit(by_id().concurrency(2)).await;
     let mut jobs: Vec<String> = (0..200).map(|group| format!("g{group:03}/1")).collect();
     jobs[170] = "g100/2".into();
+    jobs[180] = "g175/2".into();
     bench.due_in_turn(jobs.clone()).await;
     let first = bench.claim(&[], 90).await;
     assert_eq!(ids(&first), jobs[..90]);
@@ -266,11 +267,11 @@ async fn a_burst_of_different_groups_starts_in_the_order_of_its_due_times() {
         "up to the second job of a group"
     );
     assert_eq!(bench.aside().await, 0);
-    // Too few to tell a backlog of one group from a burst.
-    let few = bench.claim(&[], 9).await;
-    assert_eq!(few.jobs.len(), 9);
+    // A group has two jobs among the oldest, so that its turn is over.
+    let third = bench.claim(&[], 9).await;
+    assert_eq!(ids(&third), jobs[170..179]);
     assert_eq!(bench.aside().await, 21);
-    for reply in [first, second, few] {
+    for reply in [first, second, third] {
         bench.finish(&reply.jobs).await;
     }
     assert_eq!(bench.drain(90).await.len(), 21);
