@@ -5,17 +5,20 @@
 //! | [`entering`] | login, logout, cookies, and requests of other sites |
 //! | [`hostile`] | every value of a call is hostile |
 //! | [`reading`] | languages, links behind a proxy, errors, and what a reader may not do |
+//! | [`showing`] | what single pages show, and in which case |
 //! | [`words`] | words and templates |
 
 mod entering;
 mod hostile;
 mod reading;
+mod showing;
 mod words;
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -72,6 +75,8 @@ struct Calls {
     has_tokens: bool,
     /// The calls fail, because Redis is away.
     is_away: bool,
+    /// The changes of the past do not come.
+    is_slow: bool,
     made: Arc<Mutex<Vec<String>>>,
 }
 
@@ -88,6 +93,7 @@ impl Calls {
             scopes: vec!["read", "schedule", "operate"],
             has_tokens: false,
             is_away: false,
+            is_slow: false,
             made: Arc::default(),
         }
     }
@@ -118,6 +124,10 @@ impl Calls {
         }
         if self.is_away {
             return problem(503, "unavailable", &self.text);
+        }
+        if self.is_slow && path == "/v1/tail" {
+            let nothing = futures_util::stream::pending::<Result<Bytes, Infallible>>();
+            return Body::from_stream(nothing).into_response();
         }
         match self.shape(head.method.as_str(), &path) {
             Some(Value::String(lines)) => lines.into_response(),

@@ -44,7 +44,8 @@ struct Live {
     prefix: String,
     only: Only,
     is_paused: bool,
-    rows: Vec<HappeningOut>,
+    /// The changes so far; `None` if Redis is too slow to say them in time.
+    rows: Option<Vec<HappeningOut>>,
     /// The address of the stream.
     stream: String,
     /// The address of this page, paused or not.
@@ -91,8 +92,11 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
     let cx = cx.at("live");
     let prefix = cx.page.reach(&asked.prefix);
     let mut rows = past(open(&cx, &prefix, asked.only, FIRST).await?).await?;
-    let since = rows.iter().map(micros).max().unwrap_or_default();
-    rows.reverse();
+    // Without them the stream begins with all changes that it finds.
+    let since = rows.iter().flatten().map(micros).max().unwrap_or_default();
+    if let Some(rows) = &mut rows {
+        rows.reverse();
+    }
     let is_paused = asked.paused == "yes";
     let only = asked.only.word();
     let paused = if is_paused { "" } else { "yes" };
@@ -161,11 +165,13 @@ async fn open(cx: &Cx, prefix: &str, only: Only, last: usize) -> Result<BodyData
     Ok(body.into_data_stream())
 }
 
-/// The past changes, which are the first part of a tail.
-async fn past(mut tail: BodyDataStream) -> Result<Vec<HappeningOut>, Fault> {
-    let first = timeout(PATIENCE, tail.next()).await.ok().flatten();
+/// The past changes, which are the first part of a tail; `None` if they do not come in time.
+async fn past(mut tail: BodyDataStream) -> Result<Option<Vec<HappeningOut>>, Fault> {
+    let Ok(first) = timeout(PATIENCE, tail.next()).await else {
+        return Ok(None);
+    };
     let Some(Ok(first)) = first else {
-        return Err(Fault::unexpected("the first changes did not come in time"));
+        return Err(Fault::unexpected("the changes ended before the first"));
     };
     let mut rows = Vec::new();
     for line in serde_json::Deserializer::from_slice(&first).into_iter::<TailOut>() {
@@ -177,7 +183,7 @@ async fn past(mut tail: BodyDataStream) -> Result<Vec<HappeningOut>, Fault> {
             Err(error) => return Err(Fault::unexpected(&error.to_string())),
         }
     }
-    Ok(rows)
+    Ok(Some(rows))
 }
 
 /// The event of a line, unless the page has the change already.

@@ -1,0 +1,21 @@
+//! What single pages show, and in which case.
+
+use super::Calls;
+
+#[tokio::test(start_paused = true)]
+async fn a_live_page_whose_past_is_late_follows_all_the_same() {
+    let mut calls = Calls::new("a:b:c:1");
+    calls.is_slow = true;
+    let site = calls.site(false);
+    for (language, slow) in [("en", "Redis is slow"), ("zh", "Redis 响应缓慢")] {
+        let accepted = [("accept-language", language)];
+        let live = site.get_with("live", &accepted).await;
+        assert_eq!(live.status, 200, "{}", live.body);
+        assert!(live.body.contains(slow), "{}", live.body);
+        // The stream begins with all changes that it finds.
+        assert!(live.body.contains("since=0"), "{}", live.body);
+        assert!(!live.body.contains("id=\"nothing\""), "{}", live.body);
+    }
+    let paused = site.get("live?paused=yes").await.body;
+    assert!(paused.contains("Load the page again"), "{paused}");
+}
