@@ -148,7 +148,7 @@ pub mod shapes {
         CancelledOut, ChangedOut, Condition, NewJobIn, PayloadIn, PlacedOut, PostponeIn,
         ScheduledOut, ShowIn,
     };
-    pub use super::kinds::{DroppedOut, KindsOut, PausedOut, SwitchedOut};
+    pub use super::kinds::{DroppedOut, KindsOut, PausedOut, SinceOut, SwitchedOut};
     pub use super::limits::{LimitIn, LimitOut, LimitsOut, UnlimitedOut};
     pub use super::list::{DamagedOut, ListIn, PageOut};
     pub use super::overview::{DueWithinOut, OverviewIn, OverviewKindOut, OverviewOut};

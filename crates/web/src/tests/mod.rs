@@ -139,7 +139,11 @@ impl Calls {
     fn shape(&self, method: &str, path: &str) -> Option<Value> {
         let text = &self.text;
         let time = "2026-11-24T12:00:00.123Z";
-        let counts = json!({"pending": 3, "overdue": 1, "running": 1, "lapsed": 1, "dead": 1});
+        let by = format!("{text} (ops)");
+        let late = json!([{"address": text, "overdue": 4, "overdue_for": "7s"}]);
+        let counts = json!({
+            "pending": 3, "overdue": 1, "running": 1, "lapsed": 1, "dead": 1, "late": late
+        });
         let unseen = json!([{"server": text, "error": text, "shards": []}]);
         let job = json!({
             "key": text, "state": "pending", "due": time, "attempts": 2, "last_error": text,
@@ -234,7 +238,10 @@ impl Calls {
                 "unseen": unseen
             }),
             ("GET", "/v1/paused") => json!({
-                "prefixes": [{"name": text, "since": time}], "kinds": [{"name": text, "since": time}],
+                "prefixes": [{"name": text, "since": time, "by": by}],
+                "kinds": [
+                    {"name": text, "since": time, "by": by}, {"name": format!("z:{text}"), "since": time}
+                ],
                 "unseen": unseen
             }),
             ("GET", "/v1/limits") => json!({

@@ -19,3 +19,17 @@ async fn a_live_page_whose_past_is_late_follows_all_the_same() {
     let paused = site.get("live?paused=yes").await.body;
     assert!(paused.contains("Load the page again"), "{paused}");
 }
+
+#[tokio::test]
+async fn a_pause_names_who_paused_and_counts_its_kinds() {
+    let site = Calls::new("a:b:c").site(false);
+    let pauses = site.get("pauses").await.body;
+    assert!(
+        pauses.contains("By</th>") && pauses.contains(">a:b:c (ops)</td>"),
+        "{pauses}"
+    );
+    // The kind is counted, and not listed once more.
+    assert!(pauses.contains(">1 kind</a>"), "{pauses}");
+    assert_eq!(pauses.matches("ask=resume").count(), 2, "{pauses}");
+    assert!(pauses.contains(">z:a:b:c</a>"), "{pauses}");
+}

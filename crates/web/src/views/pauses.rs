@@ -3,7 +3,7 @@
 use crate::read::{Form, Query};
 use askama::Template;
 use axum::response::Response;
-use keyfall_daemon::shapes::{BulkIn, PausedOut, SwitchedOut};
+use keyfall_daemon::shapes::{BulkIn, PausedOut, SinceOut, SwitchedOut, UnseenOut};
 use serde::Deserialize;
 
 use crate::api::Call;
@@ -17,7 +17,11 @@ use crate::reach::Reach;
 #[template(path = "pauses.html")]
 struct Pauses {
     page: Page,
-    paused: PausedOut,
+    /// The paused prefixes, each with the number of kinds that it has paused.
+    prefixes: Vec<(SinceOut, u64)>,
+    /// The kinds that were paused for themselves.
+    kinds: Vec<SinceOut>,
+    unseen: Vec<UnseenOut>,
     done: Option<Switch>,
     /// A change that waits for a confirmation, and the kinds that it would reach.
     asked: Option<(Switch, Reach, Vec<String>)>,
@@ -50,12 +54,36 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
             Some((switch, reach, out.kinds))
         }
     };
+    let (prefixes, kinds) = gathered(paused.prefixes, paused.kinds);
     Ok(cx.show(&Pauses {
         page: cx.page.clone(),
-        paused,
+        prefixes,
+        kinds,
+        unseen: paused.unseen,
         done: asked.done,
         asked: asked_for,
     }))
+}
+
+/// Counts the kinds that a prefix has paused instead of listing them: there can be thousands.
+fn gathered(
+    prefixes: Vec<SinceOut>,
+    kinds: Vec<SinceOut>,
+) -> (Vec<(SinceOut, u64)>, Vec<SinceOut>) {
+    let mut prefixes: Vec<_> = prefixes.into_iter().map(|one| (one, 0)).collect();
+    let mut others = Vec::new();
+    for kind in kinds {
+        let of = prefixes.iter_mut().find(|(prefix, _)| {
+            kind.name.starts_with(&prefix.name)
+                && kind.since.0 >= prefix.since.0
+                && kind.by == prefix.by
+        });
+        match of {
+            Some((_, count)) => *count += 1,
+            None => others.push(kind),
+        }
+    }
+    (prefixes, others)
 }
 
 #[derive(Deserialize)]
