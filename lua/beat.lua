@@ -2,8 +2,9 @@
 --
 -- KEYS  1 instances   keyfall:instances
 -- ARGV  1 id, 2 silence ms: the age at which an instance counts as gone, 3 room: for each of its
---       routes, in order, `1` if it can run another job, else `0`; behind that `h` if it hears
---       events, else `d`, 4 description: one line of JSON, 5 pulse channel, 6 wake channel
+--       routes, in order, `1` if it can run another job, else `0`; then `/` and, with commas
+--       between, how many jobs of each can start; behind that `h` if it hears events, else `d`,
+--       4 description: one line of JSON, 5 pulse channel, 6 wake channel
 -- Reply {'ok', now µs, id, age ms, room, id, age ms, room, …}: the instances that live, this
 --       one included.
 -- Holds: works while Redis is full. Instances that are gone for long are forgotten, a few at a

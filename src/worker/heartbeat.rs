@@ -164,11 +164,16 @@ impl Heartbeat {
         Ok(takes)
     }
 
-    /// One character for each route, in order: `1` if it can run another job, else `0`. Then `h` if
-    /// events are heard, or `d` if not (deaf).
+    /// As [`Beat::room`].
     fn room(&self) -> String {
-        let routes = (0..self.routes.routes.len()).map(|route| self.slots.has_room(route));
-        let mut room: String = routes.map(|free| if free { '1' } else { '0' }).collect();
+        let routes = 0..self.routes.routes.len();
+        let free = routes.clone().map(|route| self.slots.has_room(route));
+        let mut room: String = free.map(|free| if free { '1' } else { '0' }).collect();
+        let vacant: Vec<String> = routes
+            .map(|route| self.slots.vacant(route).to_string())
+            .collect();
+        room.push('/');
+        room += &vacant.join(",");
         room.push(if self.events.are_unheard() { 'd' } else { 'h' });
         room
     }

@@ -370,11 +370,15 @@ impl PeerTable {
 }
 
 impl Peer {
-    /// `room` is in its published form: `1` or `0` for each route, then `h` (hears) or `d` (deaf).
+    /// `room` is in its published form, as in [`Beat::room`](crate::store::Beat::room).
     fn new(id: String, takes: Arc<Takes>, room: &str, is_proven: bool) -> Self {
         Peer {
             seed: InstanceHash::of(&id).0,
-            room: room.bytes().map(|byte| byte == b'1').collect(),
+            room: room
+                .bytes()
+                .take_while(|byte| *byte != b'/')
+                .map(|byte| byte == b'1')
+                .collect(),
             hears: room.ends_with('h'),
             id,
             takes,

@@ -194,11 +194,14 @@ async fn an_instance_without_room_leaves_its_share_to_another() {
     assert_eq!(runs.take(60).await.len(), 60);
     let live = eventually("said so", async || {
         let live = site.client.instances().await.unwrap();
-        (live.len() == 2 && !live[0].saturated.is_empty()).then_some(live)
+        // The idle one has all its slots again.
+        let is_said = live.len() == 2 && !live[0].saturated.is_empty();
+        (is_said && live[1].free == live[1].slots).then_some(live)
     })
     .await;
     assert_eq!(live[0].saturated, [site.pattern()]);
     assert!(live[1].saturated.is_empty());
+    assert_eq!((live[0].free[0], live[1].free[0] > 0), (0, true));
     gate.open();
     saturated.stop().await;
     idle.stop().await;

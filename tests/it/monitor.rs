@@ -190,7 +190,7 @@ impl Company {
         };
         self.last.insert(id.to_owned(), asked.at_ms);
         let live = |at: &&u64| asked.at_ms.saturating_sub(**at) < SILENCE_MS;
-        let is_ready = asked.words[6].bytes().eq(*b"1h");
+        let is_ready = asked.words[6].starts_with("1/") && asked.words[6].ends_with("h");
         is_ready && self.last.values().filter(live).count() == self.size
     }
 }

@@ -47,6 +47,10 @@ pub struct Instance {
     /// [`routes`](Self::routes); 0 where another limit decides, such as a rate or the clients that
     /// pull. Empty if its version does not say.
     pub slots: Vec<usize>,
+    /// The number of further jobs of each of these routes for which slots were free at the last
+    /// heartbeat; 0 where [`slots`](Self::slots) is 0. Routes share the slots of their worker, so
+    /// the sum can be more than it has. Empty if its version does not say.
+    pub free: Vec<usize>,
     /// Whether it has a fallback, for jobs that no instance has a route for.
     pub has_fallback: bool,
     /// Whether it hears the events of Redis. An instance without events finds its jobs by sweeping.
@@ -273,8 +277,18 @@ impl Instance {
             .into_iter()
             .map(|(text, _)| text)
             .collect();
-        let room = seen.room.bytes();
-        let saturated = routes.iter().zip(room).filter(|(_, room)| *room == b'0');
+        let (room, free) = seen.room.split_once('/').unwrap_or((&seen.room, ""));
+        let free = free.trim_end_matches(['h', 'd']).split(',');
+        let slots = description.slots;
+        let free: Vec<usize> = (free.map_while(|free| free.parse().ok()))
+            .zip(&slots)
+            .map(|(free, slots)| if *slots > 0 { free } else { 0 })
+            .take(routes.len())
+            .collect();
+        let saturated = routes
+            .iter()
+            .zip(room.bytes())
+            .filter(|(_, room)| *room == b'0');
         let adopts = &description.adopts;
         let cancels = adopts.iter().filter(|(_, missing)| missing == CANCELS);
         Instance {
@@ -287,7 +301,8 @@ impl Instance {
             seen: seen.age,
             saturated: saturated.map(|(route, _)| route.clone()).collect(),
             // Behind the routes stands the fallback.
-            slots: description.slots.into_iter().take(routes.len()).collect(),
+            slots: slots.into_iter().take(routes.len()).collect(),
+            free,
             routes,
             has_fallback: description.fallback,
             hears_events: seen.room.ends_with('h'),

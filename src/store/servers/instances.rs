@@ -14,8 +14,9 @@ use crate::time::{UnixMs, UnixUs};
 pub(crate) struct Beat<'a> {
     /// Its id.
     pub(crate) id: &'a str,
-    /// For each of its routes, in order, `1` if it can run another job, else `0`; behind that `h`
-    /// if it hears events, else `d`.
+    /// For each of its routes, in order, `1` if it can run another job, else `0`; then `/` and, with
+    /// commas between, how many jobs of each can start, which older versions leave out; behind that
+    /// `h` if it hears events, else `d` (deaf).
     pub(crate) room: &'a str,
     /// One line: the parts that stay the same for as long as the instance lives.
     pub(crate) description: &'a str,

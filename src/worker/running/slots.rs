@@ -82,6 +82,14 @@ impl Slots {
         self.room(route, wanted) > 0
     }
 
+    /// How many jobs of this route can start now, as far as the slots decide; 0 if its clients do.
+    pub(crate) fn vacant(&self, route: usize) -> usize {
+        match self.pulls[route] {
+            Some(_) => 0,
+            None => self.room(route, None),
+        }
+    }
+
     /// How many of `wanted` jobs can start on a route; without `wanted`, as many as the worker has
     /// room for.
     fn room(&self, route: usize, wanted: Option<usize>) -> usize {

@@ -38,6 +38,9 @@ pub struct RouteOut {
     /// limit decides, such as a rate or the clients that pull.
     #[serde(default)]
     pub slots: u64,
+    /// The number of further jobs for which these instances had free slots at that moment.
+    #[serde(default)]
+    pub free: u64,
 }
 
 /// Jobs that no instance runs.
@@ -80,6 +83,11 @@ pub struct InstanceOut {
     /// `routes`; 0 where another limit decides. Missing if its version does not say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<usize>,
+    /// The number of further jobs of each of these routes for which slots were free at that moment;
+    /// 0 where `slots` is 0. Routes share the slots of their instance. Missing if its version does
+    /// not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub free: Vec<usize>,
     /// Whether it takes jobs that no instance has a route for.
     pub has_fallback: bool,
     /// Whether it hears events. An instance without events finds its jobs by sweeping.
@@ -126,9 +134,11 @@ pub(super) async fn routes(caller: Caller) -> Result<Json<RoutesOut>, Problem> {
                 instances: 0,
                 saturated: 0,
                 slots: 0,
+                free: 0,
             });
             route.instances += 1;
             route.slots += instance.slots.get(place).copied().unwrap_or(0) as u64;
+            route.free += instance.free.get(place).copied().unwrap_or(0) as u64;
             route.saturated += u64::from(instance.saturated.contains(pattern));
         }
     }
@@ -189,6 +199,7 @@ impl From<Instance> for InstanceOut {
             routes: one.routes,
             saturated: one.saturated,
             slots: one.slots,
+            free: one.free,
             has_fallback: one.has_fallback,
             hears_events: one.hears_events,
             adopts: one.adopts,

@@ -193,7 +193,7 @@ impl Calls {
         let instance = json!({
             "id": text, "host": text, "pid": 1, "version": text, "started": time, "seen_ms": 20_000,
             "routes": [text], "saturated": [text], "has_fallback": true, "hears_events": false,
-            "adopts": [text], "open_breakers": [text], "slots": [16]
+            "adopts": [text], "open_breakers": [text], "slots": [16], "free": [5]
         });
         let shard = json!({
             "shard": 1, "ledger": text, "server": text, "emptied": true,
@@ -259,8 +259,8 @@ impl Calls {
             ("POST", "/v1/pause" | "/v1/resume") => json!({"kinds": [text], "dry_run": true}),
             ("GET", "/v1/instances") => json!({"instances": [instance], "unseen": unseen}),
             ("GET", "/v1/routes") => json!({
-                "routes": [{"pattern": text, "instances": 1, "saturated": 1}],
-                "unrouted": [{"kind": text, "jobs": 1}]
+                "routes": [{"pattern": text, "instances": 1, "saturated": 1, "slots": 16, "free": 5}],
+                "unrouted": vec![json!({"kind": text, "jobs": 1}); 25]
             }),
             ("GET", "/v1/servers") => json!({
                 "servers": [{

@@ -343,7 +343,7 @@ async fn the_servers_and_shards_are_a_part_that_is_loaded_less_often() {
         "had 1 shards",
         "by sentinels",
         "3 s",
-        "16 at once",
+        "5 of 16 free",
     ] {
         assert!(page.contains(part), "{part}\n{page}");
     }

@@ -84,10 +84,18 @@ impl Workers {
         all
     }
 
-    /// The number of jobs that a route of an instance can run at the same time, if that is known.
-    fn slots(&self, one: &InstanceOut, place: &usize) -> Option<u64> {
-        let slots = one.slots.get(*place).copied()?;
-        (slots > 0).then_some(slots as u64)
+    /// The room of a route of an instance, if that is known: how many jobs it can run at the same
+    /// time, and how many of them could start now.
+    fn room(&self, one: &InstanceOut, place: &usize) -> Option<String> {
+        let slots = one.slots.get(*place).copied().filter(|slots| *slots > 0)? as u64;
+        Some(match one.free.get(*place) {
+            Some(&free) => {
+                let free = self.page.number(&(free as u64));
+                self.page
+                    .t2("workers.free_of", free, self.page.number(&slots))
+            }
+            None => self.page.count("workers.at_once", &slots),
+        })
     }
 
     fn may(&self) -> bool {
