@@ -52,7 +52,7 @@ pub use operating::activity::{ActivityChart, ActivitySpan};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
-pub use operating::counting::Counts;
+pub use operating::counting::{Counts, LateServer};
 pub use operating::cursor::Cursor;
 #[cfg(feature = "worker")]
 pub use operating::dropping::Dropped;

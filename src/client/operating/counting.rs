@@ -1,6 +1,7 @@
 //! [`Counts`]: the number of jobs in each state, for any prefix.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::scan::JobScan;
 use crate::client::{Client, Selection, Unseen};
@@ -22,8 +23,23 @@ pub struct Counts {
     pub lapsed: u64,
     /// Dead letters.
     pub dead: u64,
+    /// The servers with overdue jobs, or the nodes of a cluster, by address. Empty if the prefix
+    /// extends into the id.
+    pub late: Vec<LateServer>,
     /// The shards that were not counted, because one of several servers was away.
     pub unseen: Vec<Unseen>,
+}
+
+/// A server with overdue jobs; from [`Counts::late`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LateServer {
+    /// Its address, as `RedisServer` has it.
+    pub address: String,
+    /// The overdue jobs on it.
+    pub overdue: u64,
+    /// The time since the oldest of them fell due.
+    pub overdue_for: Duration,
 }
 
 impl Client {
@@ -56,8 +72,12 @@ impl Selection<'_> {
             for shard_client in client.kind_shards_to_look(kind.as_str())?.all() {
                 let ledger = &shard_client.ledger;
                 let of_ledger = Counts::of_ledger(client, ledger, prefix.of_id());
-                if let Some(more) = view.see(ledger, of_ledger).await? {
+                if let Some((more, lag)) = view.see(ledger, of_ledger).await? {
                     counts.add(&more);
+                    if let Some(lag) = lag {
+                        let address = client.store().address_of_ledger(ledger);
+                        counts.add_late(address, more.overdue, lag);
+                    }
                 }
             }
         }
@@ -75,13 +95,38 @@ impl Counts {
         self.dead += more.dead;
     }
 
-    /// Counts one ledger. `of_id` is the part of the prefix that extends into the id.
-    async fn of_ledger(client: &Client, ledger: &Arc<Ledger>, of_id: &str) -> Result<Self> {
-        let mut counts = Counts::default();
+    /// Adds the overdue jobs of a ledger to those of its server.
+    fn add_late(&mut self, address: String, overdue: u64, overdue_for: Duration) {
+        match self.late.binary_search_by(|one| one.address.cmp(&address)) {
+            Ok(at) => {
+                let server = &mut self.late[at];
+                server.overdue += overdue;
+                server.overdue_for = server.overdue_for.max(overdue_for);
+            }
+            Err(at) => {
+                let server = LateServer {
+                    address,
+                    overdue,
+                    overdue_for,
+                };
+                self.late.insert(at, server);
+            }
+        }
+    }
+
+    /// Counts one ledger, with the time since its oldest overdue job fell due. `of_id` is the part
+    /// of the prefix that extends into the id.
+    async fn of_ledger(
+        client: &Client,
+        ledger: &Arc<Ledger>,
+        of_id: &str,
+    ) -> Result<(Self, Option<Duration>)> {
+        let (mut counts, mut lag) = (Counts::default(), None);
         if of_id.is_empty() {
             let tally = ledger.tally_due(client.deadline()).await?;
             counts.pending = tally.pending;
             counts.overdue = tally.overdue;
+            lag = Some(tally.overdue_for).filter(|_| tally.overdue > 0);
             counts.dead = tally.dead;
         } else {
             let (pending, overdue) = count(client, ledger, "pending", of_id).await?;
@@ -92,7 +137,7 @@ impl Counts {
         let (leased, lapsed) = count(client, ledger, "leased", of_id).await?;
         counts.running = leased - lapsed;
         counts.lapsed = lapsed;
-        Ok(counts)
+        Ok((counts, lag))
     }
 }
 

@@ -217,7 +217,6 @@ impl Ledger {
 
     /// The name of this ledger in wake-ups, `app:module:biz/0` for the first shard, and
     /// `app:module:biz/3.17` for shard 3, with a number that places it in the slots of a cluster.
-    #[cfg(feature = "worker")]
     pub(crate) fn subject(&self) -> &str {
         &self.names.subject
     }

@@ -8,15 +8,12 @@ use redis::aio::PubSub;
 use redis::{Cmd, Value};
 
 use crate::error::Result;
-#[cfg(feature = "worker")]
 use crate::shards::slot_of;
-use crate::store::Server;
 use crate::store::connections::cluster::Node;
 #[cfg(feature = "worker")]
 use crate::store::connections::fault::Fault;
 use crate::store::connections::link::Request;
-#[cfg(feature = "worker")]
-use crate::store::{Ledger, Store};
+use crate::store::{Ledger, Server, Store};
 
 /// The longest that one node of a cluster is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -24,7 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A node of a cluster, or the single server, which has no name.
 pub(crate) type ServerNode = Option<Node>;
 
-#[cfg(feature = "worker")]
 impl Store {
     /// The node of a cluster that serves the ledger with this name; nothing if none is known, or
     /// this is no cluster.

@@ -84,6 +84,18 @@ async fn servers_and_shards_are_listed_with_their_pacers() {
         (&json!(kinds[2]), &Value::Null)
     );
 
+    let key = format!("{}:late", kinds[0]);
+    site.client.schedule(key, "").await.unwrap();
+    let late = eventually("the server is late", async || {
+        let (_, counts) = get(&all, "/v1/jobs/count").await;
+        counts["late"].get(0).cloned()
+    })
+    .await;
+    let (_, servers) = get(&all, "/v1/servers").await;
+    assert_eq!(late["address"], servers["servers"][0]["address"], "{late}");
+    assert_eq!(late["overdue"], 1, "{late}");
+    assert!(late["overdue_for"].is_string(), "{late}");
+
     // A token for some jobs sees where they are, and no instance.
     let denied = get(&token.bearer, "/v1/servers").await;
     assert_problem(&denied, 403, "forbidden", Value::Null);

@@ -1,14 +1,14 @@
 //! Counts jobs.
 
 use axum::Json;
-use keyfall::Counts;
+use keyfall::{Counts, LateServer};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, Scope};
 use super::body::Params;
 use super::problem::Problem;
-use super::wire::UnseenOut;
+use super::wire::{Span, UnseenOut};
 
 /// The counted jobs.
 #[derive(Debug, Serialize, Deserialize, IntoParams)]
@@ -33,9 +33,25 @@ pub struct CountOut {
     pub lapsed: u64,
     /// Dead letters.
     pub dead: u64,
+    /// The servers with overdue jobs, or the nodes of a cluster, by address. Missing if there is
+    /// none, or the prefix reaches into the id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub late: Vec<LateServerOut>,
     /// The parts that were not looked at, because one of several servers was away.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<UnseenOut>,
+}
+
+/// A server with overdue jobs.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+pub struct LateServerOut {
+    /// Its address, as in `GET /v1/servers`.
+    #[schema(example = "10.0.0.7:6379")]
+    pub address: String,
+    /// The overdue jobs on it.
+    pub overdue: u64,
+    /// The lag: the time since the oldest of them fell due.
+    pub overdue_for: Span,
 }
 
 /// How many jobs are in each state. If the prefix reaches into the id, each id is looked at.
@@ -65,7 +81,18 @@ impl From<Counts> for CountOut {
             running: counts.running,
             lapsed: counts.lapsed,
             dead: counts.dead,
+            late: counts.late.into_iter().map(LateServerOut::from).collect(),
             unseen: UnseenOut::all(&counts.unseen),
+        }
+    }
+}
+
+impl From<LateServer> for LateServerOut {
+    fn from(one: LateServer) -> Self {
+        LateServerOut {
+            address: one.address,
+            overdue: one.overdue,
+            overdue_for: Span(one.overdue_for),
         }
     }
 }

@@ -133,7 +133,7 @@ pub mod shapes {
     pub use super::audit::{AuditIn, AuditOut, AuditedOut, DamageOut};
     pub use super::batch::BatchOut;
     pub use super::bulk::{BulkIn, BulkOut, BulkPostponeIn};
-    pub use super::count::{CountIn, CountOut};
+    pub use super::count::{CountIn, CountOut, LateServerOut};
     pub use super::dead::{
         DeadBulkIn, DeletedOut, GroupOut, GroupsIn, GroupsOut, LetterIn, LettersOut, RequeueIn,
         RequeuedOut,

@@ -344,6 +344,8 @@ async fn the_servers_and_shards_are_a_part_that_is_loaded_less_often() {
         "by sentinels",
         "3 s",
         "5 of 16 free",
+        "7 s",
+        "4 overdue",
     ] {
         assert!(page.contains(part), "{part}\n{page}");
     }

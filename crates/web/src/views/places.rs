@@ -2,12 +2,15 @@
 //! again less often than the rest.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use askama::Template;
 use keyfall_daemon::shapes::{
-    InstancesOut, KindShardsOut, ServerOut, ServersOut, ShardsIn, ShardsOut, TopologyOut, UnseenOut,
+    CountOut, InstancesOut, KindShardsOut, LateServerOut, ServerOut, ServersOut, ShardsIn,
+    ShardsOut, TopologyOut, UnseenOut,
 };
 
+use crate::Web;
 use crate::api::Call;
 use crate::cx::Cx;
 use crate::fault::Fault;
@@ -32,6 +35,8 @@ pub(crate) struct Part {
 /// What the part shows.
 pub(crate) struct Places {
     pub(crate) servers: Vec<ServerOut>,
+    /// The jobs by state, with the servers that are late.
+    counts: Arc<CountOut>,
     /// The number of kinds with several shards, and those of this page.
     pub(crate) total: u64,
     pub(crate) kinds: Vec<KindShardsOut>,
@@ -47,17 +52,18 @@ pub(crate) struct Places {
 
 impl Places {
     /// Asks for the servers, and for the kinds behind this cursor.
-    pub(crate) async fn ask(cx: &Cx, cursor: &str) -> Result<Self, Fault> {
+    pub(crate) async fn ask(web: &Web, cx: &Cx, cursor: &str) -> Result<Self, Fault> {
         let wanted = ShardsIn {
             limit: Some(KINDS),
             cursor: Some(cursor.to_owned()).filter(|cursor| !cursor.is_empty()),
             ..ShardsIn::default()
         };
-        let (servers, shards, live) = tokio::try_join!(
+        let (servers, shards, live, counts) = tokio::try_join!(
             cx.caller.ask::<ServersOut>(Call::get(&["servers"])),
             cx.caller
                 .ask::<ShardsOut>(Call::get(&["shards"]).asking(&wanted)),
             cx.caller.ask::<InstancesOut>(Call::get(&["instances"])),
+            web.totals.latest(&cx.caller, ""),
         )?;
         let named = |one: keyfall_daemon::shapes::InstanceOut| {
             let name = format!("{}:{}", visible(&one.host), one.pid);
@@ -66,6 +72,7 @@ impl Places {
         let page = |cursor: &String| link("workers", &[("shards", cursor)]) + "#shards";
         Ok(Places {
             servers: servers.servers,
+            counts,
             total: shards.total,
             kinds: shards.kinds,
             unseen: shards.unseen,
@@ -74,6 +81,12 @@ impl Places {
             again: link("workers", &[("part", "places"), ("shards", cursor)]),
             names: live.instances.into_iter().map(named).collect(),
         })
+    }
+
+    /// The overdue jobs of a server; `None` if it has none.
+    pub(crate) fn late(&self, server: &ServerOut) -> Option<&LateServerOut> {
+        let mut late = self.counts.late.iter();
+        late.find(|one| one.address == server.address)
     }
 
     /// The host and process of an instance, or the beginning of its id if it is gone.

@@ -2,10 +2,12 @@
 //! [places](super::places) of the jobs.
 
 use askama::Template;
+use axum::extract::State;
 use axum::response::Response;
 use keyfall_daemon::shapes::{BreakerIn, BreakerOut, InstanceOut, InstancesOut, RoutesOut};
 use serde::Deserialize;
 
+use crate::Shared;
 use crate::api::Call;
 use crate::cx::{Cx, redirect};
 use crate::fault::Fault;
@@ -34,10 +36,14 @@ pub(crate) struct Asked {
     shards: String,
 }
 
-pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
+pub(crate) async fn show(
+    State(web): Shared,
+    cx: Cx,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Fault> {
     let cx = cx.at("workers");
     if cx.is_part && asked.part == "places" {
-        let places = Places::ask(&cx, &asked.shards).await?;
+        let places = Places::ask(&web, &cx, &asked.shards).await?;
         let page = cx.page.clone();
         return Ok(cx.show(&places::Part { page, places }));
     }
@@ -47,7 +53,7 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
     )?;
     let places = match cx.is_part {
         true => None,
-        false => Some(Places::ask(&cx, &asked.shards).await?),
+        false => Some(Places::ask(&web, &cx, &asked.shards).await?),
     };
     let view = Workers {
         page: cx.page.clone(),
