@@ -33,3 +33,16 @@ async fn a_pause_names_who_paused_and_counts_its_kinds() {
     assert_eq!(pauses.matches("ask=resume").count(), 2, "{pauses}");
     assert!(pauses.contains(">z:a:b:c</a>"), "{pauses}");
 }
+
+#[tokio::test]
+async fn many_kinds_without_a_route_leave_room_for_the_instances() {
+    let site = Calls::new("a:b:c").site(false);
+    let is_part = [("hx-request", "true")];
+    let workers = site.get_with("workers", &is_part).await.body;
+    assert_eq!(
+        workers.matches("jobs?q=a%3Ab%3Ac%3A\"").count(),
+        20,
+        "{workers}"
+    );
+    assert!(workers.contains("and 5 more kinds"), "{workers}");
+}

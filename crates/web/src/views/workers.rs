@@ -16,6 +16,9 @@ use crate::read::{Form, Query};
 use crate::views::places::{self, Places};
 use crate::visible;
 
+/// The most kinds without a route that are listed: the instances stand below.
+const MOST: usize = 20;
+
 #[derive(Template)]
 #[template(path = "workers.html", blocks = ["live"])]
 struct Workers {
