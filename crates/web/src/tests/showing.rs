@@ -35,6 +35,33 @@ async fn a_pause_names_who_paused_and_counts_its_kinds() {
 }
 
 #[tokio::test]
+async fn the_time_of_a_dead_letter_is_that_of_its_death() {
+    let site = Calls::new("a:b:c:1").site(false);
+    let pending = site.get("jobs").await.body;
+    assert!(pending.contains(">Due</th>"), "{pending}");
+    let dead = site.get("jobs?q=state:dead").await.body;
+    assert!(
+        dead.contains(">Died</th>") && !dead.contains(">Due</th>"),
+        "{dead}"
+    );
+}
+
+#[tokio::test]
+async fn an_empty_chart_has_its_times() {
+    let site = Calls::new("a:b:c").site(false);
+    let past = site
+        .get_with("past?span=hour", &[("hx-request", "true")])
+        .await
+        .body;
+    for label in ["12:00", "12:10", "12:20", "12:30", "12:40", "12:50"] {
+        assert!(
+            past.contains(&format!("<span>{label}</span>")),
+            "{label}\n{past}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn many_kinds_without_a_route_leave_room_for_the_instances() {
     let site = Calls::new("a:b:c").site(false);
     let is_part = [("hx-request", "true")];

@@ -106,6 +106,14 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
     Ok(cx.show(&view))
 }
 
+impl Jobs {
+    /// Whether the page lists dead letters, whose time is that of their death.
+    fn is_dead(&self) -> bool {
+        let mut here = self.tabs.iter().filter(|tab| tab.is_here);
+        here.any(|tab| tab.state == State::Dead)
+    }
+}
+
 /// How many jobs are in each state. A prefix that reaches into the ids is not counted: each id would
 /// be looked at.
 async fn counts(cx: &Cx, search: &Search) -> Result<Option<CountOut>, Fault> {

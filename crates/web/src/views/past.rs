@@ -1,5 +1,7 @@
 //! The last hour or day: how many runs ended and how, and how late they began.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::response::Response;
 use keyfall_daemon::shapes::{ActivityIn, ActivityOut, SpanIn, StepsOut, Time};
@@ -14,7 +16,7 @@ use crate::read::Query;
 use crate::times;
 
 /// Labels below the bars.
-const LABELS: usize = 6;
+const LABELS: u32 = 6;
 
 /// The charts of all kinds together.
 pub(crate) struct Past {
@@ -91,6 +93,13 @@ pub(crate) fn word(span: &SpanIn) -> &'static str {
     }
 }
 
+fn length(span: SpanIn) -> Duration {
+    match span {
+        SpanIn::Hour => Duration::from_secs(3600),
+        SpanIn::Day => Duration::from_secs(24 * 3600),
+    }
+}
+
 impl Past {
     pub(crate) fn new(page: &Page, prefix: &str, span: SpanIn, seen: &ActivityOut) -> Self {
         let sum = &seen.sum;
@@ -112,7 +121,9 @@ impl Past {
         let lags = lags.enumerate().map(|(at, (stack, lag))| {
             (stack, page.t2("past.lag_step", name(at), page.millis(&lag)))
         });
-        let count = sum.started.len();
+        // Without any run there are no steps, and still the time that the chart is about.
+        let labels =
+            (0..LABELS).map(|at| page.minute(&Time(seen.from.0 + length(span) * at / LABELS)));
         Past {
             prefix: prefix.to_owned(),
             span,
@@ -123,9 +134,7 @@ impl Past {
             failed: sum.failed.iter().sum(),
             buried: sum.buried.iter().sum(),
             slowest: slowest(page, sum),
-            labels: (0..LABELS)
-                .map(|label| name(label * count / LABELS))
-                .collect(),
+            labels: labels.collect(),
         }
     }
 }
@@ -156,5 +165,5 @@ fn whole(lags: &[Option<f64>]) -> Vec<u64> {
 
 fn slowest(page: &Page, steps: &StepsOut) -> String {
     let most = whole(&steps.lag_max_ms).into_iter().max().unwrap_or(0);
-    times::span(std::time::Duration::from_millis(most), page.words)
+    times::span(Duration::from_millis(most), page.words)
 }
