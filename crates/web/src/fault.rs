@@ -14,6 +14,8 @@ pub(crate) struct Fault {
     /// The title of the API, for a code without a title in the language of the reader.
     pub(crate) title: String,
     pub(crate) detail: String,
+    /// The word that says it in the language of the reader, in place of `detail`.
+    pub(crate) word: Option<&'static str>,
     /// The faulty field.
     pub(crate) field: Option<String>,
     pub(crate) retryable: bool,
@@ -26,9 +28,17 @@ impl Fault {
             code: code.to_owned(),
             title: String::new(),
             detail: detail.to_owned(),
+            word: None,
             field: None,
             retryable: false,
         }
+    }
+
+    /// An error of this page that the words know.
+    fn known(status: StatusCode, code: &str, word: &'static str) -> Self {
+        let mut fault = Fault::own(status, code, "");
+        fault.word = Some(word);
+        fault
     }
 
     /// A field of a form is invalid.
@@ -58,8 +68,7 @@ impl Fault {
 
     /// A change through a page that only reads.
     pub(crate) fn read_only() -> Self {
-        let detail = "this page only reads; start it as `keyfall ui --actions` to change jobs";
-        Fault::own(StatusCode::FORBIDDEN, "read_only", detail)
+        Fault::known(StatusCode::FORBIDDEN, "read_only", "fault.read_only")
     }
 
     /// A request that another site may have caused.
@@ -72,13 +81,12 @@ impl Fault {
     }
 
     pub(crate) fn unknown_page() -> Self {
-        let detail = "no page has this address; the links at the top lead to all pages";
-        Fault::own(StatusCode::NOT_FOUND, "unknown_page", detail)
+        Fault::known(StatusCode::NOT_FOUND, "unknown_page", "fault.unknown_page")
     }
 
     pub(crate) fn wrong_method() -> Self {
-        let detail = "this address is for forms; go back to the page with the form";
-        Fault::own(StatusCode::METHOD_NOT_ALLOWED, "unknown_page", detail)
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        Fault::known(status, "unknown_page", "fault.wrong_method")
     }
 
     pub(crate) fn body_too_large(limit: usize) -> Self {
@@ -104,6 +112,7 @@ impl From<Problem> for Fault {
             code: problem.code.into_owned(),
             title: problem.title.into_owned(),
             detail: problem.detail,
+            word: None,
             field: problem.field,
             retryable: problem.retryable,
         }

@@ -62,6 +62,20 @@ async fn an_empty_chart_has_its_times() {
 }
 
 #[tokio::test]
+async fn an_error_of_this_page_is_in_the_language_of_the_reader() {
+    let site = Calls::new("a:b:c").site(false);
+    for (language, remedy) in [
+        ("en", "No page has this address."),
+        ("zh", "没有此地址的页面"),
+    ] {
+        let accepted = [("accept-language", language)];
+        let answer = site.get_with("nowhere", &accepted).await;
+        assert_eq!(answer.status, 404);
+        assert!(answer.body.contains(remedy), "{}", answer.body);
+    }
+}
+
+#[tokio::test]
 async fn many_kinds_without_a_route_leave_room_for_the_instances() {
     let site = Calls::new("a:b:c").site(false);
     let is_part = [("hx-request", "true")];
