@@ -131,6 +131,29 @@ def test_the_keyboard_searches_and_moves(browser, site):
 
 
 @pytest.mark.quick
+def test_the_keyboard_moves_through_the_reasons_of_dead_letters(browser, site):
+    browser.get(site.url + "dead")
+    browser.find("body").send_keys("j")
+    first = browser.all(".rows tbody .reason a")[0]
+    assert browser.switch_to.active_element.get_attribute("href") == first.get_attribute("href")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("page", ["dead", "actions"])
+def test_a_row_on_a_phone_shows_all_its_values(browser, site, page):
+    browser.resize(375, 740)
+    try:
+        browser.get(site.url + PAGES[page])
+        table = browser.find(".wide")
+        wide, seen = (browser.execute_script(f"return arguments[0].{it}", table) for it in ("scrollWidth", "clientWidth"))
+        assert wide <= seen, f"{wide} pixels of values in {seen}"
+        pages = browser.all("header nav a")
+        assert all(it.rect["x"] + it.rect["width"] <= 375 for it in pages), "a page is beyond the edge"
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.quick
 def test_the_keys_of_a_bar_lead_to_its_jobs(browser, site):
     browser.get(site.url + "?by=day")
     # The last bar: shortly before midnight the jobs of the first fall due before they are looked at.

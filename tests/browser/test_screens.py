@@ -17,6 +17,8 @@ PICTURES = {
     "live": "live",
     "dead": "dead",
     "limits": "limits",
+    "pauses": "pauses?ask=pause&prefix=shop%3A",
+    "log": "actions",
     "workers": "workers",
     "doctor": "doctor",
 }

@@ -29,7 +29,7 @@
   });
 
   // `/` searches; j and k move through the rows, and Enter follows the link.
-  const links = () => [...document.querySelectorAll(".rows tbody a.key")];
+  const links = () => [...document.querySelectorAll(".rows tbody th a")];
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target.closest("input, textarea, select");
     if (event.key === "Escape" && isTyping) return event.target.blur();
