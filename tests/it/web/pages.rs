@@ -106,6 +106,36 @@ async fn a_search_finds_jobs_by_name_prefix_state_and_condition() {
 }
 
 #[tokio::test]
+async fn a_search_by_time_goes_on_through_kinds_without_a_match() {
+    let (site, _daemon, person) = start("web-kinds").await;
+    // One call of the API looks at 16 of them.
+    for number in 0..159 {
+        let key = format!("{}:many:k{number:03}:1", site.app);
+        site.client.schedule(&key, "").after(HOUR).await.unwrap();
+    }
+    let last = format!("{}:many:last:1", site.app);
+    let job = site.client.schedule(&last, "").after(3 * HOUR);
+    job.await.unwrap();
+    let search = encoded(&format!("{}: due:>2h", site.app));
+    let mut page = format!("jobs?q={search}");
+    // On a busy machine the first page may end before the match.
+    let pages = async {
+        for pages in 1.. {
+            let shown = person.look(&page).await;
+            if shown.contains(&last) {
+                return pages;
+            }
+            let next = shown.split("rel=\"next\" href=\"").nth(1).unwrap();
+            page = next.split('"').next().unwrap().replace("&#38;", "&");
+        }
+        unreachable!()
+    };
+    let pages = timeout(PATIENCE, pages).await.expect("the job is found");
+    assert!(pages < 10, "{pages} pages");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn a_job_is_shown_fired_postponed_edited_and_cancelled() {
     let (site, daemon, person) = start("web-job").await;
     let key = site.key("1");

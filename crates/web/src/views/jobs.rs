@@ -1,5 +1,7 @@
 //! The search, and the jobs that it finds, page by page.
 
+use std::time::{Duration, Instant};
+
 use crate::read::Query;
 use askama::Template;
 use axum::http::StatusCode;
@@ -18,6 +20,10 @@ use crate::search::{STATES, Search};
 
 /// Jobs of one page.
 const JOBS: usize = 50;
+
+/// How long a page without a match looks further before it is shown: one call of the API looks at a
+/// bounded number of kinds and jobs.
+const FURTHER: Duration = Duration::from_millis(80);
 
 #[derive(Template)]
 #[template(path = "jobs.html")]
@@ -66,11 +72,8 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
         cursor: Some(asked.cursor.clone()).filter(|cursor| !cursor.is_empty()),
         ..search.list()
     };
-    let (found, counts, exact) = tokio::try_join!(
-        cx.caller.ask::<PageOut>(Call::get(&["jobs"]).asking(&list)),
-        counts(&cx, &search),
-        exact(&cx, &search),
-    )?;
+    let (found, counts, exact) =
+        tokio::try_join!(found(&cx, list), counts(&cx, &search), exact(&cx, &search),)?;
     let count = |state| {
         let counts = counts.as_ref()?;
         match state {
@@ -112,6 +115,33 @@ impl Jobs {
         let mut here = self.tabs.iter().filter(|tab| tab.is_here);
         here.any(|tab| tab.state == State::Dead)
     }
+}
+
+/// The first page from here on that has a job, as far as that is found soon.
+async fn found(cx: &Cx, mut wanted: ListIn) -> Result<PageOut, Fault> {
+    let begun = Instant::now();
+    let ask = async |wanted: &ListIn| {
+        let call = Call::get(&["jobs"]).asking(wanted);
+        cx.caller.ask::<PageOut>(call).await
+    };
+    let mut page = ask(&wanted).await?;
+    while page.jobs.is_empty() && page.damaged.is_empty() && begun.elapsed() < FURTHER {
+        wanted.cursor.clone_from(&page.next);
+        if wanted.cursor.is_none() {
+            break;
+        }
+        // The reader can go on by hand, for example if these were too many calls.
+        let Ok(next) = ask(&wanted).await else { break };
+        let scanned = page.scanned + next.scanned;
+        let mut unseen = page.unseen;
+        UnseenOut::merge(&mut unseen, next.unseen);
+        page = PageOut {
+            scanned,
+            unseen,
+            ..next
+        };
+    }
+    Ok(page)
 }
 
 /// How many jobs are in each state. A prefix that reaches into the ids is not counted: each id would
