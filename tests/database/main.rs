@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`outbox`] | rows of the outbox become jobs: once, in order, after the commit, or are refused |
 //! | [`crashes`] | relays, PostgreSQL and Redis are killed at each step |
+//! | [`rates`] | how fast rows are passed on |
 //! | [`schema`] | the tables: made twice, changed by somebody, used with few rights |
 //! | [`site`] | the databases and the Redis that the tests share |
 #![cfg(unix)]
 
 mod crashes;
 mod outbox;
+mod rates;
 mod schema;
 mod site;
