@@ -27,6 +27,7 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    is_refusal: bool,
 }
 
 /// The kind of an error, which tells who can mend it: the caller, for the `Invalid…` kinds; time,
@@ -82,6 +83,7 @@ impl Error {
             kind,
             message: message.into(),
             source: None,
+            is_refusal: false,
         }))
     }
 
@@ -95,6 +97,19 @@ impl Error {
     /// copied.
     pub(crate) fn duplicate(&self) -> Self {
         Error::new(self.0.kind, self.0.message.clone())
+    }
+
+    /// The same error, of a call that was refused before anything was sent.
+    pub(crate) fn refusal(mut self) -> Self {
+        self.0.is_refusal = true;
+        self
+    }
+
+    /// Whether the call itself is wrong and was never sent. Only calls that must tell this from a
+    /// wrong setting of the connection say so:
+    /// [`Client::send_numbered`](crate::Client::send_numbered).
+    pub fn is_refusal(&self) -> bool {
+        self.0.is_refusal
     }
 
     /// The kind of the error.

@@ -195,11 +195,11 @@ pub use client::{
     Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage, DamagedJob, DeadGroup,
     DeadGroups, DeleteDeadLetter, DueWithin, Flawed, Functions, GroupDead, IfAbsent, IfPresent,
     JobState, JobView, KeptJob, KindLimit, Kinds, LaneId, LateServer, LibraryState, Limits,
-    ListJobs, MAX_NUMBERED_CALLS, Member, MemberChange, MemberState, MemberView, MoveTo, NewJob,
-    NumberedAnswer, NumberedCall, Ordered, Page, Pause, Paused, Placed, Postpone, Requeue,
-    Requeued, Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule, ScheduleIfAbsent,
-    ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView, SetLimit, Stats,
-    Unseen, Upcoming, Updated, fold_reason,
+    ListJobs, MAX_BATCH_NUMBER, MAX_NUMBERED_CALLS, Member, MemberChange, MemberState, MemberView,
+    MoveTo, NewJob, NumberedAnswer, NumberedCall, Ordered, Page, Pause, Paused, Placed, Postpone,
+    Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule,
+    ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView,
+    SetLimit, Stats, Unseen, Upcoming, Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;

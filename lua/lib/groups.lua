@@ -141,12 +141,12 @@ local function groups_of(groups, ids, records)
 end
 
 -- The claim of due jobs of which none has to wait: no group waits for its turn, the limits of their
--- groups allow them, and either all due jobs have room in the call, or the oldest 64 are of different
--- groups, so that none gets more than its turn. Returns their ids, due times, records and groups, and
+-- groups allow them, and either all due jobs have room in the call, or they are few, and the oldest 64
+-- are of different groups, so that none gets much more than its turn. Returns their ids, due times, records and groups, and
 -- the rates of the groups; nil in any other case, which `lib/turns.lua` handles.
 local function take_at_once(groups, wanted, shadow_key, leased_key, read_records, groups_of)
   local now, now_ms, int = groups.now, math.floor(groups.now / 1000), groups.int
-  local most, SEEN = math.min(wanted, 256), 64
+  local most, SEEN, BURST = math.min(wanted, 256), 64, 2048
   local found = redis.call('ZRANGEBYSCORE', groups.due_key, '-inf', int(now_ms), 'WITHSCORES',
     'LIMIT', 0, math.max(most, SEEN) + 1)
   local ids, dues = {}, {}
@@ -156,6 +156,10 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
   local is_all = #ids <= most
   -- Records are large, and few of them would be handed out.
   if #ids == 0 or not is_all and (groups.weights ~= '' or groups.needs_records and most < SEEN) then
+    return nil
+  end
+  -- A job of a new group waits for no more than these.
+  if not is_all and redis.call('ZCOUNT', groups.due_key, '-inf', int(now_ms)) > BURST then
     return nil
   end
   local function cut(list, size)

@@ -87,7 +87,9 @@ pub use producing::change::{Cancel, CancelDurably, Cancelled, Reschedule, Resche
 #[cfg(feature = "worker")]
 pub use producing::declaring::Declared;
 pub use producing::new_job::NewJob;
-pub use producing::numbered::{LaneId, MAX_NUMBERED_CALLS, MoveTo, NumberedAnswer, NumberedCall};
+pub use producing::numbered::{
+    LaneId, MAX_BATCH_NUMBER, MAX_NUMBERED_CALLS, MoveTo, NumberedAnswer, NumberedCall,
+};
 pub use producing::ordered::Ordered;
 pub use producing::rule::RuleChange;
 pub use producing::schedule::{

@@ -72,7 +72,7 @@ pub(crate) use ledger::produce::{
 };
 #[cfg(feature = "internals")]
 pub(crate) use ledger::reply::read_any_reply;
-pub(crate) use ledger::reply::{Answered, ReplyWord as Word, Unlisted, is_late};
+pub(crate) use ledger::reply::{Answered, ReplyWord as Word, Unlisted, was_carried_out};
 pub(crate) use ledger::who as this_process;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::work::{

@@ -122,7 +122,13 @@ async fn what_contradicts_itself_fails_the_insert() {
     for (columns, values, rule) in [
         ("op", "'fire'", "keyfall_op_is_known"),
         ("due, delay", "now(), '1 hour'", "keyfall_due_or_delay"),
-        ("due", "'infinity'", "keyfall_due_is_finite"),
+        ("due", "'infinity'", "keyfall_due_is_in_range"),
+        ("due", "'294276-12-31'", "keyfall_due_is_in_range"),
+        (
+            "inserted_at",
+            "'infinity'",
+            "keyfall_inserted_at_is_in_range",
+        ),
         ("delay", "'200 years'", "keyfall_delay_is_below_100_years"),
         (
             "op, delay",

@@ -138,6 +138,55 @@ async fn an_invalid_call_is_refused_alone() {
     assert!(error.to_string().contains("24 hexadecimal"), "{error}");
 }
 
+/// Such as a key that an older version refuses, and a newer one accepts.
+#[tokio::test]
+async fn a_call_that_becomes_valid_does_not_shift_the_others() {
+    let site = Site::new("numbered-valid").await;
+    let lane = LaneId::new();
+    let calls = |middle: NumberedCall| {
+        let mut calls: Vec<NumberedCall> = site.keys(600).map(|key| schedule(key, "")).collect();
+        calls.insert(100, middle);
+        calls
+    };
+    let invalid = NumberedCall::invalid("not known here");
+    let first = site.client.send_numbered(&lane, 1, calls(invalid)).await;
+    let error = first[100].as_ref().unwrap_err();
+    assert!(error.is_refusal() && error.to_string() == "not known here");
+    assert_eq!(first.iter().filter(|it| it.is_ok()).count(), 600);
+    let valid = schedule(site.key("valid"), "");
+    let again = site.client.send_numbered(&lane, 1, calls(valid)).await;
+    assert_eq!(words(again)[..256], [REPEATED; 256]);
+    let stats = site.stats().await;
+    assert_eq!((stats.accepted, stats.replaced), (600, 0));
+    // A payload that travels alone does not shift them either.
+    let large = schedule(site.key("large"), &"x".repeat(10_000));
+    words(site.client.send_numbered(&lane, 2, calls(large)).await);
+    assert_eq!(site.stats().await.pending, 601);
+    let far = 1 << 31;
+    let answers = site.client.send_numbered(&lane, far, vec![]).await;
+    assert!(answers.is_empty());
+    let one = vec![schedule(site.key(1), "")];
+    let error = site.client.send_numbered(&lane, far, one).await;
+    let error = error[0].as_ref().unwrap_err();
+    assert!(error.to_string().contains("is the limit"), "{error}");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_batch_that_is_repeated_after_a_reshard_loses_nothing() {
+    let site = Site::new("numbered-repeat").await;
+    let lane = LaneId::new();
+    let calls =
+        |count| -> Vec<NumberedCall> { site.keys(count).map(|key| schedule(key, "")).collect() };
+    // As if the process had been killed after two parts, before the kind got more shards.
+    words(site.client.send_numbered(&lane, 1, calls(2 * 256)).await);
+    site.client.reshard(&site.kind(), 4).await.unwrap();
+    let other = Client::connect(&site.url).await.unwrap();
+    words(other.send_numbered(&lane, 1, calls(1000)).await);
+    assert_eq!(site.stats().await.pending, 1000);
+    site.assert_balanced().await;
+}
+
 #[tokio::test]
 async fn a_batch_finds_its_jobs_after_a_reshard() {
     let site = Site::new("numbered-reshard").await;

@@ -1,9 +1,13 @@
 //! Connections to the database: a pool, which replaces those that have broken, and one that listens.
 
 use std::future::poll_fn;
+use std::time::Duration;
 
-use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
+};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_postgres::AsyncMessage;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -13,6 +17,12 @@ use crate::settings::{Settings, place};
 /// The oldest server that has all that is used, as `server_version_num` writes it.
 const OLDEST: u32 = 130_000;
 
+/// How long a connection may take until it can be used, TLS and password included.
+const CONNECTING: Duration = Duration::from_secs(15);
+
+/// By how much a server that does not answer may exceed the time of a statement.
+const SILENCE: Duration = Duration::from_secs(5);
+
 /// A database that has, or will have, the tables of Keyfall. Cheap to clone; clones share the
 /// connections.
 #[derive(Clone)]
@@ -20,6 +30,7 @@ pub struct Database {
     pool: Pool,
     config: tokio_postgres::Config,
     tls: MakeRustlsConnect,
+    statement_timeout: Duration,
 }
 
 impl Database {
@@ -37,8 +48,12 @@ impl Database {
                 recycling_method: method,
             },
         );
-        let timeout = settings.statement_timeout.as_millis();
-        let set = format!("SET statement_timeout = {timeout}");
+        let limit = settings.statement_timeout.as_millis();
+        // Days of a delay are computed in UTC, and a row that was passed on is not passed on again
+        // after a crash of the server.
+        let set = format!(
+            "SET statement_timeout = {limit}; SET TimeZone = 'UTC'; SET synchronous_commit = on"
+        );
         let limit = Hook::async_fn(move |client, _| {
             let set = set.clone();
             Box::pin(async move {
@@ -51,9 +66,20 @@ impl Database {
         let pool = Pool::builder(manager)
             .max_size(settings.connections)
             .post_create(limit)
+            .runtime(Runtime::Tokio1)
+            .timeouts(Timeouts {
+                wait: Some(settings.statement_timeout + SILENCE),
+                create: Some(CONNECTING),
+                recycle: Some(SILENCE),
+            })
             .build()
             .map_err(|error| Error::Setting(format!("no pool of connections: {error}")))?;
-        Ok(Database { pool, config, tls })
+        Ok(Database {
+            pool,
+            config,
+            tls,
+            statement_timeout: settings.statement_timeout,
+        })
     }
 
     /// A connection of the pool, or a new one. Waits while all are in use.
@@ -73,14 +99,24 @@ impl Database {
         })
     }
 
+    /// Gives up a call on a server that does not answer: the network may be gone without a word.
+    /// Its connection is closed then.
+    pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let limit = 2 * self.statement_timeout + SILENCE;
+        let silent = || Error::Unreachable(format!("it has not answered for {limit:?}"));
+        timeout(limit, call).await.map_err(|_| silent())?
+    }
+
     /// Listens to a channel until the connection ends. `heard` gets a message when that begins, and
     /// one for each notification; a full channel loses nothing, since one message is enough.
     ///
     /// # Errors
     /// Why the connection has ended.
     pub(crate) async fn listen(&self, channel: &str, heard: &mpsc::Sender<()>) -> Result<()> {
-        let connecting = self.config.connect(self.tls.clone());
-        let (client, mut connection) = connecting.await.map_err(Error::of("a connection"))?;
+        let connecting = timeout(CONNECTING, self.config.connect(self.tls.clone())).await;
+        let connected = connecting
+            .map_err(|_| Error::Unreachable(format!("no connection within {CONNECTING:?}")))?;
+        let (client, mut connection) = connected.map_err(Error::of("a connection"))?;
         let listen = format!("LISTEN {channel}");
         let listening = async {
             let listening = client.batch_execute(&listen).await;

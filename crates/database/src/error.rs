@@ -35,7 +35,15 @@ impl Error {
     pub(crate) fn of(what: &'static str) -> impl Fn(tokio_postgres::Error) -> Error {
         move |error| {
             let Some(told) = error.as_db_error() else {
-                return Error::Unreachable(with_causes(&error));
+                let told = with_causes(&error);
+                let remedy = match told.contains("certificate") || told.contains("TLS") {
+                    true => {
+                        "; name the CA of its certificate by `database.ca_file`, or write \
+                         `sslmode=disable` for a server on this machine"
+                    }
+                    false => "",
+                };
+                return Error::Unreachable(told + remedy);
             };
             let remedy = match told.code() {
                 &SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_COLUMN => {
@@ -48,9 +56,12 @@ impl Error {
                     "; this server is a standby: name the primary, or several hosts with \
                      `target_session_attrs=read-write`"
                 }
-                &SqlState::QUERY_CANCELED => "; the database is overloaded, or a lock is held",
-                // A server that starts, stops or has no connection left.
-                code if code.code().starts_with("57P") || code.code() == "53300" => {
+                // A statement that took too long, two transactions at odds, a lock; a server that starts,
+                // stops or has no connection left.
+                code if code.code().starts_with("57")
+                    || code.code().starts_with("40")
+                    || matches!(code.code(), "55P03" | "53300") =>
+                {
                     return Error::Unreachable(told.message().to_owned());
                 }
                 _ => "",

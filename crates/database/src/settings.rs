@@ -34,8 +34,9 @@ impl Settings {
     /// A database by its URL, `postgresql://user@host:5432/name`, or by keywords and values,
     /// `host=/run/postgresql dbname=name`. Parameters as
     /// [libpq has them](https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS):
-    /// `sslmode`, `connect_timeout`, `target_session_attrs`, `application_name`, `options`. Several
-    /// hosts are tried in turn.
+    /// `connect_timeout`, `target_session_attrs`, `application_name`, `options`; and `sslmode`, which
+    /// is `disable`, `prefer` or `require`. The certificate is always checked, as libpq does with
+    /// `verify-full`. Several hosts are tried in turn.
     pub fn new(url: impl Into<String>) -> Self {
         Settings {
             url: url.into(),
@@ -116,7 +117,12 @@ impl Settings {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
-        config.keepalives_idle(Duration::from_secs(30));
+        // A server that is gone without a word is noticed within half a minute.
+        config.keepalives_interval(Duration::from_secs(5));
+        config.keepalives_retries(3);
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(Duration::from_secs(15));
+        }
         Ok(config)
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 
@@ -13,18 +13,31 @@ use crate::client::batcher::BatchOperation;
 use crate::client::{Client, KindShards, NewJob, ShardClient, out_of_place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::{IntoJobKey, JobKey};
-use crate::store::{Answered, Change, Lane, Placement, When, Word, is_late, unique_id};
+use crate::store::{Answered, Change, Lane, Placement, When, Word, unique_id, was_carried_out};
 
 /// The most calls of one batch.
 pub const MAX_NUMBERED_CALLS: usize = 1000;
 
-/// How many calls, and about how many bytes, travel together. A batch that is sent again after an
-/// upgrade has to be divided in the same way, so these stay as they are.
-const PART: usize = 256;
-const PART_BYTES: usize = 1 << 20;
+/// The highest number of a batch. Redis computes with doubles, and each batch has [`NUMBERS`].
+pub const MAX_BATCH_NUMBER: u64 = (1 << 31) - 1;
 
-/// How many numbers of a lane a batch may use on one ledger: more than it has parts.
-const NUMBERS: u64 = 4096;
+/// Calls at neighbouring places in the caller's list travel together, this many at the most. A call
+/// whose payload has more bytes travels alone.
+///
+/// So the part of a call and its number depend on its place alone, and not on the other calls: some
+/// of them may be valid at one attempt and invalid at the next. After an upgrade a batch has to be
+/// divided in the same way, so these stay as they are.
+const PART: usize = 256;
+const ALONE: usize = 8 << 10;
+
+/// How many numbers there are for the parts of one sort of one round: for those of neighbours, and one
+/// for each call that travels alone.
+const SLOTS: u64 = 1024;
+const NEIGHBOURS: u64 = 16;
+
+/// The numbers of a lane that each batch has on a ledger: enough for as many rounds as there are
+/// calls.
+const NUMBERS: u64 = 1 << 22;
 
 /// How often a batch follows a kind to another layout.
 const TRIES: usize = 3;
@@ -44,6 +57,8 @@ pub enum NumberedCall {
     Reschedule(MoveTo),
     /// Cancels a job.
     Cancel(Result<JobKey>),
+    /// A call that cannot be made, and why.
+    Invalid(Error),
 }
 
 /// A job and its new due time.
@@ -113,6 +128,12 @@ impl NumberedCall {
         NumberedCall::Reschedule(MoveTo::new(key, Ok(NOW)))
     }
 
+    /// Keeps the place of a call that cannot be made; its answer is this reason. The places of the
+    /// other calls must not change when the batch is sent again.
+    pub fn invalid(reason: impl Into<String>) -> Self {
+        NumberedCall::Invalid(Error::new(ErrorKind::InvalidSetting, reason))
+    }
+
     /// Cancels a job, as [`Client::cancel`] does.
     pub fn cancel(key: impl IntoJobKey) -> Self {
         NumberedCall::Cancel(key.into_job_key())
@@ -146,7 +167,7 @@ enum Checked {
     Cancel(JobKey),
 }
 
-/// What is done with the calls of one ledger: parts that travel one after the other.
+/// Calls of which none has the key of another one.
 #[derive(Default)]
 struct Round {
     schedules: Vec<Numbered<Placement>>,
@@ -159,7 +180,8 @@ struct Trip<'a> {
     client: &'a Client,
     kind_shards: &'a Arc<KindShards>,
     shard_client: &'a ShardClient,
-    lane: &'a mut Lane,
+    /// The name of the lane on this ledger, and the first number of the batch.
+    lane: (String, u64),
     answers: Vec<(usize, Result<NumberedAnswer>)>,
     /// The calls that the ledger refused, because its kind has another layout.
     refused: Vec<Numbered<Checked>>,
@@ -186,11 +208,24 @@ trait Item: BatchOperation<Terms = (), Answer = Answered> + Clone {
     /// The answer if a run of the job is in progress.
     const RUNNING: NumberedAnswer;
 
+    /// The place of this sort among the sorts of a round.
+    const SORT: u64;
+
+    /// Whether the call travels alone.
+    fn is_large(&self) -> bool {
+        false
+    }
+
     fn into_checked(self) -> Checked;
 }
 
 impl Item for Placement {
     const RUNNING: NumberedAnswer = NumberedAnswer::Done;
+    const SORT: u64 = 0;
+
+    fn is_large(&self) -> bool {
+        self.payload.len() > ALONE
+    }
 
     fn into_checked(self) -> Checked {
         Checked::Schedule(self)
@@ -199,6 +234,7 @@ impl Item for Placement {
 
 impl Item for Change {
     const RUNNING: NumberedAnswer = NumberedAnswer::Nothing;
+    const SORT: u64 = 1;
 
     fn into_checked(self) -> Checked {
         Checked::Change(self)
@@ -207,6 +243,7 @@ impl Item for Change {
 
 impl Item for JobKey {
     const RUNNING: NumberedAnswer = NumberedAnswer::Done;
+    const SORT: u64 = 2;
 
     fn into_checked(self) -> Checked {
         Checked::Cancel(self)
@@ -221,14 +258,18 @@ impl Client {
     /// for each, in their order. It is for a program that passes calls on exactly once although it
     /// may crash, such as the relay of an outbox:
     ///
-    /// 1. Store the calls, the name of the lane, and a number above the last one.
-    /// 2. Send the batch. Send it again, with the same number and the same calls in the same order,
-    ///    until no answer is an error that [can be retried](Error::is_retryable).
+    /// 1. Store the calls, the name of the lane, and a number above the last one, up to
+    ///    [`MAX_BATCH_NUMBER`].
+    /// 2. Send the batch. Send it again, with the same number and the same calls at the same places,
+    ///    until each answer is `Ok` or [refused](Error::is_refusal).
     /// 3. Only then send a batch with a higher number in this lane.
     ///
     /// However often the batch is sent, and by whom: each call takes effect once. Two senders at the
     /// same time do no harm, nor does one that comes late. Invalid calls are refused before anything
     /// is sent, and do not affect the others. Calls on one key are carried out in order.
+    ///
+    /// If what you have stored can lose its last changes, as a database does at a fail-over, begin a
+    /// new lane for further batches: a number that was used for other calls is taken for a repeat.
     ///
     /// There are two limits. Redis remembers a batch for an hour after the last one of its lane. And
     /// if a kind is resharded between two attempts, or during them, calls may be carried out twice.
@@ -255,8 +296,7 @@ impl Client {
         number: u64,
         calls: Vec<NumberedCall>,
     ) -> Vec<Result<NumberedAnswer>> {
-        if calls.len() > MAX_NUMBERED_CALLS {
-            let error = too_many(calls.len());
+        if let Err(error) = check_size(number, calls.len()) {
             return calls.iter().map(|_| Err(error.duplicate())).collect();
         }
         let mut answers: Answers = Vec::with_capacity(calls.len());
@@ -271,7 +311,7 @@ impl Client {
                     let calls = by_kind.entry(kind).or_default();
                     calls.push(Numbered { place, item });
                 }
-                Err(error) => answer = Err(error),
+                Err(error) => answer = Err(error.refusal()),
             }
             answers.push(answer);
         }
@@ -295,6 +335,7 @@ impl Client {
             }
             NumberedCall::Reschedule(MoveTo(change)) => Some(Checked::Change(change?)),
             NumberedCall::Cancel(key) => Some(Checked::Cancel(key?)),
+            NumberedCall::Invalid(error) => return Err(error),
         })
     }
 
@@ -307,8 +348,6 @@ impl Client {
         mut calls: Vec<Numbered<Checked>>,
     ) -> Vec<(usize, Result<NumberedAnswer>)> {
         let mut answers = Vec::with_capacity(calls.len());
-        // By shard: a ledger that is tried twice gets higher numbers.
-        let mut lanes: BTreeMap<u16, Lane> = BTreeMap::new();
         #[cfg(feature = "worker")]
         let tries = if self.memory().is_some() { 0 } else { TRIES };
         #[cfg(not(feature = "worker"))]
@@ -337,16 +376,16 @@ impl Client {
                 let shard = shard_client.ledger.place().shard;
                 by_shard.entry(shard).or_default().push(call);
             }
-            for shard in by_shard.keys() {
-                let resumed = || Lane::resumed(lane.0.clone(), number * NUMBERS);
-                lanes.entry(*shard).or_insert_with(resumed);
-            }
-            let trips = lanes.iter_mut().filter_map(|(shard, lane)| {
-                let calls = by_shard.remove(shard)?;
-                Some(Trip::make(self, &kind_shards, lane, calls))
+            // A ledger may have parts of this batch by an earlier layout, with other calls.
+            let name = match kind_shards.layout.epoch {
+                0 => lane.0.clone(),
+                epoch => format!("{}.{epoch}", lane.0),
+            };
+            let trips = by_shard.into_values().map(|calls| {
+                Trip::make(self, &kind_shards, (name.clone(), number * NUMBERS), calls)
             });
             calls = Vec::new();
-            for (answered, refused) in join_all(trips.collect::<Vec<_>>()).await {
+            for (answered, refused) in join_all(trips).await {
                 answers.extend(answered);
                 calls.extend(refused);
             }
@@ -359,17 +398,22 @@ impl Client {
             }
             calls.sort_by_key(|it| it.place);
         }
-        // The kind is being resharded, so each call looks for its job.
+        // The kind is being resharded, so each call looks for its job. One that fails ends the
+        // attempt: the next one could be on the same key.
+        let (until, mut failed) = (self.deadline(), None::<Error>);
         for call in calls {
-            let answer = self.send_alone(call.item).await;
+            let answer = match &failed {
+                Some(error) => Err(error.duplicate()),
+                None => self.send_alone(call.item, until).await,
+            };
+            failed = answer.as_ref().err().map(Error::duplicate);
             answers.push((call.place, answer));
         }
         answers
     }
 
     /// Sends a call without a number.
-    async fn send_alone(&self, call: Checked) -> Result<NumberedAnswer> {
-        let until = self.deadline();
+    async fn send_alone(&self, call: Checked, until: Instant) -> Result<NumberedAnswer> {
         match call {
             Checked::Schedule(item) => {
                 let (answered, _) = self.place_job(item, None, until).await?;
@@ -386,7 +430,7 @@ impl<'a> Trip<'a> {
     async fn make(
         client: &'a Client,
         kind_shards: &'a Arc<KindShards>,
-        lane: &'a mut Lane,
+        lane: (String, u64),
         calls: Vec<Numbered<Checked>>,
     ) -> (Vec<(usize, Result<NumberedAnswer>)>, Vec<Numbered<Checked>>) {
         let first = calls.first().expect("a ledger with calls");
@@ -399,17 +443,17 @@ impl<'a> Trip<'a> {
             refused: Vec::new(),
             failed: None,
         };
-        for round in rounds(calls) {
-            trip.send(round.schedules).await;
-            trip.send(round.changes).await;
-            trip.send(round.cancels).await;
+        for (number, round) in (0..).zip(rounds(calls)) {
+            trip.send(number, round.schedules).await;
+            trip.send(number, round.changes).await;
+            trip.send(number, round.cancels).await;
         }
         (trip.answers, trip.refused)
     }
 
-    /// Sends calls of one sort, in parts.
-    async fn send<Op: Item>(&mut self, calls: Vec<Numbered<Op>>) {
-        for part in parts(calls) {
+    /// Sends calls of one sort, in parts. The numbers rise from part to part.
+    async fn send<Op: Item>(&mut self, round: u64, calls: Vec<Numbered<Op>>) {
+        for (slot, part) in parts(calls) {
             if let Some(error) = &self.failed {
                 let error = |it: &Numbered<Op>| (it.place, Err(error.duplicate()));
                 self.answers.extend(part.iter().map(error));
@@ -417,9 +461,13 @@ impl<'a> Trip<'a> {
             }
             let items: Vec<Op> = part.iter().map(|it| it.item.clone()).collect();
             let (ledger, until) = (&self.shard_client.ledger, self.client.deadline());
-            match Op::send(ledger, self.lane, &(), &items, until).await {
+            let (name, first) = &self.lane;
+            let number = first + (round * 3 + Op::SORT) * SLOTS + slot;
+            // Beginning a call takes the next number.
+            let mut lane = Lane::resumed(name.clone(), number);
+            match Op::send(ledger, &mut lane, &(), &items, until).await {
                 Ok(answered) => self.take(part, answered).await,
-                Err(error) if is_late(&error) => {
+                Err(error) if was_carried_out(&error) => {
                     let repeated = |it: Numbered<Op>| (it.place, Ok(NumberedAnswer::Repeated));
                     self.answers.extend(part.into_iter().map(repeated));
                 }
@@ -495,29 +543,32 @@ fn rounds(calls: Vec<Numbered<Checked>>) -> Vec<Round> {
     rounds
 }
 
-/// Divides calls into parts of at most [`PART`] calls and [`PART_BYTES`], or one call.
-fn parts<Op: Item>(calls: Vec<Numbered<Op>>) -> Vec<Vec<Numbered<Op>>> {
-    let mut parts: Vec<Vec<Numbered<Op>>> = Vec::new();
-    let mut bytes = 0;
+/// Divides calls into parts, each with its number among those of its sort and round.
+fn parts<Op: Item>(calls: Vec<Numbered<Op>>) -> BTreeMap<u64, Vec<Numbered<Op>>> {
+    let mut parts: BTreeMap<u64, Vec<Numbered<Op>>> = BTreeMap::new();
     for call in calls {
-        bytes += call.item.bytes();
-        match parts.last_mut() {
-            Some(last) if last.len() < PART && bytes <= PART_BYTES => last.push(call),
-            _ => {
-                bytes = call.item.bytes();
-                parts.push(vec![call]);
-            }
-        }
+        let slot = match call.item.is_large() {
+            true => NEIGHBOURS + call.place as u64,
+            false => (call.place / PART) as u64,
+        };
+        parts.entry(slot).or_default().push(call);
     }
     parts
 }
 
-fn too_many(calls: usize) -> Error {
-    Error::new(
-        ErrorKind::InvalidSetting,
-        format!(
+fn check_size(number: u64, calls: usize) -> Result<()> {
+    let wrong = |message| Err(Error::new(ErrorKind::InvalidSetting, message));
+    if calls > MAX_NUMBERED_CALLS {
+        return wrong(format!(
             "the batch has {calls} calls, and {MAX_NUMBERED_CALLS} is the limit: send several \
              batches, one after the other"
-        ),
-    )
+        ));
+    }
+    if number > MAX_BATCH_NUMBER {
+        return wrong(format!(
+            "the number of the batch is {number}, and {MAX_BATCH_NUMBER} is the limit: begin a new \
+             lane with 1"
+        ));
+    }
+    Ok(())
 }

@@ -137,22 +137,24 @@ pub(crate) struct Unlisted {
     pub(crate) since: UnixUs,
 }
 
-/// The cause of the error of a call that its ledger has answered `late`.
+/// The cause of the error of a numbered call whose number the ledger knows, with the answer to other
+/// items or to none.
 #[derive(Debug)]
-struct Late;
+struct Known;
 
-impl std::fmt::Display for Late {
+impl std::fmt::Display for Known {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the ledger has answered a call of this lane with a higher number")
+        f.write_str("the ledger has answered this number, or a higher one, of the lane before")
     }
 }
 
-impl std::error::Error for Late {}
+impl std::error::Error for Known {}
 
-/// Whether a call has failed because its ledger knows a later one of its lane.
-pub(crate) fn is_late(error: &Error) -> bool {
+/// Whether a call has failed because its ledger has carried it out before, and cannot repeat the
+/// answer.
+pub(crate) fn was_carried_out(error: &Error) -> bool {
     use std::error::Error as _;
-    error.source().is_some_and(|cause| cause.is::<Late>())
+    error.source().is_some_and(|cause| cause.is::<Known>())
 }
 
 impl Answered {
@@ -382,7 +384,8 @@ impl Reply {
         self.refuse_late()?;
         let answers = self.answers()?;
         if answers.len() != items {
-            return Err(unexpected(format!("{} items of {items}", answers.len())));
+            let error = unexpected(format!("{} items of {items}", answers.len()));
+            return Err(error.because(Known));
         }
         Ok(answers)
     }
@@ -411,7 +414,7 @@ impl Reply {
                 ErrorKind::OutcomeUnknown,
                 "the call was overtaken by a later one of the same lane; it may be repeated",
             )
-            .because(Late));
+            .because(Known));
         }
         Ok(())
     }

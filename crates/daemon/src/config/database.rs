@@ -19,7 +19,9 @@ pub struct DatabaseUrl(String);
 
 impl fmt::Display for DatabaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some((scheme, rest)) = self.0.split_once("://") else {
+        let url = self.0.split_once("://");
+        let url = url.filter(|(scheme, _)| matches!(*scheme, "postgres" | "postgresql"));
+        let Some((scheme, rest)) = url else {
             let shown = self
                 .0
                 .split_whitespace()
@@ -32,13 +34,16 @@ impl fmt::Display for DatabaseUrl {
                 });
             return f.write_str(&shown.collect::<Vec<_>>().join(" "));
         };
-        let rest = rest.split('?').next().unwrap_or_default();
-        match rest.rsplit_once('@') {
-            Some((user, place)) => match user.split_once(':') {
-                Some((name, _)) => write!(f, "{scheme}://{name}:{HIDDEN}@{place}"),
-                None => write!(f, "{scheme}://{user}@{place}"),
-            },
-            None => write!(f, "{scheme}://{rest}"),
+        // A password may have an `@` or a `?` by mistake, and must not be shown.
+        let (user, place) = match rest.split_once('@') {
+            Some((user, _)) => (user, rest.rsplit('@').next().unwrap_or_default()),
+            None => ("", rest),
+        };
+        let place = place.split('?').next().unwrap_or_default();
+        match user.split_once(':') {
+            Some((name, _)) => write!(f, "{scheme}://{name}:{HIDDEN}@{place}"),
+            None if user.is_empty() => write!(f, "{scheme}://{place}"),
+            None => write!(f, "{scheme}://{user}@{place}"),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! batch, in one transaction.
 
 use deadpool_postgres::Transaction;
-use keyfall::{LaneId, MAX_NUMBERED_CALLS};
+use keyfall::MAX_NUMBERED_CALLS;
 
 use super::row::{COLUMNS, OutboxRow};
 use crate::connection::Database;
@@ -12,18 +12,26 @@ use crate::error::{Error, Result};
 const TAKEN: &str = "10 seconds";
 
 /// The most bytes of payloads and terms in a batch, beside its first row.
-const MOST_BYTES: i64 = 16 << 20;
+const MOST_BYTES: i64 = 4 << 20;
 
-/// Rows of one kind that are on their way under a number.
+/// The name of a batch: a lane of the relay that has begun it, and a number. A new batch gets a number
+/// that this process has never used, and not one from the database: a database that has lost its last
+/// changes, by a fail-over, would give out a number for other rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct BatchName {
+    pub(super) lane: String,
+    pub(super) number: i64,
+}
+
+/// Rows of one kind that are on their way.
 pub(super) struct Batch {
-    pub(super) lane: LaneId,
-    pub(super) number: u64,
+    pub(super) name: BatchName,
     pub(super) rows: Vec<OutboxRow>,
 }
 
 /// A batch that was passed on.
 pub(super) struct Passed {
-    pub(super) number: u64,
+    pub(super) name: BatchName,
     /// The rows that cannot be passed on, and why.
     pub(super) refused: Vec<(i64, String)>,
 }
@@ -39,15 +47,15 @@ pub(super) enum Step {
 }
 
 /// The note of a kind in `keyfall_outbox_lanes`.
-struct Lane {
-    id: LaneId,
-    number: i64,
+struct Note {
+    name: BatchName,
     batch: Vec<i64>,
     is_taken: bool,
 }
 
 impl Database {
-    /// The kinds that have rows, whoever works on them.
+    /// The kinds that have rows, in order, whoever works on them; and notes how long the oldest row
+    /// has waited.
     pub(super) async fn kinds_with_rows(&self) -> Result<Vec<String>> {
         // Jumps from kind to kind in the index, and does not walk over the rows.
         let kinds = "WITH RECURSIVE kinds AS (
@@ -57,70 +65,88 @@ impl Database {
                     ORDER BY kind LIMIT 1)
                 FROM kinds WHERE kinds.kind IS NOT NULL
             ) SELECT kind FROM kinds WHERE kind IS NOT NULL";
-        let connection = self.connection().await?;
-        let kinds = connection.prepare_cached(kinds).await;
-        let kinds = kinds.map_err(Error::of("to read the outbox"))?;
-        let rows = connection.query(&kinds, &[]).await;
-        let rows = rows.map_err(Error::of("to read the outbox"))?;
-        Ok(rows.iter().map(|row| row.get(0)).collect())
+        self.in_time(async {
+            let connection = self.connection().await?;
+            let kinds = connection.prepare_cached(kinds).await;
+            let kinds = kinds.map_err(Error::of("to read the outbox"))?;
+            let rows = connection.query(&kinds, &[]).await;
+            let rows = rows.map_err(Error::of("to read the outbox"))?;
+            let oldest = "SELECT (extract(epoch FROM clock_timestamp() - inserted_at))::float8
+            FROM keyfall_outbox ORDER BY id LIMIT 1";
+            let oldest = connection.query_opt(oldest, &[]).await;
+            let oldest = oldest.map_err(Error::of("to read the outbox"))?;
+            let lag = oldest.map_or(0.0, |row| row.get(0));
+            metrics::gauge!("keyfall_outbox_lag_seconds").set(lag);
+            Ok(rows.iter().map(|row| row.get(0)).collect())
+        })
+        .await
     }
 
-    /// Removes the rows of a batch that was passed on, and notes the next one. A batch that another
-    /// relay has begun is taken over as it is.
+    /// Removes the rows of a batch that was passed on, and notes the next one, as `new`. A batch that
+    /// another relay has begun is taken over as it is.
     pub(super) async fn step(
         &self,
         kind: &str,
-        relay: &str,
-        passed: Option<Passed>,
+        new: BatchName,
+        passed: Option<&Passed>,
     ) -> Result<Step> {
         let mut connection = self.connection().await?;
         let change = connection.transaction().await;
         let change = change.map_err(Error::of("a transaction"))?;
-        let Some(mut lane) = lane_of(&change, kind, relay).await? else {
+        let relay = new.lane.clone();
+        let Some(Note {
+            name: noted,
+            mut batch,
+            is_taken,
+        }) = note_of(&change, kind, &new).await?
+        else {
             return Ok(Step::Taken);
         };
-        if lane.is_taken {
+        if is_taken {
             return Ok(Step::Taken);
         }
-        if let Some(passed) = passed
-            && i64::try_from(passed.number) == Ok(lane.number)
-        {
-            remove(&change, &lane.batch, passed.refused).await?;
-            lane.batch = Vec::new();
+        if let Some(passed) = passed.filter(|it| it.name == noted) {
+            remove(&change, &batch, &passed.refused).await?;
+            batch = Vec::new();
         }
-        let mut rows = match lane.batch.is_empty() {
+        let mut name = noted;
+        let mut rows = match batch.is_empty() {
             true => Vec::new(),
-            false => noted_rows(&change, &lane.batch).await?,
+            false => noted_rows(&change, &batch).await?,
         };
-        if rows.len() < lane.batch.len() {
+        if rows.len() < batch.len() {
             tracing::warn!(
                 kind,
                 "rows of the outbox were removed while they were passed on; the others of their \
                  batch may be passed on twice"
             );
+            name = new.clone();
         }
-        if rows.is_empty() || rows.len() < lane.batch.len() {
-            if rows.is_empty() {
-                rows = next_rows(&change, kind).await?;
-            }
-            lane.number += 1;
+        if rows.is_empty() {
+            rows = next_rows(&change, kind).await?;
+            name = new;
         }
         let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-        write_lane(&change, kind, relay, &lane, &ids).await?;
+        write_note(&change, kind, &relay, &name, &ids).await?;
         change.commit().await.map_err(Error::of("to commit"))?;
         Ok(match rows.is_empty() {
             true => Step::Over,
-            false => Step::Next(Batch {
-                lane: lane.id,
-                number: u64::try_from(lane.number).unwrap_or(0),
-                rows,
-            }),
+            false => Step::Next(Batch { name, rows }),
         })
+    }
+
+    /// Leaves all kinds of a relay to the others.
+    pub(super) async fn leave(&self, relay: &str) -> Result<()> {
+        let leave = "UPDATE keyfall_outbox_lanes SET relay = NULL WHERE relay = $1";
+        let connection = self.connection().await?;
+        let left = connection.execute(leave, &[&relay]).await;
+        left.map(drop)
+            .map_err(Error::of("to write keyfall_outbox_lanes"))
     }
 }
 
 /// Locks the note of a kind, which is made if there is none; `None` while another relay has it locked.
-async fn lane_of(change: &Transaction<'_>, kind: &str, relay: &str) -> Result<Option<Lane>> {
+async fn note_of(change: &Transaction<'_>, kind: &str, new: &BatchName) -> Result<Option<Note>> {
     let failed = Error::of("to read keyfall_outbox_lanes");
     let read = change
         .prepare_cached(
@@ -130,68 +156,66 @@ async fn lane_of(change: &Transaction<'_>, kind: &str, relay: &str) -> Result<Op
         )
         .await
         .map_err(&failed)?;
-    let mut found = change.query_opt(&read, &[&kind, &relay]).await;
+    let mut found = change.query_opt(&read, &[&kind, &new.lane]).await;
     if matches!(found, Ok(None)) {
-        let make = "INSERT INTO keyfall_outbox_lanes (kind, lane) VALUES ($1, $2)
+        let make = "INSERT INTO keyfall_outbox_lanes (kind, lane, number) VALUES ($1, $2, $3)
             ON CONFLICT DO NOTHING";
-        let lane = LaneId::new().to_string();
         change
-            .execute(make, &[&kind, &lane])
+            .execute(make, &[&kind, &new.lane, &new.number])
             .await
             .map_err(&failed)?;
-        found = change.query_opt(&read, &[&kind, &relay]).await;
+        found = change.query_opt(&read, &[&kind, &new.lane]).await;
     }
     let Some(row) = found.map_err(&failed)? else {
         return Ok(None);
     };
-    let lane: &str = row.get(0);
-    let id = LaneId::parse(lane)
-        .map_err(|error| Error::Schema(format!("keyfall_outbox_lanes, kind {kind}: {error}")))?;
-    Ok(Some(Lane {
-        id,
-        number: row.get(1),
+    Ok(Some(Note {
+        name: BatchName {
+            lane: row.get(0),
+            number: row.get(1),
+        },
         batch: row.get(2),
         is_taken: row.get(3),
     }))
 }
 
-async fn write_lane(
+async fn write_note(
     change: &Transaction<'_>,
     kind: &str,
     relay: &str,
-    lane: &Lane,
+    name: &BatchName,
     batch: &[i64],
 ) -> Result<()> {
     let write = format!(
-        "UPDATE keyfall_outbox_lanes SET number = $2, batch = $3::bigint[],
-            relay = CASE WHEN cardinality($3::bigint[]) > 0 THEN $4 END,
+        "UPDATE keyfall_outbox_lanes SET lane = $2, number = $3, batch = $4::bigint[],
+            relay = CASE WHEN cardinality($4::bigint[]) > 0 THEN $5 END,
             taken_until = clock_timestamp() + interval '{TAKEN}'
         WHERE kind = $1"
     );
     let failed = Error::of("to write keyfall_outbox_lanes");
     let write = change.prepare_cached(&write).await.map_err(&failed)?;
     change
-        .execute(&write, &[&kind, &lane.number, &batch, &relay])
+        .execute(&write, &[&kind, &name.lane, &name.number, &batch, &relay])
         .await
         .map_err(&failed)?;
     Ok(())
 }
 
 /// Removes rows; those with a reason are kept among the refused ones.
-async fn remove(
-    change: &Transaction<'_>,
-    batch: &[i64],
-    refused: Vec<(i64, String)>,
-) -> Result<()> {
+async fn remove(change: &Transaction<'_>, batch: &[i64], refused: &[(i64, String)]) -> Result<()> {
     let failed = Error::of("to remove rows of the outbox");
     if !refused.is_empty() {
-        let (ids, reasons): (Vec<i64>, Vec<String>) = refused.into_iter().unzip();
+        let (ids, reasons): (Vec<i64>, Vec<&str>) =
+            refused.iter().map(|(id, why)| (*id, why.as_str())).unzip();
         let keep = "INSERT INTO keyfall_outbox_refused
                 (id, op, key, due, delay, payload, terms, inserted_at, reason)
             SELECT o.id, op, key, due, delay, payload, terms, inserted_at, r.reason
             FROM keyfall_outbox o
             JOIN unnest($1::bigint[], $2::text[]) AS r(id, reason) ON r.id = o.id
-            ON CONFLICT (id) DO UPDATE SET reason = excluded.reason";
+            ON CONFLICT (id) DO UPDATE SET op = excluded.op, key = excluded.key,
+                due = excluded.due, delay = excluded.delay, payload = excluded.payload,
+                terms = excluded.terms, inserted_at = excluded.inserted_at,
+                refused_at = excluded.refused_at, reason = excluded.reason";
         let kept = change.execute(keep, &[&ids, &reasons]).await;
         kept.map_err(&failed)?;
     }
@@ -215,11 +239,12 @@ async fn noted_rows(change: &Transaction<'_>, batch: &[i64]) -> Result<Vec<Outbo
 async fn next_rows(change: &Transaction<'_>, kind: &str) -> Result<Vec<OutboxRow>> {
     let read = format!(
         "SELECT {COLUMNS} FROM (
-            SELECT *, sum(coalesce(octet_length(payload), 0)) OVER (ORDER BY id) AS bytes
-            FROM (SELECT * FROM keyfall_outbox WHERE kind = $1 ORDER BY id
-                LIMIT {MAX_NUMBERED_CALLS}) oldest
+            SELECT *, sum(bytes) OVER (ORDER BY id) AS total
+            FROM (SELECT *, coalesce(octet_length(payload), 0) + coalesce(pg_column_size(terms), 0)
+                    + octet_length(key) AS bytes
+                FROM keyfall_outbox WHERE kind = $1 ORDER BY id LIMIT {MAX_NUMBERED_CALLS}) oldest
         ) counted
-        WHERE bytes - coalesce(octet_length(payload), 0) <= {MOST_BYTES} ORDER BY id"
+        WHERE total - bytes <= {MOST_BYTES} ORDER BY id"
     );
     let failed = Error::of("to read the outbox");
     let read = change.prepare_cached(&read).await.map_err(&failed)?;

@@ -1,15 +1,17 @@
 //! The relay: wakes when a transaction commits, and passes on the rows of each kind.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use keyfall::{Client, Error as RedisError, ErrorKind, LaneId, NumberedCall};
+use keyfall::{Client, Error as RedisError, LaneId};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::batch::{Batch, Passed, Step};
+use super::batch::{Batch, BatchName, Passed, Step};
 use crate::connection::Database;
 use crate::error::{Error, Result};
 
@@ -23,8 +25,17 @@ const SEARCH: Duration = Duration::from_secs(5);
 /// The pauses after a failure: from the first, doubled each time, to the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
+/// How long a kind is left to the relay that works on it.
+const TAKEN: Duration = Duration::from_secs(2);
+
 /// How many kinds are worked on at the same time; the others follow.
-const MOST_KINDS: usize = 64;
+const MOST_KINDS: usize = 16;
+
+/// After so many batches a kind lets others have its place.
+const TURN: usize = 20;
+
+/// How long the end may wait for the database.
+const PARTING: Duration = Duration::from_secs(2);
 
 /// Passes on the rows of the outbox to Redis, each exactly once. Any number of relays share the work.
 ///
@@ -37,211 +48,285 @@ pub struct Relay(Arc<Shared>);
 struct Shared {
     client: Client,
     database: Database,
-    /// By which the relays know each other.
-    name: String,
+    /// The lane of its batches, by which the relays know each other as well.
+    lane: LaneId,
+    /// The number of the last new batch, of any kind.
+    number: AtomicI64,
 }
 
-/// A failure of the same sort is logged once, and its end.
+/// A kind on which the relay works, or has worked in vain.
 #[derive(Default)]
-struct Failing(Option<String>);
+struct Kind {
+    is_busy: bool,
+    /// Whether a search has met it while it was worked on.
+    was_met: bool,
+    not_before: Option<Instant>,
+    /// The last pause after a failure.
+    pause: Option<Duration>,
+    /// What was passed on, if the database does not know of it yet.
+    passed: Option<Passed>,
+    /// The failure that was logged.
+    told: Option<String>,
+}
+
+/// Why the work on a kind has ended.
+enum End {
+    /// It has no more rows.
+    Over,
+    /// Another relay works on it.
+    Taken,
+    /// Others may have its place.
+    Turn,
+    /// The database or Redis refuses; what that is, and whether it can pass by itself.
+    Failed(String, bool),
+}
 
 impl Relay {
     /// A relay from this database to the Redis of the client.
     pub fn new(client: Client, database: Database) -> Self {
-        let name = LaneId::new().to_string();
         metrics::describe_counter!("keyfall_outbox_passed_total", "Rows that were passed on");
         metrics::describe_counter!("keyfall_outbox_refused_total", "Rows that were refused");
         metrics::describe_gauge!(
             "keyfall_outbox_lag_seconds",
-            "How long the oldest row of the last batch had waited"
+            "How long the oldest row has waited"
         );
         Relay(Arc::new(Shared {
             client,
             database,
-            name,
+            lane: LaneId::new(),
+            number: AtomicI64::new(0),
         }))
     }
 
     /// Works until `stopped`. What is on its way by then is left to the next relay, which repeats
     /// nothing.
     pub async fn run_until(self, stopped: impl Future<Output = ()>) {
-        tokio::select! {
-            () = stopped => {}
-            () = self.run() => unreachable!("it works for ever"),
-        }
-    }
-
-    async fn run(&self) {
         // One message is as good as many.
         let (heard, mut wakes) = mpsc::channel(1);
-        tokio::join!(self.0.listen(heard), self.0.work(&mut wakes));
+        tokio::select! {
+            () = stopped => {}
+            () = self.0.listen(heard) => unreachable!("it listens for ever"),
+            () = self.0.work(&mut wakes) => unreachable!("it works for ever"),
+        }
+        // Without it, the others would wait until they may take the kinds over.
+        let lane = self.0.lane.to_string();
+        let _ = timeout(PARTING, self.0.database.leave(&lane)).await;
     }
 }
 
 impl Shared {
     /// Listens for commits, again and again.
     async fn listen(&self, heard: mpsc::Sender<()>) {
-        let (mut failing, mut pause) = (Failing::default(), PAUSES.0);
+        let (mut told, mut pause) = (None, PAUSES.0);
         loop {
-            let began = tokio::time::Instant::now();
+            let began = Instant::now();
             if let Err(error) = self.database.listen(CHANNEL, &heard).await {
                 if began.elapsed() > PAUSES.1 {
-                    (failing, pause) = (Failing::default(), PAUSES.0);
+                    (told, pause) = (None, PAUSES.0);
                 }
-                failing.log(&self.database, &error);
+                self.log(&mut told, &error);
             }
             sleep(pause).await;
             pause = (2 * pause).min(PAUSES.1);
         }
     }
 
-    /// Searches the outbox with each wake, and now and then.
+    /// Searches the outbox with each wake, and now and then, and has the kinds worked on.
     async fn work(self: &Arc<Self>, wakes: &mut mpsc::Receiver<()>) {
-        let (mut failing, mut pause) = (Failing::default(), PAUSES.0);
-        // The kinds that are worked on: for each, whether a search has met it since.
-        let mut busy: HashMap<String, bool> = HashMap::new();
+        let (mut told, mut pause) = (None, PAUSES.0);
+        let mut kinds: HashMap<String, Kind> = HashMap::new();
         let mut tasks = JoinSet::new();
-        let mut search = true;
+        let (mut last, mut next_search) = (String::new(), Instant::now());
         loop {
-            if std::mem::take(&mut search) {
+            let now = Instant::now();
+            if now >= next_search {
                 match self.database.kinds_with_rows().await {
-                    Ok(kinds) => {
-                        failing.end(&self.database);
-                        pause = PAUSES.0;
-                        for kind in kinds {
-                            if let Some(was_met) = busy.get_mut(&kind) {
-                                *was_met = true;
-                            } else if busy.len() < MOST_KINDS {
-                                busy.insert(kind.clone(), false);
-                                tasks.spawn(self.clone().pass_on(kind));
-                            }
-                        }
+                    Ok(found) => {
+                        self.recovered(&mut told);
+                        (pause, next_search) = (PAUSES.0, now + SEARCH);
+                        self.begin(found, &mut kinds, &mut last, &mut tasks);
                     }
                     Err(error) => {
-                        failing.log(&self.database, &error);
-                        sleep(pause).await;
+                        self.log(&mut told, &error);
+                        next_search = now + pause;
                         pause = (2 * pause).min(PAUSES.1);
-                        search = true;
-                        continue;
                     }
                 }
             }
+            // A search begins kinds whose pause is over, if it succeeds and there are places.
+            let can_begin = told.is_none() && tasks.len() < MOST_KINDS;
+            let asleep = kinds.values().filter(|kind| can_begin && !kind.is_busy);
+            let next_kind = asleep.filter_map(|kind| kind.not_before).min();
+            let next = next_kind.map_or(next_search, |at| at.min(next_search));
+            let ended = async {
+                match tasks.join_next().await {
+                    Some(ended) => ended,
+                    None => pending().await,
+                }
+            };
             tokio::select! {
-                _ = timeout(SEARCH, wakes.recv()) => search = true,
-                Some(ended) = tasks.join_next() => {
-                    let kind = ended.expect("it does not panic");
-                    // It may have ended before it saw the rows of that search; and kinds beyond the
-                    // limit wait.
-                    let is_full = busy.len() >= MOST_KINDS;
-                    search = busy.remove(&kind) == Some(true) || is_full;
+                _ = wakes.recv() => next_search = Instant::now(),
+                () = sleep_until(next) => next_search = Instant::now(),
+                ended = ended => {
+                    let is_full = tasks.len() + 1 >= MOST_KINDS;
+                    let is_met = match ended {
+                        Ok((kind, end, passed)) => self.end(kind, end, passed, &mut kinds),
+                        Err(error) => {
+                            tracing::error!(%error, "the work on a kind of the outbox has failed");
+                            kinds.clear();
+                            tasks.abort_all();
+                            true
+                        }
+                    };
+                    // Rows that came at its end were not seen, and other kinds may wait for a place.
+                    if is_full || is_met {
+                        next_search = Instant::now();
+                    }
                 }
             }
         }
     }
 
-    /// Passes on the rows of a kind until there are none, or another relay does. Returns the kind.
-    async fn pass_on(self: Arc<Self>, kind: String) -> String {
-        let (mut failing, mut pause) = (Failing::default(), PAUSES.0);
-        let mut passed = None;
-        loop {
-            let batch = match self.database.step(&kind, &self.name, passed.take()).await {
-                Ok(Step::Next(batch)) => batch,
-                Ok(Step::Over | Step::Taken) => return kind,
-                // The batch is sent once more, and answered as before.
+    /// Begins to work on kinds that have rows, behind the one that was begun last.
+    fn begin(
+        self: &Arc<Self>,
+        mut found: Vec<String>,
+        kinds: &mut HashMap<String, Kind>,
+        last: &mut String,
+        tasks: &mut JoinSet<(String, End, Option<Passed>)>,
+    ) {
+        let behind = found.partition_point(|kind| kind <= last);
+        found.rotate_left(behind);
+        let now = Instant::now();
+        let with_rows: HashSet<&String> = found.iter().collect();
+        kinds.retain(|name, kind| kind.is_busy || with_rows.contains(name));
+        for name in found {
+            let kind = kinds.entry(name.clone()).or_default();
+            if kind.is_busy {
+                kind.was_met = true;
+            } else if kind.not_before.is_none_or(|at| at <= now) && tasks.len() < MOST_KINDS {
+                kind.is_busy = true;
+                kind.not_before = None;
+                *last = name.clone();
+                let (relay, passed) = (self.clone(), kind.passed.take());
+                tasks.spawn(async move {
+                    let mut passed = passed;
+                    let end = relay.pass_on(&name, &mut passed).await;
+                    (name, end, passed)
+                });
+            }
+        }
+    }
+
+    /// Notes how the work on a kind has ended. Returns whether to search again.
+    fn end(
+        &self,
+        name: String,
+        end: End,
+        passed: Option<Passed>,
+        kinds: &mut HashMap<String, Kind>,
+    ) -> bool {
+        let kind = kinds.entry(name.clone()).or_default();
+        kind.is_busy = false;
+        kind.passed = passed;
+        let was_met = std::mem::take(&mut kind.was_met);
+        match end {
+            End::Over => {
+                kinds.remove(&name);
+                was_met
+            }
+            End::Turn => true,
+            End::Taken => {
+                kind.not_before = Some(Instant::now() + TAKEN);
+                false
+            }
+            End::Failed(why, can_pass) => {
+                let pause = kind.pause.map_or(PAUSES.0, |last| (2 * last).min(PAUSES.1));
+                kind.pause = Some(pause);
+                kind.not_before = Some(Instant::now() + pause);
+                if kind.told.as_ref() != Some(&why) {
+                    match can_pass {
+                        true => tracing::warn!(kind = name, why, "rows of the outbox wait"),
+                        false => tracing::error!(
+                            kind = name,
+                            why,
+                            "rows of the outbox wait until somebody mends this"
+                        ),
+                    }
+                    kind.told = Some(why);
+                }
+                false
+            }
+        }
+    }
+
+    /// Passes on rows of a kind. `passed` is what the database does not know of yet.
+    async fn pass_on(&self, kind: &str, passed: &mut Option<Passed>) -> End {
+        for _ in 0..TURN {
+            let new = BatchName {
+                lane: self.lane.to_string(),
+                number: self.number.fetch_add(1, Ordering::Relaxed) + 1,
+            };
+            let step = self.database.step(kind, new, passed.as_ref());
+            let batch = match self.database.in_time(step).await {
+                Ok(step) => {
+                    *passed = None;
+                    match step {
+                        Step::Next(batch) => batch,
+                        Step::Over => return End::Over,
+                        Step::Taken => return End::Taken,
+                    }
+                }
                 Err(error) => {
-                    failing.log(&self.database, &error);
-                    sleep(pause).await;
-                    pause = (2 * pause).min(PAUSES.1);
-                    continue;
+                    let can_pass = matches!(error, Error::Unreachable(_));
+                    return End::Failed(error.to_string(), can_pass);
                 }
             };
             match self.send(batch).await {
-                Ok(done) => {
-                    (failing, pause) = (Failing::default(), PAUSES.0);
-                    passed = Some(done);
-                }
-                Err(error) => {
-                    failing.log_redis(&kind, &error);
-                    sleep(pause).await;
-                    pause = (2 * pause).min(PAUSES.1);
-                }
+                Ok(done) => *passed = Some(done),
+                Err(error) => return End::Failed(error.to_string(), error.is_retryable()),
             }
         }
+        End::Turn
     }
 
     /// Sends a batch.
     ///
     /// # Errors
-    /// The first error of a call that may be sent again.
+    /// The first error of a call that has to be sent again.
     async fn send(&self, batch: Batch) -> Result<Passed, RedisError> {
-        let Batch { lane, number, rows } = batch;
-        let oldest = rows.iter().map(|row| row.age).max().unwrap_or_default();
-        let (mut calls, mut ids) = (Vec::<NumberedCall>::new(), Vec::new());
-        let mut refused = Vec::new();
-        for row in rows {
-            let id = row.id;
-            match row.into_call() {
-                Ok(call) => {
-                    calls.push(call);
-                    ids.push(id);
-                }
-                Err(why) => refused.push((id, why)),
-            }
-        }
+        let Batch { name, rows } = batch;
+        let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+        let calls = rows.into_iter().map(|row| row.into_call()).collect();
+        let lane = LaneId::parse(&name.lane)?;
+        let number = u64::try_from(name.number).unwrap_or(0);
         let answers = self.client.send_numbered(&lane, number, calls).await;
-        let mut done = 0;
+        let (mut done, mut refused) = (0, Vec::new());
         for (id, answer) in ids.into_iter().zip(answers) {
             match answer {
                 Ok(_) => done += 1,
-                Err(error) if is_refusal(&error) => refused.push((id, error.to_string())),
+                Err(error) if error.is_refusal() => refused.push((id, error.to_string())),
                 Err(error) => return Err(error),
             }
         }
         metrics::counter!("keyfall_outbox_passed_total").increment(done);
         metrics::counter!("keyfall_outbox_refused_total").increment(refused.len() as u64);
-        metrics::gauge!("keyfall_outbox_lag_seconds").set(oldest.as_secs_f64());
-        Ok(Passed { number, refused })
+        Ok(Passed { name, refused })
     }
-}
 
-/// Whether the call itself is wrong, so that it can never be passed on.
-fn is_refusal(error: &RedisError) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::InvalidKey
-            | ErrorKind::InvalidTime
-            | ErrorKind::InvalidPolicy
-            | ErrorKind::InvalidRule
-            | ErrorKind::InvalidSetting
-            | ErrorKind::InvalidPayload
-            | ErrorKind::InvalidHeaders
-    )
-}
-
-impl Failing {
-    fn log(&mut self, database: &Database, error: &Error) {
-        let place = database.place();
-        let error = error.to_string();
-        if self.0.as_ref() != Some(&error) {
+    /// Logs a failure of the database, unless it was the last one as well.
+    fn log(&self, told: &mut Option<String>, error: &Error) {
+        let (place, error) = (self.database.place(), error.to_string());
+        if told.as_ref() != Some(&error) {
             tracing::warn!(place, error, "the outbox waits for the database");
-            self.0 = Some(error);
+            *told = Some(error);
         }
     }
 
-    fn log_redis(&mut self, kind: &str, error: &RedisError) {
-        let error = error.to_string();
-        if self.0.as_ref() != Some(&error) {
-            tracing::warn!(kind, error, "rows of the outbox wait for Redis");
-            self.0 = Some(error);
-        }
-    }
-
-    fn end(&mut self, database: &Database) {
-        if self.0.take().is_some() {
-            tracing::info!(
-                place = database.place(),
-                "the outbox has its database again"
-            );
+    fn recovered(&self, told: &mut Option<String>) {
+        if told.take().is_some() {
+            let place = self.database.place();
+            tracing::info!(place, "the outbox has its database again");
         }
     }
 }

@@ -13,20 +13,18 @@ use tokio_postgres::Row;
 pub(super) const COLUMNS: &str = "id, op, key,
     (extract(epoch FROM due) * 1000000)::bigint AS due_us,
     (extract(epoch FROM inserted_at + delay - clock_timestamp()) * 1000)::bigint AS left_ms,
-    payload, terms::text,
-    (extract(epoch FROM clock_timestamp() - inserted_at) * 1000)::bigint AS age_ms";
+    payload, terms::text";
 
 /// A row of the outbox.
 pub(super) struct OutboxRow {
     pub(super) id: i64,
     op: String,
-    key: String,
+    /// Or why it cannot be read: a database in SQL_ASCII keeps any bytes.
+    key: Result<String, String>,
     due_us: Option<i64>,
     left_ms: Option<i64>,
     payload: Option<Vec<u8>>,
-    terms: Option<String>,
-    /// How long ago it was inserted.
-    pub(super) age: Duration,
+    terms: Result<Option<String>, String>,
 }
 
 /// The settings of a schedule, with the names that they have over HTTP.
@@ -56,31 +54,35 @@ impl OutboxRow {
         OutboxRow {
             id: row.get(0),
             op: row.get(1),
-            key: row.get(2),
+            key: row.try_get(2).map_err(|error| format!("`key`: {error}")),
             due_us: row.get(3),
             left_ms: row.get(4),
             payload: row.get(5),
-            terms: row.get(6),
-            age: Duration::from_millis(u64::try_from(row.get::<_, i64>(7)).unwrap_or(0)),
+            terms: row.try_get(6).map_err(|error| format!("`terms`: {error}")),
         }
     }
 
-    /// The call, or the reason why there is none. The key is checked when the call is sent.
-    pub(super) fn into_call(self) -> Result<NumberedCall, String> {
+    /// The call. A row that is none keeps its place, with the reason.
+    pub(super) fn into_call(self) -> NumberedCall {
+        self.call().unwrap_or_else(NumberedCall::invalid)
+    }
+
+    fn call(self) -> Result<NumberedCall, String> {
+        let key = self.key?;
         let due = self.due_us.map(time);
         let left = self
             .left_ms
             .map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
         Ok(match (self.op.as_str(), due, left) {
             ("schedule", ..) => {
-                let terms = match &self.terms {
+                let terms = match &self.terms? {
                     None => Terms::default(),
                     Some(text) => {
                         serde_json::from_str(text).map_err(|error| format!("`terms`: {error}"))?
                     }
                 };
                 let payload = self.payload.unwrap_or_else(|| b"null".to_vec());
-                let job = NewJob::from_bytes(self.key, payload);
+                let job = NewJob::from_bytes(key, payload);
                 let job = match (due, left) {
                     (Some(due), _) => job.at(due),
                     (None, Some(left)) => job.after(left),
@@ -88,10 +90,10 @@ impl OutboxRow {
                 };
                 NumberedCall::schedule(terms.of(job)?)
             }
-            ("reschedule", Some(due), _) => NumberedCall::reschedule_at(self.key, due),
-            ("reschedule", None, Some(left)) => NumberedCall::reschedule_after(self.key, left),
-            ("reschedule", None, None) => NumberedCall::reschedule_now(self.key),
-            ("cancel", ..) => NumberedCall::cancel(self.key),
+            ("reschedule", Some(due), _) => NumberedCall::reschedule_at(key, due),
+            ("reschedule", None, Some(left)) => NumberedCall::reschedule_after(key, left),
+            ("reschedule", None, None) => NumberedCall::reschedule_now(key),
+            ("cancel", ..) => NumberedCall::cancel(key),
             (op, ..) => return Err(format!("`op` is {op:?}: schedule, reschedule or cancel")),
         })
     }
