@@ -107,3 +107,52 @@ async fn rows_wait_while_postgresql_or_redis_is_away() {
         (10_000, 0, 10_000)
     );
 }
+
+/// As at a fail-over to a standby that has not got the last commits.
+#[tokio::test]
+async fn a_database_that_has_lost_its_last_commits_loses_no_row() {
+    let site = Site::new("crashes-lost").await;
+    let _relay = site.relay().await;
+    let insert = format!(
+        "INSERT INTO keyfall_outbox (key, delay)
+            SELECT '{}:' || $1 || n, '1 hour' FROM generate_series(1, 10) n",
+        site.kind()
+    );
+    site.sql.execute(&insert, &[&"a"]).await.unwrap();
+    site.is_empty().await;
+    for round in ["b", "c"] {
+        let lose = "UPDATE keyfall_outbox_lanes SET number = number - 1, batch = '{}'";
+        site.sql.execute(lose, &[]).await.unwrap();
+        site.sql.execute(&insert, &[&round]).await.unwrap();
+        site.is_empty().await;
+    }
+    assert_eq!(site.stats().await.pending, 30);
+}
+
+#[tokio::test]
+async fn kinds_that_stand_still_hold_up_no_other() {
+    let site = Site::new("crashes-still").await;
+    // More than are worked on at the same time, and in front of the other one.
+    let still = format!(
+        "INSERT INTO keyfall_outbox (key) SELECT '{0}:a' || n || ':job:1'
+            FROM generate_series(1, 80) n;
+        INSERT INTO keyfall_outbox_lanes (kind, lane, number, relay, taken_until)
+            SELECT '{0}:a' || n || ':job', 'x', 1, 'another', now() + interval '1 hour'
+            FROM generate_series(1, 80) n",
+        site.app
+    );
+    site.sql.batch_execute(&still).await.unwrap();
+    let _relay = site.relay().await;
+    let key = format!("{}:z:job:1", site.app);
+    let schedule = "SELECT keyfall_schedule($1, delay => '1 hour')";
+    site.sql.execute(schedule, &[&key]).await.unwrap();
+    eventually("it is passed on", async || {
+        site.client.get(&key).await.unwrap()
+    })
+    .await;
+    eventually("its row is gone", async || {
+        let left: i64 = site.one("SELECT count(*) FROM keyfall_outbox").await;
+        (left == 80).then_some(())
+    })
+    .await;
+}
