@@ -18,7 +18,8 @@ use crate::store::{Answered, Change, Lane, Placement, When, Word, unique_id, was
 /// The most calls of one batch.
 pub const MAX_NUMBERED_CALLS: usize = 1000;
 
-/// The highest number of a batch. Redis computes with doubles, and each batch has [`NUMBERS`].
+/// The highest number of a [numbered batch](Client::send_numbered): Redis computes with doubles, and
+/// each batch takes some four million numbers of its lane.
 pub const MAX_BATCH_NUMBER: u64 = (1 << 31) - 1;
 
 /// Calls at neighbouring places in the caller's list travel together, this many at the most. A call
