@@ -31,7 +31,11 @@ async fn a_daemon_passes_on_what_transactions_have_scheduled() {
     postgres.sql("postgres", "INSERT INTO keyfall_outbox (key) VALUES ('x')");
     let check = ["database", "check", "--database-url", &url];
     eventually("the last row is refused", async || {
-        run(&check).await.out.contains("1 rows were").then_some(())
+        run(&check)
+            .await
+            .out
+            .contains("keyfall_outbox_refused: 1")
+            .then_some(())
     })
     .await;
     let told = run(&check).await;

@@ -45,13 +45,16 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             let more = if outbox.is_more { " or more" } else { "" };
             match outbox.oldest {
                 Some(age) => println!(
-                    "{}{more} rows wait, the oldest for {:.1} s",
+                    "rows that wait: {}{more}, the oldest for {:.1} s",
                     outbox.waiting,
                     age.as_secs_f64()
                 ),
                 None => println!("no row waits"),
             }
-            println!("{} rows were refused", outbox.refused);
+            match outbox.refused {
+                0 => println!("no row was refused"),
+                rows => println!("refused, with the reason in keyfall_outbox_refused: {rows}"),
+            }
         }
     }
     Ok(())
