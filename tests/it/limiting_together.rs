@@ -277,6 +277,48 @@ async fn the_shards_of_a_kind_share_its_limit_while_it_is_resharded() {
     site.assert_balanced().await;
 }
 
+/// The unit of a shard that is given up belongs to nobody until a look gives it out, with what was
+/// used of it.
+#[tokio::test]
+async fn the_unit_of_a_shard_that_was_given_up_stays_used() {
+    let site = Site::new("together-given-up").await;
+    let (log, mut runs) = recorder();
+    let first = site.key("first");
+    site.client.schedule(&first, "").await.unwrap();
+    site.client.cancel(&first).await.unwrap();
+    site.client.reshard(&site.kind(), 2).await.unwrap();
+    let minute = Duration::from_secs(60);
+    let limit = Limit::new().rate(1, minute).burst(2);
+    site.client.limit(&site.kind(), limit).await.unwrap();
+    let worker = site.serve(Router::new().route(&site.pattern(), log.done()));
+    for number in 0..20 {
+        site.client.schedule(site.key(number), "").await.unwrap();
+    }
+    // Each shard has started a job; the others wait.
+    runs.take(2).await;
+    site.client.reshard(&site.kind(), 1).await.unwrap();
+    let calls = format!("keyfall:{{{}/0}}:calls", site.kind());
+    let stored = eventually("the only shard has both units", async || {
+        let stored: String = site.command(&["HGET", &calls, "limit"]).await;
+        let (_, share) = stored.split_once('\n')?;
+        let of_units = share.split(' ').nth(7)?;
+        (of_units == "2").then_some(stored)
+    })
+    .await;
+    let numbers: Vec<u64> = stored
+        .split(' ')
+        .take(2)
+        .map(|it| it.parse().unwrap())
+        .collect();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = u64::try_from(now.unwrap().as_micros()).unwrap();
+    let used = numbers[0].saturating_sub(now) as f64 / numbers[1] as f64;
+    assert!(used > 1.5, "of two units {used} are used");
+    worker.stop().await;
+    runs.assert_no_more();
+    site.assert_balanced().await;
+}
+
 #[tokio::test]
 async fn a_kind_that_is_dropped_gives_its_share_back() {
     let site = Site::new("together-dropped").await;
