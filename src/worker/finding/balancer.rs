@@ -196,3 +196,43 @@ impl Balancer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_go_on_while_jobs_wait_or_a_share_is_owed() {
+        let [one, other] = ["app1:mail:send", "app1:mail:bulk"].map(|it| Kind::parse(it).unwrap());
+        let now = Instant::now();
+        let mut looks = Looks {
+            last: None,
+            next: None,
+            pause: SHORTEST,
+            owed: Duration::ZERO,
+            waiting: BTreeSet::new(),
+            after: 0,
+        };
+        let shared = |waiting: &[&Kind], owes| {
+            Ok(Balance::Shared {
+                ledgers: 2,
+                waiting: waiting.iter().map(|kind| (*kind).clone()).collect(),
+                owes,
+            })
+        };
+        looks.ask(one.clone(), now);
+        assert_eq!(looks.next, Some(now), "nobody has looked yet");
+        looks.see(&shared(&[&one], false), now);
+        assert_eq!(looks.next, Some(now + CALM), "kinds that wait take turns");
+        looks.ask(one.clone(), now);
+        assert_eq!(looks.next, Some(now + CALM), "the look has seen that");
+        looks.ask(other, now);
+        assert_eq!(looks.next, Some(now + SHORTEST));
+        looks.see(&shared(&[], true), now);
+        assert_eq!(looks.next, Some(now + 2 * SHORTEST), "a lease is owed");
+        looks.see(&shared(&[], false), now);
+        assert_eq!(looks.next, None, "nobody waits");
+        looks.see(&Ok(Balance::Overtaken(7)), now);
+        assert!(looks.next.is_some() && looks.after == 7);
+    }
+}
