@@ -136,7 +136,7 @@ impl Postgres {
     /// The server, in a shell that reads until this process is gone.
     fn spawn(&self) -> Child {
         let script = r#"
-            "$1" -D "$2" -k "$3" -c listen_addresses= -c fsync=off -c max_connections=60 \
+            "$1" -D "$2" -k "$3" -c listen_addresses= -c fsync=off -c max_connections=300 \
                 -c log_min_messages=fatal >"$3/log" 2>&1 &
             server=$!
             read -r _
