@@ -54,8 +54,8 @@ struct Note {
 }
 
 impl Database {
-    /// The kinds that have rows, in order, whoever works on them; and notes how long the oldest row
-    /// has waited.
+    /// The kinds that have rows, whichever relay works on them. Notes in the metrics how long the
+    /// oldest row has waited.
     pub(super) async fn kinds_with_rows(&self) -> Result<Vec<String>> {
         // Jumps from kind to kind in the index, and does not walk over the rows.
         let kinds = "WITH RECURSIVE kinds AS (

@@ -195,6 +195,8 @@ impl Shared {
         last: &mut String,
         tasks: &mut JoinSet<(String, End, Option<Passed>)>,
     ) {
+        // The database sorts by its own collation.
+        found.sort_unstable();
         let behind = found.partition_point(|kind| kind <= last);
         found.rotate_left(behind);
         let now = Instant::now();
