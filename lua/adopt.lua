@@ -94,7 +94,7 @@ local function header_of(digest, unusable)
     (unusable and ',"unusable":"' .. unusable .. '"' or '') .. '}'
 end
 
-local kept = redis.call('HMGET', calls_key, 'history', 'layout', 'unlisted')
+local kept = redis.call('HMGET', calls_key, 'history', 'layout', 'unlisted', 'archive')
 local unlisted = kept[3] or nil
 local refused = misplaced(kept[2], ARGV[2], stamp)
 if refused then
@@ -114,6 +114,7 @@ local records = redis.call('HMGET', shadow_key, unpack(ids))
 local expiries = redis.call('ZMSCORE', adopted_key, unpack(ids))
 local before = soonest(due_key, stamp)
 local story = new_story(kept[1])
+local archive = kept[4] and open_archive(kept[4], calls_key, stamp, ARGV[1])
 
 -- Keys that expired more than a second ago and whose jobs have ended: they leave `adopted`. The
 -- other keys stay there, because later calls may ask whether they expired.
@@ -155,6 +156,16 @@ end
 
 -- The reasons for which a missing key means something else if it expires during this look.
 local DOUBTFUL = {gone = true, missed = true, asked = true, lost = true}
+
+-- The end of a pending job, or of a successor.
+local function tell_archive(what, i, id)
+  if archive and leases[i] then
+    local due, record = split_successor(successors[i])
+    archive_end(archive, what, id, record, nil, int(due))
+  elseif archive then
+    archive_end(archive, what, id, records[i], nil, due_text(dues[i]))
+  end
+end
 
 -- The key has a value and an expiry: it becomes a job, unless it is one already.
 local function take(i, id, expiry, value, unusable)
@@ -200,6 +211,7 @@ local function take(i, id, expiry, value, unusable)
   if leases[i] then
     if waits then
       count_one(counts, 'replaced')
+      tell_archive('replaced', i, id)
     end
     waiting[#waiting + 1], waiting[#waiting + 2] = id, int(due) .. ' ' .. record
     tell(story, 'succeeds', what, id, int(due), '-')
@@ -210,6 +222,7 @@ local function take(i, id, expiry, value, unusable)
   move(id, due)
   if dues[i] then
     count_one(counts, 'replaced')
+    tell_archive('replaced', i, id)
     tell(story, 'replaced', what, id, int(due), '-')
     answers[i] = 'replaced:' .. int(due)
   else
@@ -233,6 +246,7 @@ local function drop(i, id, why)
       if adopted_from(waits) then
         dropped[#dropped + 1] = id
         count_one(counts, 'cancelled')
+        tell_archive('cancelled', i, id)
         tell(story, 'cancelled', why, id, '-', '-')
         answers[i] = 'cancelled'
       end
@@ -246,6 +260,7 @@ local function drop(i, id, why)
   elseif dues[i] and is_adopted(i) then
     removed[#removed + 1] = id
     count_one(counts, 'cancelled')
+    tell_archive('cancelled', i, id)
     tell(story, 'cancelled', why, id, '-', '-')
     answers[i] = 'cancelled'
   end
@@ -371,6 +386,7 @@ end
 if #seen > 0 then
   redis.call('ZADD', adopted_key, unpack(seen))
 end
+write_archive(archive, calls_key)
 wake(ARGV[3], ARGV[4], news, before, now)
 write_story(story, history_key, ARGV[1])
 return {'ok', stamp, table.concat(answers, ' '), unlisted}

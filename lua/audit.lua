@@ -215,6 +215,8 @@ local number = counter('buried') + counter('skipped')
 local news = {}
 local limit = read_limit(redis.call('HGET', calls_key, 'limit'))
 local groups = limit and limit.groups and open_groups(limit, due_key, now, int, starts_left)
+local archive =
+  open_archive(redis.call('HGET', calls_key, 'archive'), calls_key, stamp, ARGV[5])
 
 local function to_pending(job, due, record)
   redis.call('ZADD', due_key, int(due), job.name)
@@ -234,6 +236,10 @@ end
 local function to_letter(job, id, record)
   number = number + 1
   bury(dead_key, grave_key, id, number, now_ms, record)
+  if archive then
+    archive_end(archive, 'buried', id, record, nil, is_time(job.due) and job.due or '0', nil,
+      int(number))
+  end
 end
 
 local function to_dead(job)
@@ -265,6 +271,8 @@ function mend.twice(job)
   if not job.successor then
     local due = is_time(job.due) and tonumber(job.due) or now_ms
     redis.call('HSET', next_key, job.name, int(due) .. ' ' .. job.record)
+  elseif archive then
+    archive_end(archive, 'replaced', job.name, job.record, nil, is_time(job.due) and job.due or '0')
   end
 end
 
@@ -294,6 +302,9 @@ function mend.blank(job)
 end
 
 function mend.headless(job)
+  if archive and job.due then
+    archive_end(archive, 'replaced', job.name, job.record, nil, is_time(job.due) and job.due or '0')
+  end
   to_pending(job, split_successor(job.successor))
 end
 
@@ -350,6 +361,7 @@ end
 for _, job in ipairs(faults) do
   mend[job.fault](job)
 end
+write_archive(archive, calls_key)
 wake(ARGV[3], ARGV[4], news, before, now)
 write_story(story, history_key, ARGV[5])
 return reply

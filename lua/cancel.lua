@@ -29,7 +29,7 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, _, _, archived = past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end
@@ -47,6 +47,8 @@ end
 local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
 local successors = next_of(next_key, ids, leases)
+
+local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
 
 local answers, removed, marked, dropped, disarmed, done = {}, {}, {}, {}, {}, {}
 local counts = {}
@@ -74,6 +76,10 @@ for i, id in ipairs(ids) do
       if successors[i] then
         dropped[#dropped + 1] = id
         count_one(counts, 'cancelled')
+        if archive then
+          local its_due, record = split_successor(successors[i])
+          archive_end(archive, 'cancelled', id, record, nil, int(its_due))
+        end
       end
     end
   elseif is_old(place) then
@@ -84,6 +90,10 @@ for i, id in ipairs(ids) do
     removed[#removed + 1] = id
     disarmed[#disarmed + 1] = i
     count_one(counts, 'cancelled')
+    if archive then
+      local record = redis.call('HGET', shadow_key, id)
+      archive_end(archive, 'cancelled', id, record, nil, due_text(dues[i]))
+    end
   else
     answers[i] = 'absent'
   end
@@ -107,6 +117,7 @@ end
 if #marked > 0 then
   redis.call('HSET', lease_key, unpack(marked))
 end
+write_archive(archive, calls_key)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 if #KEYS > FIXED then

@@ -30,7 +30,8 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[4], KEYS[5], KEYS[6], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history, unlisted = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, unlisted, _, archived =
+  past_reply(calls_key, lane, number, stamp, place)
 if past then
   past[4] = unlisted
   return past
@@ -50,6 +51,7 @@ local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
 local records = redis.call('HMGET', shadow_key, unpack(ids))
 local before = soonest(due_key, stamp)
+local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
 
 local jobs = {}
 for i, id in ipairs(ids) do
@@ -99,6 +101,9 @@ for n, one in ipairs(series) do
       changed[id], moves[nth] = true, 'arm'
     elseif job.due then
       cancelled = cancelled + 1
+      if archive then
+        archive_end(archive, 'cancelled', id, job.record, nil, job.due)
+      end
       job.due = nil
       tell(story, 'cancelled', '', id, '-', '-')
       changed[id], moves[nth] = true, 'disarm'
@@ -154,6 +159,7 @@ if #KEYS > FIXED then
     end
   end
 end
+write_archive(archive, calls_key)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 wake(ARGV[5], ARGV[6], news, before, now)

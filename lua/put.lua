@@ -28,7 +28,7 @@ local adopted_key = KEYS[9]
 local from, batch, marker = 'from/' .. ARGV[3], tonumber(ARGV[4]), ARGV[8]
 local now, stamp = now_us()
 
-local kept = redis.call('HMGET', calls_key, 'layout', from, 'fence', 'history')
+local kept = redis.call('HMGET', calls_key, 'layout', from, 'fence', 'history', 'archive')
 local refused = misplaced(kept[1], ARGV[2], stamp)
 if refused then
   return refused
@@ -57,12 +57,16 @@ end
 local before = soonest(due_key, stamp)
 local story = new_story(kept[4])
 local news = {}
+local archive = kept[5] and open_archive(kept[5], calls_key, stamp, ARGV[1])
 for _, job in ipairs(jobs) do
   count_one(counts, 'moved_in')
   -- After a rollback of one of the two ledgers this one can have the job, too; its own is newer.
   job.is_old = redis.call('ZSCORE', due_key, job.id) or redis.call('HGET', lease_key, job.id)
   if job.is_old then
     count_one(counts, 'replaced')
+    if archive then
+      archive_end(archive, 'replaced', job.id, job.record, nil, job.at)
+    end
   else
     note(news, job.id, tonumber(job.at), now)
     tell(story, 'moved', '', job.id, job.at, '-')
@@ -108,6 +112,7 @@ end
 for _, letter in ipairs(letters) do
   file(dead_key, grave_key, letter.id, letter.number, letter.at, letter.record)
 end
+write_archive(archive, calls_key)
 wake(ARGV[6], ARGV[7], news, before, now)
 write_story(story, history_key, ARGV[1])
 return {'ok', stamp}

@@ -36,6 +36,9 @@ end
 for _, hash in ipairs({KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[12]}) do
   held = held + fields(hash)
 end
+-- Records for the archive wait beside the ledger; see `lib/archive.lua`.
+local start = string.sub(KEYS[1], 1, -4)
+held = held + redis.call('LLEN', start .. 'ended') + redis.call('LLEN', start .. 'died')
 redis.call('HLEN', KEYS[10])
 if held > 0 then
   return {'ok', stamp, held}
@@ -49,10 +52,9 @@ for i, key in ipairs(KEYS) do
   end
 end
 -- The keys of groups exist only while the kind has some; see `lib/groups.lua`.
-local start = string.sub(KEYS[1], 1, -4)
 redis.pcall('DEL', start .. 'groups', start .. 'turns', start .. 'rates')
 if is_remembered then
-  redis.call('HDEL', calls_key, 'layout', 'history', 'batch', 'unlisted',
+  redis.call('HDEL', calls_key, 'layout', 'history', 'batch', 'unlisted', 'archive', 'waiting',
     PLACEHOLDER)
   -- Others get the share of a ledger that is gone; see `lib/share.lua`.
   if string.find(redis.call('HGET', calls_key, 'limit') or '', '\n~', 1, true) then

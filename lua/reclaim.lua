@@ -35,7 +35,7 @@ local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[4]))
 
-local seen, remembered, known, last_fence, since, history, _, _, limited =
+local seen, remembered, known, last_fence, since, history, _, _, limited, archived =
   recall(calls_key, lane, number)
 if seen == 'late' then
   return {'late', stamp}
@@ -51,6 +51,7 @@ local lapses = redis.call('ZMSCORE', leased_key, unpack(ids))
 local held_by = redis.call('HMGET', lease_key, unpack(ids))
 local successors = next_of(next_key, ids, held_by)
 local before = soonest(due_key, stamp)
+local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
 
 local paused = is_paused(since)
 local limit = limited and read_limit(limited)
@@ -90,6 +91,9 @@ for i, id in ipairs(ids) do
       misses[i] = flag == 'cancelled' and 'cancelled' or 'replaced'
       count_one(counts, misses[i])
       gone[#gone + 1] = id
+      if archive then
+        archive_end(archive, misses[i], id, redis.call('HGET', shadow_key, id), held_by[i])
+      end
       tell(story, flag == 'cancelled' and flag or 'superseded', '', id, '-', '-')
       if successors[i] then
         local next_due, record = split_successor(successors[i])
@@ -167,6 +171,7 @@ if #promoted > 0 then
   redis.call('HSET', shadow_key, unpack(shadows))
   redis.call('HDEL', next_key, unpack(promoted))
 end
+write_archive(archive, calls_key)
 if #taken > 0 then
   redis.call('ZADD', leased_key, unpack(deadlines))
   redis.call('HSET', lease_key, unpack(held))

@@ -37,7 +37,8 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[6], KEYS[7], KEYS[8], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history, unlisted = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, unlisted, _, archived =
+  past_reply(calls_key, lane, number, stamp, place)
 if past then
   past[4] = unlisted
   return past
@@ -51,6 +52,7 @@ local dues = redis.call('ZMSCORE', due_key, unpack(ids))
 local leases = redis.call('HMGET', lease_key, unpack(ids))
 local numbers = redis.call('HMGET', grave_key, unpack(ids))
 local before = soonest(due_key, stamp)
+local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
 
 -- The letters of an id, by time of death, the oldest first.
 local letters = {}
@@ -123,6 +125,11 @@ for i, id in ipairs(ids) do
     accepted = accepted + 1
     replaced = replaced + (is_new and 0 or 1)
     answers[i] = (is_new and 'created:' or 'replaced:') .. when
+    if archive and not is_new then
+      local there = pending[id]
+        or {score = due_text(dues[i]), record = redis.call('HGET', shadow_key, id)}
+      archive_end(archive, 'replaced', id, there.record, nil, there.score)
+    end
     tell(told, 'restored', '', id, when, '-')
     pending[id] = {score = when, record = record}
     armed[i] = when
@@ -179,6 +186,7 @@ if #KEYS > FIXED then
     end
   end
 end
+write_archive(archive, calls_key)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 wake(ARGV[5], ARGV[6], news, before, now)

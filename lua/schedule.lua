@@ -33,7 +33,8 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history, unlisted = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, unlisted, _, archived =
+  past_reply(calls_key, lane, number, stamp, place)
 if past then
   past[4] = unlisted
   return past
@@ -57,7 +58,10 @@ local leases = redis.call('HLEN', lease_key) > 0 and redis.call('HMGET', lease_k
   or {}
 local successors = next_of(next_key, ids, leases)
 local before = soonest(due_key, stamp)
-local present_records = is_spaced and redis.call('HMGET', shadow_key, unpack(ids)) or {}
+local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
+-- The records that this call replaces are wanted.
+local is_read = is_spaced or archive
+local present_records = is_read and redis.call('HMGET', shadow_key, unpack(ids)) or {}
 local spaced, notes = string.sub(due_key, 1, -4) .. 'spaced:', {}
 
 local answers, records, scores, waiting, armed =
@@ -133,13 +137,21 @@ while at < words do
       end
       local record = its_opening .. ARGV[word + 2]
       accepted = accepted + 1
-      present_records[i] = is_spaced and record or nil
+      local replaced_record = present_records[i]
+      present_records[i] = is_read and record or nil
       if is_ordered then
         orders[id] = order
       end
       if leased then
         replaced = replaced + (successors[i] and 1 or 0)
-        successors[i] = is_spaced and {text, record} or true
+        if archive and successors[i] then
+          local there = successors[i]
+          if type(there) ~= 'table' then
+            there = {split_successor(there)}
+          end
+          archive_end(archive, 'replaced', id, there[2], nil, whole(there[1]))
+        end
+        successors[i] = is_read and {text, record} or true
         waiting[#waiting + 1] = id
         waiting[#waiting + 1] = text .. ' ' .. record
         answers[i] = 'succeeds:' .. text
@@ -147,6 +159,9 @@ while at < words do
       else
         if dues[i] then
           replaced = replaced + 1
+          if archive then
+            archive_end(archive, 'replaced', id, replaced_record, nil, due_text(dues[i]))
+          end
           answers[i] = 'replaced:' .. text
           what = 'replaced'
         else
@@ -201,6 +216,7 @@ if #KEYS > FIXED then
     end
   end
 end
+write_archive(archive, calls_key)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 write_spacing(notes)

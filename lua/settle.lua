@@ -47,7 +47,8 @@ local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
-local past, known, history, _, limited = past_reply(calls_key, lane, number, stamp)
+local past, known, history, _, limited, archived =
+  past_reply(calls_key, lane, number, stamp)
 if past then
   past[4] = '0'
   return past
@@ -55,6 +56,7 @@ end
 
 local limit = limited and read_limit(limited)
 local groups = limit and limit.groups and open_groups(limit, due_key, now, int, starts_left)
+local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
 
 -- The `nil`s make room for four items: a list that grows is copied.
 local ids, terms, written = {nil, nil, nil, nil}, {nil, nil, nil, nil}, {}
@@ -126,6 +128,15 @@ local function tell_done(i)
   end
 end
 
+-- A done job's record is read one at a time: it may be large, and only a part is kept.
+local function tell_archive(what, i, header, letter)
+  if archive then
+    local id = ids[i]
+    archive_end(archive, what, id, records[id] or redis.call('HGET', shadow_key, id), leases[i],
+      nil, header, letter)
+  end
+end
+
 local function pending(i, id, due, record)
   shadows[#shadows + 1] = id
   shadows[#shadows + 1] = record
@@ -154,14 +165,17 @@ for i = 1, size do
     if alike.verb == 'done' then
       answers[i] = 'done'
       done, done_here = done + 1, alike
+      tell_archive('done', i)
     elseif is_cancelled(lease) then
       answers[i] = 'cancelled'
       tell(story, 'cancelled', '', id, '-', '-')
       count_one(counts, 'cancelled')
+      tell_archive('cancelled', i)
     elseif alike.verb == 'skip' then
       answers[i] = 'skipped'
       tell(story, 'skipped', alike.note, id, '-', '-')
       count_one(counts, 'unrun')
+      tell_archive('skipped', i)
     elseif alike.verb == 'bury' then
       answers[i] = 'buried:'
       buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, alike.header)}
@@ -176,6 +190,7 @@ for i = 1, size do
       end
       tell(story, 'superseded', '', id, '-', '-')
       count_one(counts, 'replaced')
+      tell_archive('replaced', i, alike.header)
     else
       -- A job that goes back unchanged stays as overdue as it is.
       local when = alike.when
@@ -244,7 +259,9 @@ for place, letter in ipairs(buried) do
   answers[i] = 'buried:' .. int(letter_number)
   tell(story, 'buried', terms[i].note, id, int(letter_number), run_ms(leases[i]))
   bury(dead_key, grave_key, id, letter_number, now_ms, record)
+  tell_archive('buried', i, terms[i].header, int(letter_number))
 end
+write_archive(archive, calls_key)
 local follow = {}
 for i, id in ipairs(promoted) do
   local place = promoted_at[i]

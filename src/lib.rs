@@ -93,6 +93,7 @@
 //! | 2 | `retry` | computes when a job that failed runs again |
 //! | 2 | `routing` | finds the route that a job key belongs to |
 //! | 2 | `shards` | computes the shard of a job, and the server of a shard |
+//! | 3 | `archive` | the terms by which jobs leave records for an archive when they end |
 //! | 3 | `ending` | decides the settlement of a run: done, later, or a dead letter |
 //! | 3 | `instance` | reads the description that a worker publishes |
 //! | 3 | `names` | names all keys and channels in Redis |
@@ -116,6 +117,7 @@
 
 #[cfg(feature = "worker")]
 mod activity;
+mod archive;
 mod client;
 #[cfg(feature = "worker")]
 mod clock;
@@ -182,24 +184,25 @@ pub mod testing;
 
 #[cfg(feature = "worker")]
 pub use activity::Activity;
+pub use archive::ArchiveTerms;
 #[cfg(feature = "worker")]
 pub use client::{
-    Action, ActivityChart, ActivitySpan, Declared, Dropped, ExtendLease, Extended, Happening,
-    Instance, Instances, KeepHistory, KeyDiffers, KindLayout, Layouts, LogAction, MendSlots,
-    MendedSlots, PacerShare, RedisServer, Reshard, Resharded, Resharding, SettleDurably,
-    SettleLease, Settled, ShardPlace, ShardPlaces, Story, StraySlot, StrayState, Tail, Tidings,
-    Topology, TornLedger, Unrouted, UnroutedKinds, Wait, What,
+    Action, ActivityChart, ActivitySpan, Declared, Dropped, EndedJob, EndedJobs, ExtendLease,
+    Extended, Happening, Instance, Instances, JobEnd, KeepHistory, KeyDiffers, KindLayout, Layouts,
+    LogAction, MendSlots, MendedSlots, PacerShare, RedisServer, Reshard, Resharded, Resharding,
+    SettleDurably, SettleLease, Settled, ShardPlace, ShardPlaces, Story, StraySlot, StrayState,
+    Tail, Tidings, Topology, TornLedger, Unrouted, UnroutedKinds, Wait, What,
 };
 pub use client::{
-    Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
-    Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage, DamagedJob, DeadGroup,
-    DeadGroups, DeleteDeadLetter, DueWithin, Flawed, Functions, GroupDead, IfAbsent, IfPresent,
-    JobState, JobView, KeptJob, KindLimit, Kinds, LaneId, LateServer, LibraryState, Limits,
-    ListJobs, MAX_BATCH_NUMBER, MAX_NUMBERED_CALLS, Member, MemberChange, MemberState, MemberView,
-    MoveTo, NewJob, NumberedAnswer, NumberedCall, Ordered, Page, Pause, Paused, Placed, Postpone,
-    Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule,
-    ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView,
-    SetLimit, Stats, Unseen, Upcoming, Updated, fold_reason,
+    Archived, Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel,
+    CancelDurably, Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage,
+    DamagedJob, DeadGroup, DeadGroups, DeleteDeadLetter, DueWithin, Flawed, Functions, GroupDead,
+    IfAbsent, IfPresent, JobState, JobView, KeptJob, KindLimit, Kinds, LaneId, LateServer,
+    LibraryState, Limits, ListJobs, MAX_BATCH_NUMBER, MAX_NUMBERED_CALLS, Member, MemberChange,
+    MemberState, MemberView, MoveTo, NewJob, NumberedAnswer, NumberedCall, Ordered, Page, Pause,
+    Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume,
+    RuleChange, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Series,
+    SeriesChange, SeriesView, SetArchive, SetLimit, Stats, Unseen, Upcoming, Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;

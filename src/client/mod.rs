@@ -49,6 +49,7 @@ pub(crate) use listeners::{
 pub use operating::actions::{Action, LogAction};
 #[cfg(feature = "worker")]
 pub use operating::activity::{ActivityChart, ActivitySpan};
+pub use operating::archiving::{Archived, SetArchive};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
@@ -56,6 +57,8 @@ pub use operating::counting::{Counts, LateServer};
 pub use operating::cursor::Cursor;
 #[cfg(feature = "worker")]
 pub use operating::dropping::Dropped;
+#[cfg(feature = "worker")]
+pub use operating::ended::{EndedJob, EndedJobs, JobEnd};
 pub use operating::folding::fold_reason;
 pub use operating::functions::{Functions, LibraryState};
 pub use operating::grouping::{DeadGroup, DeadGroups, GroupDead};

@@ -39,6 +39,7 @@ pub(crate) use connections::subscriptions::follow_events;
 pub(crate) use connections::url::check_url;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::activity::ActivityShape;
+pub(crate) use kinds::archiving::ArchiveRule;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::dropping::Razed;
 use kinds::layout::Layouts;
@@ -54,6 +55,8 @@ pub(crate) use ledger::Ledger;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::adopt::Why;
 pub(crate) use ledger::audit::{Judged, PARTS, Suspect};
+#[cfg(feature = "worker")]
+pub(crate) use ledger::ended::{EndedPage, EndsRead};
 #[cfg(feature = "worker")]
 pub(crate) use ledger::history::{Added, Entry, HistoryStream, Line};
 pub(crate) use ledger::inspect::{Found, Tally};

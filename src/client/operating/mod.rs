@@ -5,12 +5,15 @@
 pub(super) mod actions;
 #[cfg(feature = "worker")]
 pub(super) mod activity;
+pub(super) mod archiving;
 pub(super) mod audit;
 pub(super) mod bulk;
 pub(super) mod counting;
 pub(super) mod cursor;
 #[cfg(feature = "worker")]
 pub(super) mod dropping;
+#[cfg(feature = "worker")]
+pub(super) mod ended;
 pub(super) mod filter;
 pub(super) mod folding;
 pub(super) mod functions;

@@ -11,6 +11,7 @@
 //! | [`layout`], [`moving`] | the number of ledgers of a kind; moves of jobs between ledgers |
 //! | `declared` | the recurring jobs that a configuration declares |
 //! | [`dropping`] | removes kinds without jobs |
+//! | [`archiving`] | the rules by which jobs leave records for an archive when they end |
 //! | [`limits`], [`shares`] | limits: rates, and numbers of leases; how ledgers share one |
 //! | [`pause`], [`switches`] | pauses and resumes kinds; the rules that cover kinds by prefix |
 //! | [`order`] | order numbers, which say which of several jobs came last |
@@ -21,6 +22,7 @@
 
 #[cfg(feature = "worker")]
 pub(super) mod activity;
+pub(super) mod archiving;
 pub(super) mod common_keys;
 #[cfg(feature = "worker")]
 pub(super) mod declared;

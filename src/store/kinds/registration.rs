@@ -24,8 +24,8 @@ impl Store {
     /// Makes a kind known to all clients and workers, before its first job is acknowledged.
     ///
     /// A kind that nobody knows yet starts with `ledgers` ledgers, or by default with as many as
-    /// suit this server. A known kind keeps its layout. The pause rules that cover the kind, and its
-    /// limit, are applied to it.
+    /// suit this server. A known kind keeps its layout. The pause rules that cover the kind, its limit
+    /// and its archive are applied to it.
     ///
     /// Returns whether the kind is on the list now; `false` if the node of a cluster that has the
     /// list is away.
@@ -69,6 +69,7 @@ impl Store {
         self.found_aside(kind, layout, until);
         self.apply_pause_rules(kind, until).await?;
         self.apply_limit_rule(kind, until).await?;
+        self.apply_archive_rule(kind, layout, None, until).await?;
         // Announced in every case: another client may have added the kind and died before its
         // announcement. It is only a hint, because workers also read the list anew.
         let of_layout = (layout != Layout::FIRST).then(|| format!("layout {kind} {layout}"));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, suspect, word, words};
 use crate::ErrorKind;
 use crate::activity::{Activity, Minutes};
+use crate::archive::ArchiveTerms;
 use crate::error::{Error, Result};
 use crate::limit::{Limit, Share};
 use crate::shards::Layout;
@@ -15,8 +16,8 @@ use crate::store::ledger::limiting::{Look, ShareReply};
 use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::script::{self, Script};
 use crate::store::{
-    Amendment, Answered, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, SeriesCall, Sought, Verb,
-    Why,
+    Amendment, Answered, EndsRead, Extent, Found, KeptAs, Lane, PARTS, Part, Razed, SeriesCall,
+    Sought, Verb, Why,
 };
 use crate::time::UnixMs;
 
@@ -221,6 +222,18 @@ impl Scene {
                     _ => "shared",
                 }])
             }
+            "archive" => {
+                bench.archive(ArchiveTerms::new()).await?;
+                Ok(vec!["told"])
+            }
+            "ended" => {
+                let page = ledger.ended(9, soon()).await?;
+                Ok(page.records.iter().map(|_| "record").collect())
+            }
+            "archived" => {
+                let read = EndsRead::default();
+                ledger.archived(read, soon()).await.map(|_| vec!["kept"])
+            }
             "keep" => ledger.keep(lane, 9, soon()).await.map(|()| vec!["kept"]),
             "story" => {
                 let page = ledger.story("Pending", "+", soon()).await?;
@@ -419,6 +432,9 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("hold", &["absent"]),
         ("limit", &["limited"]),
         ("share", &["absent"]),
+        ("archive", &["told"]),
+        ("ended", &[]),
+        ("archived", &["kept"]),
         ("keep", &["kept"]),
         ("story", &["told"]),
         ("adopt", &["created", "absent"]),

@@ -12,6 +12,7 @@ use super::support::{
     Bench, HOUR, KEPT, State, after, bury, key_called, keys_in_header, soon, suspect, word,
 };
 use crate::activity::{Activity, Minutes};
+use crate::archive::ArchiveTerms;
 use crate::embedded::Embedded;
 use crate::key::Kind;
 use crate::limit::{GroupBy, Limit, Share};
@@ -257,6 +258,9 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.share(&look, change, soon()).await.unwrap();
     ledger.hold(Duration::from_millis(1), soon()).await.unwrap();
     ledger.story("pending", "+", soon()).await.unwrap();
+    bench.archive(ArchiveTerms::new()).await.unwrap();
+    let page = ledger.ended(10, soon()).await.unwrap();
+    ledger.archived(page.read, soon()).await.unwrap();
     ledger.names_in(Part::Jobs, "0", soon()).await.unwrap();
     // Moves jobs of this ledger to the ledger in which they are.
     bench.bring("pending", State::Pending).await;
@@ -366,6 +370,7 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
                 "part" => arg == "due",
                 "state" | "order" | "mode" => ["pending", "up", "set", "oldest"].contains(&arg),
                 "rule" => arg.contains(" anna\t"),
+                "terms" => arg.ends_with(" anna"),
                 "by" => arg == "header=tenant",
                 "units" | "leases" if script.name == "limit" => arg.is_empty(),
                 "whole" => arg.is_empty(),

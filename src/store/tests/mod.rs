@@ -6,6 +6,7 @@ mod support;
 mod activity;
 mod adopt;
 mod amend;
+mod archive;
 mod audit;
 mod beat;
 mod cancel;

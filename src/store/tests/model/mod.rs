@@ -43,13 +43,16 @@ use super::support::Bench;
 use crate::store::ledger::script;
 
 /// The scripts without an operation, with the reasons.
-const WITHOUT_OPERATION: [(&str, &str); 23] = [
+const WITHOUT_OPERATION: [(&str, &str); 26] = [
     ("adopt", "the model has no plain keys"),
+    ("archive", "the model has no archive"),
+    ("archived", "the model has no archive"),
     ("arm", "triggers are in the slot of the ledger"),
     ("aside", "the model has no damage"),
     ("beat", "it is about no job"),
     ("cure", "the model has no damage"),
     ("drop", "the model has one ledger"),
+    ("ended", "the model has no archive"),
     ("found", "the rig calls it before the first step"),
     ("idle", "the model has one ledger"),
     ("keep", "the model has no history"),

@@ -1,0 +1,40 @@
+-- archived: removes records of ended jobs that are in the archive.
+--
+-- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
+-- ARGV  1 ended, 2 died: the numbers of the first records that stay, of each list
+-- Reply {'ok', now µs, removed}: how many records were removed
+-- Holds: may be repeated, and be late: only records with lower numbers go. Works while Redis is
+--       full.
+
+local calls_key = KEYS[1]
+local start = string.sub(calls_key, 1, -6)
+local _, stamp = now_us()
+
+local first, bytes, first_died, bytes_died, dropped =
+  string.match(redis.call('HGET', calls_key, 'waiting') or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+-- If the numbers are lost, new ones begin, and nothing is removed by the old ones.
+first, first_died = first or stamp, first_died or stamp
+local lists = {
+  {key = start .. 'ended', first = tonumber(first), bytes = tonumber(bytes or 0)},
+  {key = start .. 'died', first = tonumber(first_died), bytes = tonumber(bytes_died or 0)},
+}
+for _, list in ipairs(lists) do
+  redis.call('LLEN', list.key)
+end
+-- A full Redis lets a script run on if its first write is a removal, even an empty one.
+redis.call('HDEL', calls_key, '')
+local removed = 0
+for i, list in ipairs(lists) do
+  for _ = 1, tonumber(ARGV[i]) - list.first do
+    local oldest = redis.call('LPOP', list.key)
+    if not oldest then
+      break
+    end
+    list.first, list.bytes = list.first + 1, math.max(0, list.bytes - #oldest)
+    removed = removed + 1
+  end
+end
+local ended, died = lists[1], lists[2]
+redis.call('HSET', calls_key, 'waiting', table.concat({int(ended.first), int(ended.bytes),
+  int(died.first), int(died.bytes), dropped or '0'}, ' '))
+return {'ok', stamp, removed}

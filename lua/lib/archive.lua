@@ -1,0 +1,91 @@
+-- The records of ended jobs, for an archive. A kind that asks for them has the field `archive` of
+-- `calls`, `payload most keep keep-dead set who`, or `off set` if it asks no more:
+--
+--   payload    the longest payload that a record carries, in bytes; a longer one is left out
+--   most       how many bytes of records may wait, without those of dead letters
+--   keep       for how many months the archive keeps a record, 0 for ever; keep-dead the same for
+--              a dead letter. Both are handed on with the record
+--
+-- Two lists beside the ledger exist only while records wait: `ended`, and `died` for jobs that
+-- became dead letters. An archiver copies the oldest records, and then removes them. The field
+-- `waiting` of `calls` has `ended bytes died bytes dropped`: the number of the first record of each
+-- list, its bytes, and how many records of `ended` were dropped because they were too many. So an
+-- archiver that is late removes nothing that it has not copied. Numbers begin with the time, so that
+-- those of a ledger that begins anew are higher.
+--
+-- A record is `what at keep fence claims due letter bytes id by`, then the three parts of the
+-- record of the job, see `lib/record.lua`: `what` is done, skipped, cancelled, replaced or buried;
+-- `at` the time, µs; `fence` and `claims` are of the lease, 0 without one; `bytes` is the length of
+-- the payload, which follows unless it is too long.
+--
+-- The script names the lists itself, as in `lib/groups.lua`, and reads them before it writes: that
+-- fails if they have another type, or while a cluster moves the slot of the ledger.
+
+-- How many records are pushed with one command.
+local PUSHED = 1000
+
+-- The archive of a ledger; nil if it has none.
+local function open_archive(archive, calls_key, stamp, by)
+  local payload, most, keep, keep_dead = string.match(archive or '', '^(%d+) (%d+) (%d+) (%d+)')
+  if not payload then
+    return nil
+  end
+  local start = string.sub(calls_key, 1, -6)
+  local it = {payload = tonumber(payload), most = tonumber(most), keep = keep,
+    keep_dead = keep_dead, stamp = stamp, by = by, ended = {}, died = {},
+    ended_key = start .. 'ended', died_key = start .. 'died'}
+  redis.call('LLEN', it.ended_key)
+  redis.call('LLEN', it.died_key)
+  it.waiting = redis.call('HGET', calls_key, 'waiting')
+  return it
+end
+
+-- Adds the end of a job. `lease` is nil for one without a run, `due` is text, and `letter` the
+-- number of its dead letter or nil. With a header of the caller, which counts the attempts of the
+-- lease, the lease adds none.
+local function archive_end(it, what, id, record, lease, due, header, letter)
+  local old_header, steps, payload = split_record(record or '')
+  local claims, fence = 0, 0
+  if lease then
+    local _, begun, at, was_due = split_lease(lease)
+    claims, fence, due = header and 0 or begun, at, int(was_due)
+  end
+  local list = letter and it.died or it.ended
+  list[#list + 1] = table.concat({what, it.stamp, letter and it.keep_dead or it.keep, int(fence),
+    int(claims), due, letter or '0', int(#payload), id, it.by}, ' ') .. '\n'
+    .. (header or old_header) .. '\n' .. steps .. '\n' .. (#payload <= it.payload and payload or '')
+end
+
+-- Writes the ends of this call. The oldest records go if too many wait.
+local function write_archive(it, calls_key)
+  if not it or #it.ended + #it.died == 0 then
+    return
+  end
+  local first, bytes, first_died, bytes_died, dropped =
+    string.match(it.waiting or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  first, first_died = first or it.stamp, first_died or it.stamp
+  bytes, bytes_died, dropped =
+    tonumber(bytes or 0), tonumber(bytes_died or 0), tonumber(dropped or 0)
+  for _, record in ipairs(it.ended) do
+    bytes = bytes + #record
+  end
+  for _, record in ipairs(it.died) do
+    bytes_died = bytes_died + #record
+  end
+  for key, list in pairs({[it.ended_key] = it.ended, [it.died_key] = it.died}) do
+    for at = 1, #list, PUSHED do
+      redis.call('RPUSH', key, unpack(list, at, math.min(at + PUSHED - 1, #list)))
+    end
+  end
+  -- More than have come, so that an excess shrinks.
+  for _ = 1, bytes > it.most and #it.ended + 16 or 0 do
+    local oldest = bytes > it.most and redis.call('LPOP', it.ended_key)
+    if not oldest then
+      break
+    end
+    first, bytes = int(tonumber(first) + 1), math.max(0, bytes - #oldest)
+    dropped = dropped + 1
+  end
+  redis.call('HSET', calls_key, 'waiting', table.concat(
+    {first, int(bytes), first_died, int(bytes_died), int(dropped)}, ' '))
+end

@@ -1,0 +1,231 @@
+//! The rules of archives, one for each kind or prefix of kinds whose ends are recorded.
+//!
+//! A rule is the field `archive app1:mail:` of `keyfall:meta`, `payload most keep keep-dead set who`;
+//! `archive ` alone is for all kinds. Each ledger has the rule that covers its kind, the one of the
+//! longest prefix, in its `calls`. A kind that begins gets it before its first job is acknowledged.
+
+use std::time::Instant;
+
+use futures_util::future::join_all;
+
+use crate::archive::ArchiveTerms;
+use crate::error::Result;
+use crate::key::Kind;
+use crate::prefix::Prefix;
+use crate::shards::Layout;
+use crate::store::ledger::script::ARCHIVE;
+use crate::store::servers::fan_out::is_of_absence;
+use crate::store::{Server, Store, from_value};
+use crate::time::UnixMs;
+
+/// The beginning of the fields that hold rules.
+const FIELD: &str = "archive ";
+
+/// The terms of an archive, and who set them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ArchiveRule {
+    /// The terms.
+    pub(crate) terms: ArchiveTerms,
+    /// The time at which they were set. The newest rule holds.
+    pub(crate) set: UnixMs,
+    /// The operator or process that set them.
+    pub(crate) by: String,
+}
+
+impl ArchiveRule {
+    /// The text that [`parse`](Self::parse) reads.
+    pub(in crate::store) fn text(&self) -> String {
+        let by = self.by.replace(char::is_control, " ");
+        format!("{} {} {by}", self.terms.rule_text(), self.set)
+    }
+
+    /// Reads a rule; `None` if another program wrote it.
+    pub(in crate::store) fn parse(text: &str) -> Option<Self> {
+        let (terms, rest) = ArchiveTerms::of_rule(text)?;
+        let (set, by) = rest.split_once(' ')?;
+        Some(ArchiveRule {
+            terms,
+            set: UnixMs(set.parse().ok()?),
+            by: by.to_owned(),
+        })
+    }
+}
+
+/// The prefixes that can have a rule for a kind, the longest first.
+fn prefixes_of(kind: &Kind) -> Vec<String> {
+    let text = format!("{kind}:");
+    let ends = text.match_indices(':').map(|(at, _)| at + 1).rev();
+    ends.chain([0]).map(|end| text[..end].to_owned()).collect()
+}
+
+impl Store {
+    /// The rules by prefix, in order; of the servers that are there.
+    pub(crate) async fn archive_rules(&self, until: Instant) -> Result<Vec<(String, ArchiveRule)>> {
+        let known = self.on_each(until, |it, until| Box::pin(it.archive_prefixes(until)));
+        let mut prefixes = known.await.of_those_there()?.concat();
+        prefixes.sort();
+        prefixes.dedup();
+        if prefixes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let known = self.on_each(until, |it, until| {
+            Box::pin(it.archive_rules(&prefixes, until))
+        });
+        let known = known.await.of_those_there()?;
+        let newest = |at: usize| {
+            let rules = known.iter().filter_map(|rules| rules[at].as_ref());
+            rules.max_by_key(|rule| rule.set).cloned()
+        };
+        let rules = prefixes.into_iter().enumerate();
+        Ok(rules
+            .filter_map(|(at, prefix)| Some((prefix, newest(at)?)))
+            .collect())
+    }
+
+    /// Stores the rule of a prefix, or removes it.
+    ///
+    /// # Errors
+    /// If one of the servers is away: each has to know all rules.
+    pub(crate) async fn set_archive_rule(
+        &self,
+        prefix: &Prefix,
+        rule: Option<&ArchiveRule>,
+        until: Instant,
+    ) -> Result<()> {
+        let field = format!("{FIELD}{}", prefix.as_str());
+        let set = self.on_each(until, |it, until| {
+            let mut cmd = redis::cmd(if rule.is_some() { "HSET" } else { "HDEL" });
+            cmd.arg(it.names.meta()).arg(&field);
+            if let Some(rule) = rule {
+                cmd.arg(rule.text());
+            }
+            Box::pin(async move { it.command(&cmd, until).await })
+        });
+        match set.await.there()?.1.pop() {
+            Some(away) => Err(away.error),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the ledgers of this layout of a kind the rule that covers it. If none does, one that was
+    /// removed at `removed` ends. Servers that are away are left out.
+    pub(crate) async fn apply_archive_rule(
+        &self,
+        kind: &Kind,
+        layout: Layout,
+        removed: Option<UnixMs>,
+        until: Instant,
+    ) -> Result<()> {
+        let prefixes = &prefixes_of(kind);
+        let known = self.on_rest(until, |it, until| {
+            Box::pin(it.archive_rules(prefixes, it.patience_for_one(until)))
+        });
+        let known = match known.await.of_those_there() {
+            // The node that has the rules is away, and must not keep kinds of other nodes from
+            // beginning.
+            Err(error) if self.is_cluster() && is_of_absence(&error) => return Ok(()),
+            known => known?,
+        };
+        let newest = (0..prefixes.len()).find_map(|at| {
+            let rules = known.iter().filter_map(|rules| rules[at].as_ref());
+            rules.max_by_key(|rule| rule.set)
+        });
+        let rule = match (newest, removed) {
+            // It holds again since the removal of another one.
+            (Some(rule), removed) => Some(ArchiveRule {
+                set: rule.set.max(removed.unwrap_or(UnixMs(0))),
+                ..rule.clone()
+            }),
+            (None, Some(_)) => None,
+            (None, None) => return Ok(()),
+        };
+        let set = rule.as_ref().map(|rule| rule.set).or(removed);
+        let told = (rule.as_ref(), set.unwrap_or(UnixMs(0)));
+        self.archive_by(kind, layout, told, until).await
+    }
+
+    /// Gives the ledgers of this layout of a kind this rule, or none, with the time at which it was
+    /// set. One that has a newer rule keeps it.
+    pub(in crate::store) async fn archive_by(
+        &self,
+        kind: &Kind,
+        layout: Layout,
+        (rule, set): (Option<&ArchiveRule>, UnixMs),
+        until: Instant,
+    ) -> Result<()> {
+        let text = rule.map_or_else(|| format!("off {set}"), ArchiveRule::text);
+        let text = &text;
+        let ledgers = self.servers.iter().map(|it| async {
+            let is_here = |shard: &u16| self.place_of(kind, *shard) == it.place();
+            for shard in (0..layout.ledgers()).filter(is_here) {
+                let ledger = it.names.ledger(kind, shard);
+                let keys = [&*ledger.calls, &ledger.lanes];
+                let mut cmd = it.call_on(&ARCHIVE, &keys, &ledger);
+                cmd.arg(text).arg(set.0);
+                it.eval(&ARCHIVE, &cmd, &it.clock, &ledger.subject, until)
+                    .await?;
+            }
+            Ok(())
+        });
+        for told in join_all(ledgers).await {
+            match told {
+                Err(error) if self.has_parts() && is_of_absence(&error) => {}
+                told => told?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Server {
+    /// The rules of these prefixes, in their order.
+    async fn archive_rules(
+        &self,
+        prefixes: &[String],
+        until: Instant,
+    ) -> Result<Vec<Option<ArchiveRule>>> {
+        let mut get = redis::cmd("HMGET");
+        get.arg(self.names.meta());
+        for prefix in prefixes {
+            get.arg(format!("{FIELD}{prefix}"));
+        }
+        let texts: Vec<Option<Vec<u8>>> = from_value(self.command(&get, until).await?)?;
+        let rule = |text: Option<Vec<u8>>| ArchiveRule::parse(std::str::from_utf8(&text?).ok()?);
+        Ok(texts.into_iter().map(rule).collect())
+    }
+
+    async fn archive_prefixes(&self, until: Instant) -> Result<Vec<String>> {
+        let mut get = redis::cmd("HKEYS");
+        get.arg(self.names.meta());
+        let fields: Vec<Vec<u8>> = from_value(self.command(&get, until).await?)?;
+        let prefix = |field: Vec<u8>| {
+            let field = String::from_utf8(field).ok()?;
+            field.strip_prefix(FIELD).map(str::to_owned)
+        };
+        Ok(fields.into_iter().filter_map(prefix).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_prefix_of_a_kind_comes_first() {
+        let kind = Kind::parse("app1:mail:send").unwrap();
+        let prefixes = prefixes_of(&kind);
+        assert_eq!(prefixes, ["app1:mail:send:", "app1:mail:", "app1:", ""]);
+    }
+
+    #[test]
+    fn a_rule_is_read_as_it_was_written() {
+        let rule = ArchiveRule {
+            terms: ArchiveTerms::new().keep_months(3),
+            set: UnixMs(1_795_000_000_000),
+            by: "anna of the night shift".into(),
+        };
+        assert_eq!(ArchiveRule::parse(&rule.text()), Some(rule));
+        assert_eq!(ArchiveRule::parse("0 1 2 3 soon anna"), None);
+        assert_eq!(ArchiveRule::parse("0 1 2 3 7"), None);
+    }
+}
