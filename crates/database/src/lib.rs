@@ -11,6 +11,7 @@
 //! | `connection` | connections: a pool, and the one that listens |
 //! | `migrations` | the tables: made, brought up to date, checked |
 //! | `outbox` | the relay |
+//! | `archive` | every job that has ended |
 //! | `error` | the one error type |
 //!
 //! ```no_run
@@ -24,12 +25,16 @@
 //! # }
 //! ```
 
+#![deny(missing_docs)]
+
+mod archive;
 mod connection;
 mod error;
 mod migrations;
 mod outbox;
 pub mod settings;
 
+pub use archive::How;
 pub use connection::Database;
 pub use error::{Error, Result};
 pub use outbox::{OutboxStatus, Relay};
