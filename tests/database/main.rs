@@ -3,12 +3,14 @@
 //! | module | content |
 //! |---|---|
 //! | [`outbox`] | rows of the outbox become jobs: once, in order, after the commit, or are refused |
+//! | [`archive`] | jobs that have ended: stored once, dropped by months, found again |
 //! | [`crashes`] | relays, PostgreSQL and Redis are killed at each step |
 //! | [`rates`] | how fast rows are passed on |
 //! | [`schema`] | the tables: made twice, changed by somebody, used with few rights |
 //! | [`site`] | the databases and the Redis that the tests share |
 #![cfg(unix)]
 
+mod archive;
 mod crashes;
 mod outbox;
 mod rates;

@@ -14,7 +14,7 @@ async fn several_programs_make_the_tables_once() {
         made.unwrap();
     }
     let steps: i64 = site.one("SELECT count(*) FROM keyfall_migrations").await;
-    assert_eq!(steps, 1);
+    assert_eq!(steps, 2);
     site.database().migrate().await.unwrap();
 }
 
@@ -25,6 +25,10 @@ async fn tables_that_are_missing_or_changed_are_refused_with_the_reason() {
     assert!(told().await.contains("keyfall_outbox is not"), "none yet");
     site.database().migrate().await.unwrap();
     for (change, why) in [
+        (
+            "ALTER TABLE keyfall_archive DROP worker",
+            "the table keyfall_archive is not the one that Keyfall uses: it has no column worker",
+        ),
         (
             "ALTER TABLE keyfall_outbox_refused ALTER refused_at TYPE text",
             "its column refused_at is a text, not a timestamp with time zone",

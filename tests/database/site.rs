@@ -74,6 +74,13 @@ impl Site {
         Site::on(&servers.postgres, &servers.redis, app).await
     }
 
+    /// On a PostgreSQL of its own, with the tables.
+    pub(crate) async fn beside(postgres: &Postgres, app: &str) -> Self {
+        let site = Site::on(postgres, &servers().redis, app).await;
+        site.database().migrate().await.unwrap();
+        site
+    }
+
     /// On servers of its own.
     pub(crate) async fn on(postgres: &Postgres, redis: &str, app: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);

@@ -39,3 +39,9 @@ pub use connection::Database;
 pub use error::{Error, Result};
 pub use outbox::{OutboxStatus, Relay};
 pub use settings::Settings;
+
+/// For the tests of this package; it changes without notice.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::archive::{Row, store};
+}

@@ -9,13 +9,16 @@ use crate::connection::Database;
 use crate::error::{Error, Result};
 
 /// The steps: each has a number, by its place, from 1.
-const STEPS: [(&str, &str); 1] = [("outbox", include_str!("../migrations/0001_outbox.sql"))];
+const STEPS: [(&str, &str); 2] = [
+    ("outbox", include_str!("../migrations/0001_outbox.sql")),
+    ("archive", include_str!("../migrations/0002_archive.sql")),
+];
 
 /// Held while the tables are changed, so that of several programs one does it.
 const LOCK: i64 = 0x006b_6579_6661_6c6c;
 
 /// The columns that this version uses, with their types as `information_schema` names them.
-const COLUMNS: [(&str, &str, &str); 25] = [
+const COLUMNS: [(&str, &str, &str); 47] = [
     ("keyfall_outbox", "id", "bigint"),
     ("keyfall_outbox", "op", "text"),
     ("keyfall_outbox", "key", "text"),
@@ -53,6 +56,32 @@ const COLUMNS: [(&str, &str, &str); 25] = [
         "timestamp with time zone",
     ),
     ("keyfall_outbox_refused", "reason", "text"),
+    ("keyfall_archive", "ended_at", "timestamp with time zone"),
+    ("keyfall_archive", "key", "text"),
+    ("keyfall_archive", "kind", "text"),
+    ("keyfall_archive", "how", "text"),
+    ("keyfall_archive", "keep_months", "smallint"),
+    ("keyfall_archive", "accepted_at", "timestamp with time zone"),
+    ("keyfall_archive", "due_at", "timestamp with time zone"),
+    ("keyfall_archive", "begun_at", "timestamp with time zone"),
+    ("keyfall_archive", "attempts", "integer"),
+    ("keyfall_archive", "lag_ms", "bigint"),
+    ("keyfall_archive", "duration_ms", "bigint"),
+    ("keyfall_archive", "worker", "text"),
+    ("keyfall_archive", "error", "text"),
+    ("keyfall_archive", "headers", "jsonb"),
+    ("keyfall_archive", "payload", "bytea"),
+    ("keyfall_archive", "payload_bytes", "integer"),
+    ("keyfall_archive", "fence", "bigint"),
+    ("keyfall_archive", "letter", "bigint"),
+    (
+        "keyfall_archive",
+        "occurrence_at",
+        "timestamp with time zone",
+    ),
+    ("keyfall_archive", "header", "jsonb"),
+    ("keyfall_archive_kinds", "kind", "text"),
+    ("keyfall_archive_kinds", "how", "text"),
 ];
 
 impl Database {

@@ -4,11 +4,14 @@
 //! |---|---|
 //! | [`how`] | how a job has ended |
 //! | [`row`] | a job that has ended, as it is stored |
-#![expect(dead_code, reason = "the writer uses it")]
+//! | [`writer`] | stores rows, each once |
+//! | [`retention`] | drops the partitions whose time is over |
 
 mod how;
+mod retention;
 mod row;
+mod writer;
 
 pub use how::How;
-#[expect(unused_imports, reason = "the writer uses it")]
-pub(crate) use row::Row;
+pub use row::Row;
+pub use writer::store;

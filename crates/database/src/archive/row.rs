@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use keyfall::JobKey;
@@ -18,41 +19,59 @@ const MOST_MONTHS: u16 = 1_200;
 
 /// A job that has ended. Times are µs since 1970, by the clock of Redis.
 #[derive(Debug, Clone)]
-pub(crate) struct Row {
-    /// With `key` and `accepted_us`, the identity of the row.
-    pub(crate) ended_us: i64,
-    pub(crate) key: JobKey,
-    pub(crate) accepted_us: i64,
-    pub(crate) how: How,
+pub struct Row {
+    /// When it ended; with `key` and `accepted_us`, the identity of the row.
+    pub ended_us: i64,
+    /// Its name.
+    pub key: JobKey,
+    /// When it was accepted.
+    pub accepted_us: i64,
+    /// How it has ended.
+    pub how: How,
     /// For how many months it is kept after its end, 0 for ever. It is chosen when the job ends, and
     /// must be the same when the row is handed in again.
-    pub(crate) keep_months: u16,
+    pub keep_months: u16,
     /// When it was due last.
-    pub(crate) due_us: Option<i64>,
+    pub due_us: Option<i64>,
     /// When its last run began.
-    pub(crate) begun_us: Option<i64>,
+    pub begun_us: Option<i64>,
     /// The attempts that have ended and count.
-    pub(crate) attempts: u32,
+    pub attempts: u32,
     /// The instance that has run it last.
-    pub(crate) worker: Option<String>,
-    pub(crate) error: Option<String>,
-    pub(crate) headers: BTreeMap<String, String>,
+    pub worker: Option<String>,
+    /// Why it failed last.
+    pub error: Option<String>,
+    /// The headers that it was scheduled with.
+    pub headers: BTreeMap<String, String>,
     /// The header of the record, JSON: with it the job can be scheduled again on the same terms.
-    pub(crate) header: Option<String>,
-    /// `None` if it is not to be stored.
-    pub(crate) payload: Option<Bytes>,
+    pub header: Option<String>,
+    /// Its payload; `None` if it is not to be stored.
+    pub payload: Option<Bytes>,
     /// The size of the payload, whether it is stored or not.
-    pub(crate) payload_bytes: u64,
-    pub(crate) fence: Option<u64>,
+    pub payload_bytes: u64,
+    /// The fencing value of its last lease.
+    pub fence: Option<u64>,
     /// The number of the dead letter.
-    pub(crate) letter: Option<u64>,
+    pub letter: Option<u64>,
     /// The occurrence of a recurring job.
-    pub(crate) occurrence_us: Option<i64>,
+    pub occurrence_us: Option<i64>,
 }
+
+/// A day, in µs.
+const DAY_US: i64 = 86_400_000_000;
+
+/// The end of the times that are stored, in 9999; a clock beyond it is broken.
+const LAST_US: i64 = 253_402_207_200_000_000;
 
 impl Row {
     pub(super) fn months(&self) -> i16 {
         self.keep_months.min(MOST_MONTHS).cast_signed()
+    }
+
+    /// The beginning of the day on which it ended.
+    pub(super) fn day(&self) -> i64 {
+        let ended = self.ended_us.clamp(0, LAST_US);
+        ended - ended % DAY_US
     }
 
     /// How long after its due time the last run began.
@@ -87,6 +106,12 @@ impl Row {
         let parsed = serde_json::from_str(header);
         Some(clean(parsed.unwrap_or_else(|_| header.into())))
     }
+}
+
+/// A time that PostgreSQL and its readers can represent.
+pub(super) fn time(us: i64) -> SystemTime {
+    let since = Duration::from_micros(us.clamp(0, LAST_US).unsigned_abs());
+    SystemTime::UNIX_EPOCH + since
 }
 
 /// PostgreSQL stores no NUL in a text: it becomes its symbol.
