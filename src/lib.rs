@@ -187,22 +187,23 @@ pub use activity::Activity;
 pub use archive::ArchiveTerms;
 #[cfg(feature = "worker")]
 pub use client::{
-    Action, ActivityChart, ActivitySpan, Declared, Dropped, EndedJob, EndedJobs, ExtendLease,
-    Extended, Happening, Instance, Instances, JobEnd, KeepHistory, KeyDiffers, KindLayout, Layouts,
-    LogAction, MendSlots, MendedSlots, PacerShare, RedisServer, Reshard, Resharded, Resharding,
-    SettleDurably, SettleLease, Settled, ShardPlace, ShardPlaces, Story, StraySlot, StrayState,
-    Tail, Tidings, Topology, TornLedger, Unrouted, UnroutedKinds, Wait, What,
+    Action, ActivityChart, ActivitySpan, Declared, Dropped, ExtendLease, Extended, Happening,
+    Instance, Instances, KeepHistory, KeyDiffers, KindLayout, Layouts, LogAction, MendSlots,
+    MendedSlots, PacerShare, RedisServer, Reshard, Resharded, Resharding, SettleDurably,
+    SettleLease, Settled, ShardPlace, ShardPlaces, Story, StraySlot, StrayState, Tail, Tidings,
+    Topology, TornLedger, Unrouted, UnroutedKinds, Wait, What,
 };
 pub use client::{
     Archived, Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel,
     CancelDurably, Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage,
-    DamagedJob, DeadGroup, DeadGroups, DeleteDeadLetter, DueWithin, Flawed, Functions, GroupDead,
-    IfAbsent, IfPresent, JobState, JobView, KeptJob, KindLimit, Kinds, LaneId, LateServer,
-    LibraryState, Limits, ListJobs, MAX_BATCH_NUMBER, MAX_NUMBERED_CALLS, Member, MemberChange,
-    MemberState, MemberView, MoveTo, NewJob, NumberedAnswer, NumberedCall, Ordered, Page, Pause,
-    Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume,
-    RuleChange, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Series,
-    SeriesChange, SeriesView, SetArchive, SetLimit, Stats, Unseen, Upcoming, Updated, fold_reason,
+    DamagedJob, DeadGroup, DeadGroups, DeleteDeadLetter, DueWithin, EndedJob, EndedJobs, Flawed,
+    Functions, GroupDead, IfAbsent, IfPresent, JobEnd, JobState, JobView, KeptJob, KindLimit,
+    Kinds, LaneId, LateServer, LibraryState, Limits, ListJobs, MAX_BATCH_NUMBER,
+    MAX_NUMBERED_CALLS, Member, MemberChange, MemberState, MemberView, MoveTo, NewJob,
+    NumberedAnswer, NumberedCall, Ordered, Page, Pause, Paused, Placed, Postpone, Requeue,
+    Requeued, Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule, ScheduleIfAbsent,
+    ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView, SetArchive,
+    SetLimit, Stats, Unseen, Upcoming, Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;

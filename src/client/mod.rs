@@ -57,7 +57,6 @@ pub use operating::counting::{Counts, LateServer};
 pub use operating::cursor::Cursor;
 #[cfg(feature = "worker")]
 pub use operating::dropping::Dropped;
-#[cfg(feature = "worker")]
 pub use operating::ended::{EndedJob, EndedJobs, JobEnd};
 pub use operating::folding::fold_reason;
 pub use operating::functions::{Functions, LibraryState};

@@ -55,7 +55,6 @@ pub(crate) use ledger::Ledger;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::adopt::Why;
 pub(crate) use ledger::audit::{Judged, PARTS, Suspect};
-#[cfg(feature = "worker")]
 pub(crate) use ledger::ended::{EndedPage, EndsRead};
 #[cfg(feature = "worker")]
 pub(crate) use ledger::history::{Added, Entry, HistoryStream, Line};

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`outbox`] | rows of the outbox become jobs: once, in order, after the commit, or are refused |
 //! | [`archive`] | jobs that have ended: stored once, dropped by months, found again |
+//! | [`archiver`] | the records of ended jobs are stored once, whatever is killed meanwhile |
 //! | [`crashes`] | relays, PostgreSQL and Redis are killed at each step |
 //! | [`rates`] | how fast rows are passed on |
 //! | [`schema`] | the tables: made twice, changed by somebody, used with few rights |
@@ -11,6 +12,7 @@
 #![cfg(unix)]
 
 mod archive;
+mod archiver;
 mod crashes;
 mod outbox;
 mod rates;

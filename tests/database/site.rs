@@ -81,6 +81,14 @@ impl Site {
         site
     }
 
+    /// On a Redis of its own, with the tables: an archiver stores the jobs of all kinds.
+    pub(crate) async fn alone(app: &str) -> (Embedded, Self) {
+        let redis = Embedded::start().await.unwrap();
+        let site = Site::on(&servers().postgres, &redis.url(), app).await;
+        site.database().migrate().await.unwrap();
+        (redis, site)
+    }
+
     /// On servers of its own.
     pub(crate) async fn on(postgres: &Postgres, redis: &str, app: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);

@@ -17,6 +17,7 @@
 //! | [`workers`] | several workers, graceful and hard stops, leases and their take-over |
 //! | [`alerts`] | jobs by which a daemon reports dead letters and late starts |
 //! | [`late`] | limits of lateness: what is skipped, buried or spread, and times that a rule missed |
+//! | [`archiving`] | kinds leave records of their ended jobs for an archive |
 //! | [`database`] | `keyfall serve` and `keyfall database` beside a PostgreSQL |
 //! | [`hooks`] | hooks before a job becomes a dead letter, and at late starts |
 //! | [`handing_over`] | jobs that a handler hands over to another program |
@@ -84,6 +85,7 @@
 mod adopting;
 mod alerts;
 mod announced;
+mod archiving;
 #[cfg(target_os = "linux")]
 mod asleep;
 mod auditing;

@@ -1,24 +1,25 @@
-//! The database beside the daemon: its tables, and the relay of its outbox.
+//! The database beside the daemon: its tables, the relay of its outbox, and the archiver.
 
+use std::future::pending;
 use std::time::Duration;
 
 use anyhow::Context;
 use keyfall::Client;
-use keyfall_database::{Database, Error, Relay};
+use keyfall_database::{Archiver, Database, Error, Relay};
 
 use crate::config::Config;
 
 /// How long to wait before the tables are looked at again, while the database is away.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The outbox of the configured database.
-pub(crate) struct Outbox {
+/// The work between Redis and the configured database.
+pub(crate) struct DatabaseWork {
     database: Database,
     migrates: bool,
     is_ready: bool,
 }
 
-impl Outbox {
+impl DatabaseWork {
     /// Makes or checks the tables; `None` if the configuration names no database. A database that is
     /// away does not keep the daemon from its other work.
     ///
@@ -28,19 +29,19 @@ impl Outbox {
         let Some(settings) = config.database_settings() else {
             return Ok(None);
         };
-        let mut outbox = Outbox {
+        let mut work = DatabaseWork {
             database: Database::open(settings)?,
             migrates: config.database.migrate,
             is_ready: false,
         };
-        match outbox.prepare().await {
-            Ok(()) => outbox.is_ready = true,
+        match work.prepare().await {
+            Ok(()) => work.is_ready = true,
             Err(error @ Error::Unreachable(_)) => {
-                tracing::warn!(%error, "the outbox waits for the database");
+                tracing::warn!(%error, "outbox and archive wait for the database");
             }
             Err(error) => return Err(error).context("the database of `database.url`"),
         }
-        Ok(Some(outbox))
+        Ok(Some(work))
     }
 
     async fn prepare(&self) -> Result<(), Error> {
@@ -50,7 +51,7 @@ impl Outbox {
         }
     }
 
-    /// Passes on the rows of the outbox, for ever.
+    /// Passes on the rows of the outbox, and stores the records of ended jobs, for ever.
     pub(crate) async fn run(mut self, client: Client) {
         let mut told = String::new();
         while !self.is_ready {
@@ -60,13 +61,14 @@ impl Outbox {
                 Err(Error::Unreachable(_)) => {}
                 Err(error) if error.to_string() == told => {}
                 Err(error) => {
-                    tracing::error!(%error, "the outbox cannot be used");
+                    tracing::error!(%error, "outbox and archive cannot be used");
                     told = error.to_string();
                 }
             }
         }
-        tracing::info!("rows of keyfall_outbox are passed on");
-        let relay = Relay::new(client, self.database);
-        relay.run_until(std::future::pending()).await;
+        tracing::info!("rows of keyfall_outbox are passed on, and ended jobs archived");
+        let relay = Relay::new(client.clone(), self.database.clone());
+        let archiver = Archiver::new(client, self.database);
+        tokio::join!(relay.run_until(pending()), archiver.run_until(pending()));
     }
 }

@@ -34,7 +34,7 @@ mod migrations;
 mod outbox;
 pub mod settings;
 
-pub use archive::How;
+pub use archive::{Archiver, How};
 pub use connection::Database;
 pub use error::{Error, Result};
 pub use outbox::{OutboxStatus, Relay};

@@ -88,7 +88,6 @@ impl Client {
     }
 }
 
-#[cfg(feature = "worker")]
 impl Client {
     /// Gives the shards of a kind the terms that cover it, in case one has lost them, as a server
     /// that came back without data.

@@ -92,7 +92,8 @@ impl Client {
             Razed::Held(_) => {
                 store.keep_listed(kind, mark, until).await?;
                 return Ok(Dropped::InUse(
-                    "a job came meanwhile, or plain keys that were adopted are still to expire"
+                    "a job came meanwhile, plain keys that were adopted are still to expire, or \
+                     records of ended jobs wait for the archive"
                         .into(),
                 ));
             }

@@ -12,7 +12,6 @@ pub(super) mod counting;
 pub(super) mod cursor;
 #[cfg(feature = "worker")]
 pub(super) mod dropping;
-#[cfg(feature = "worker")]
 pub(super) mod ended;
 pub(super) mod filter;
 pub(super) mod folding;

@@ -48,7 +48,6 @@ mod aside;
 pub(super) mod audit;
 pub(super) mod call;
 pub(super) mod counted;
-#[cfg(feature = "worker")]
 pub(super) mod ended;
 #[cfg(feature = "worker")]
 pub(super) mod failures;

@@ -264,9 +264,7 @@ scripts! {
     #[cfg(feature = "worker")]
     KEEP = "keep", 3 keys, ["clock", "lasting", "calls"];
     ARCHIVE = "archive", 2 keys, ["clock", "lasting"];
-    #[cfg(feature = "worker")]
     ENDED = "ended", 1 keys, ["clock"];
-    #[cfg(feature = "worker")]
     ARCHIVED = "archived", 1 keys, ["clock"];
     #[cfg(feature = "worker")]
     STORY = "story", 2 keys, ["clock", "history"];

@@ -19,7 +19,7 @@ use crate::alerts::Alerts;
 use crate::classic::Classic;
 use crate::config::{Config, Http, declare, declare_limits, misspelt_variables};
 #[cfg(feature = "database")]
-use crate::database::Outbox;
+use crate::database::DatabaseWork;
 use crate::http::{Api, Recorder, Routes, Settings, Ui, allow_connections, bind, serve};
 use crate::new_kinds::NewKinds;
 use crate::tokens::Tokens;
@@ -101,7 +101,7 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
     allow_connections(http.max_connections.saturating_mul(servers));
     let client = connect(&config).await?;
     #[cfg(feature = "database")]
-    let outbox = Outbox::open(&config).await?;
+    let database_work = DatabaseWork::open(&config).await?;
     declare_limits(&client, &config.limits).await?;
     if let Some(jobs) = &config.recurring {
         declare(&client, &config.worker.declaration, jobs).await?;
@@ -133,8 +133,8 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
     let passing_on = {
         let client = client.clone();
         async move {
-            match outbox {
-                Some(outbox) => outbox.run(client).await,
+            match database_work {
+                Some(work) => work.run(client).await,
                 None => std::future::pending().await,
             }
         }

@@ -33,6 +33,7 @@ macro_rules! over {
                 paused_jobs_wait
                 jobs_of_a_gone_worker_are_taken_over
                 a_kind_gets_more_shards_under_load
+                each_ended_job_leaves_one_record
                 plain_keys_schedule_postpone_cancel_and_run
                 a_restarted_node_loses_nothing
             );

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 
 use futures_util::future::join_all;
 use keyfall::{
-    Cancelled, Client, ErrorKind, Handler, Job, JobState, MissingKey, NewJob, Outcome, Placed,
-    Requeued, RetryPolicy, Router, Worker,
+    ArchiveTerms, Cancelled, Client, ErrorKind, Handler, Job, JobEnd, JobState, Kind, MissingKey,
+    NewJob, Outcome, Placed, Requeued, RetryPolicy, Router, Worker,
 };
 
 use super::place::{Place, app_of, site};
@@ -234,6 +234,55 @@ pub(super) async fn a_kind_gets_more_shards_under_load<P: Place>() {
     worker.stop().await;
     runs.assert_no_more();
     assert!(site.client.audit(&site.kind()).await.unwrap().is_clean());
+    site.assert_balanced().await;
+}
+
+pub(super) async fn each_ended_job_leaves_one_record<P: Place>() {
+    let site = site::<P>("records").await;
+    let kind = Kind::parse(&site.kind()).unwrap();
+    let terms = ArchiveTerms::new().payload(100);
+    let archive = site.client.prefix(kind.as_str()).archive(terms);
+    archive.await.unwrap();
+    let (log, _runs) = recorder();
+    let handler = log.then(|job| match job.attempt() {
+        _ if job.key().id().starts_with("dead") => Outcome::bury("no"),
+        _ => Outcome::Done,
+    });
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    worker.ready().await;
+    let schedule = async |id: String, delay| {
+        let call = site.client.schedule(site.key(&id), &id).after(delay);
+        call.await.unwrap();
+    };
+    for number in 0..20 {
+        schedule(format!("done{number}"), ms(number * 13 % 200)).await;
+        schedule(format!("dead{number}"), ms(number * 17 % 200)).await;
+        schedule(format!("cancelled{number}"), HOUR).await;
+        schedule(format!("cancelled{number}"), HOUR).await;
+    }
+    let prefix = site.key("cancelled");
+    let cancelled = site.client.prefix(&prefix).cancel().await.unwrap();
+    assert_eq!(cancelled.done, 20);
+    let stats = site.all_ended().await;
+    worker.stop().await;
+    assert_eq!((stats.done, stats.buried, stats.replaced), (20, 20, 20));
+    let ended = site.client.ended(&kind, 1000).await.unwrap();
+    let count = |end| ended.jobs.iter().filter(|it| it.end == end).count();
+    for end in [
+        JobEnd::Done,
+        JobEnd::Buried,
+        JobEnd::Cancelled,
+        JobEnd::Replaced,
+    ] {
+        assert_eq!(count(end), 20, "{end:?}");
+    }
+    for job in &ended.jobs {
+        let id = format!("{:?}", job.key.id());
+        assert_eq!(job.payload.as_deref(), Some(id.as_bytes()));
+        assert_eq!(job.letter.is_some(), job.end == JobEnd::Buried);
+    }
+    assert_eq!(site.client.forget_ended(&kind, &ended).await.unwrap(), 80);
+    assert_eq!(site.client.ended(&kind, 1000).await.unwrap().waiting, 0);
     site.assert_balanced().await;
 }
 
