@@ -18,6 +18,9 @@ pub enum Error {
     /// The tables are not those that this version needs.
     #[error("{0}")]
     Schema(String),
+    /// A search of the archive is not valid, or has taken too long.
+    #[error("{0}")]
+    Search(String),
     /// The database has refused a statement.
     #[error("PostgreSQL has refused {what}: {message}{remedy}")]
     Refused {

@@ -11,8 +11,10 @@
 //! | `connection` | connections: a pool, and the one that listens |
 //! | `migrations` | the tables: made, brought up to date, checked |
 //! | `outbox` | the relay |
-//! | `archive` | every job that has ended |
+//! | `archive` | every job that has ended: stored once, dropped by months, found again |
 //! | `error` | the one error type |
+//!
+//! [`Database::archived`] looks for jobs that have ended, in the table `keyfall_archive`.
 //!
 //! ```no_run
 //! # async fn example(client: keyfall::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -34,7 +36,7 @@ mod migrations;
 mod outbox;
 pub mod settings;
 
-pub use archive::{Archiver, How};
+pub use archive::{ArchivePage, ArchiveQuery, ArchivedJob, Archiver, How};
 pub use connection::Database;
 pub use error::{Error, Result};
 pub use outbox::{OutboxStatus, Relay};

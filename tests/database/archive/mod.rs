@@ -6,10 +6,16 @@
 //! | [`crashes`] | PostgreSQL is killed while rows are stored |
 //! | [`retention`] | months are dropped when their time is over |
 //! | [`rights`] | the rights that a role needs |
+//! | [`search`] | jobs are found by key, prefix, end, time and words, page by page |
+//! | [`plans`] | an index serves each search |
+//! | [`rates`] | how fast rows are stored and found |
 
 mod crashes;
+mod plans;
+mod rates;
 mod retention;
 mod rights;
+mod search;
 mod store;
 
 use std::collections::BTreeMap;

@@ -114,6 +114,11 @@ pub(super) fn time(us: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + since
 }
 
+/// The nearest time that is stored.
+pub(super) fn within(it: SystemTime) -> SystemTime {
+    it.clamp(time(0), time(LAST_US))
+}
+
 /// PostgreSQL stores no NUL in a text: it becomes its symbol.
 pub(super) fn text(text: &str) -> Cow<'_, str> {
     match text.contains('\0') {
