@@ -21,7 +21,7 @@ pub(super) async fn fill(site: &Site, rows: u32, days: u32) {
             SELECT ended, kind || ':' || n, kind, how, n % 2 * 12, ended - interval '1 hour', 1, 0,
                 CASE WHEN how = 'buried' THEN
                     CASE WHEN n % 100 = 0 THEN 'no licence' ELSE 'timeout of a host' END END
-            FROM (SELECT n, now() - n * interval '{days} days' / {rows} AS ended,
+            FROM (SELECT n, now() - n * (interval '{days} days' / {rows}) AS ended,
                     'app' || n % 2 || ':m' || n % 4 || ':job' || n % 40 AS kind,
                     CASE WHEN n % 25 = 0 THEN 'buried' WHEN n % 3 = 0 THEN 'cancelled' ELSE 'done' END
                         AS how

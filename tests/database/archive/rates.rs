@@ -38,7 +38,7 @@ async fn rows_are_stored_at_this_rate() {
 #[ignore = "prints figures, for `make extremes`"]
 async fn jobs_are_found_within_this_time() {
     let site = Site::new("archive-found").await;
-    fill(&site, 3_000_000, 1_400).await;
+    fill(&site, 2_000_000, 1_400).await;
     let database = open(&site.url);
     // The first search of a connection reads the catalogue of all partitions.
     for (name, query) in searches() {

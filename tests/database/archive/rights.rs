@@ -88,4 +88,12 @@ async fn without_rights_the_error_names_the_page() {
         error.to_string().contains("the rights of each role"),
         "{error}"
     );
+    let sql = connect(&stranger).await;
+    for call in [
+        "SELECT keyfall_archive_prepare('{1}', '{2026-11-01}')",
+        "SELECT keyfall_archive_drop_expired()",
+    ] {
+        let error = sql.batch_execute(call).await.unwrap_err();
+        assert_eq!(error.code().map(|it| it.code()), Some("42501"), "{call}");
+    }
 }

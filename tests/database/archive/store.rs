@@ -83,6 +83,17 @@ async fn rows_that_are_handed_in_again_and_by_several_writers_are_stored_once() 
     assert_eq!(site.archived_rows().await, 3_000);
     let kinds = "SELECT count(*) FROM keyfall_archive_kinds WHERE how = 'done'";
     assert_eq!(site.one::<i64>(kinds).await, 6);
+    // Against each other, as large batches of a kind that is known.
+    let rows: Vec<Row> = (0..10_000)
+        .map(|n| row(&format!("app:m:kind0:x{n}"), NOON))
+        .collect();
+    let backwards: Vec<Row> = rows.iter().rev().cloned().collect();
+    let (one, other) = (open(&site.url), open(&site.url));
+    let (one, other) = tokio::join!(
+        tokio::spawn(async move { store(&one, &rows).await }),
+        tokio::spawn(async move { store(&other, &backwards).await }),
+    );
+    assert_eq!(one.unwrap().unwrap() + other.unwrap().unwrap(), 10_000);
     // A row that is twice in one batch, and the next job of its name.
     let twice = [
         row("a:b:c:1", NOON),
