@@ -81,6 +81,7 @@ PHASES = [
     life("a recurring job", "--workload recur --jobs 10000"),
     life("a kind with a limit", "--workload limited --jobs 10000"),
     life("a group for each job", "--workload groups --jobs 10000"),
+    life("an archived job", "--workload archived --jobs 10000"),
     Phase(
         "idle",
         "--workload idle --jobs 10000 --window 20s",

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
-use keyfall::{GroupBy, Limit, NewJob, Rule};
+use keyfall::{ArchiveTerms, GroupBy, Limit, NewJob, Rule};
 use tokio::time::{sleep, sleep_until};
 
 use super::args::Options;
@@ -52,9 +52,15 @@ pub(super) enum Workload {
     Limited,
     /// The same with a limit of each group, and a group for each job
     Groups,
+    /// Jobs that are due at one instant, whose records an archiver takes as they end
+    Archived,
     /// A server alone, and with workers, both without due jobs
     Idle,
 }
+
+/// How many records an archiver takes at once, and how often it looks for some.
+const RECORDS: usize = 2_000;
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs a workload on a private Redis.
 pub(super) async fn run(workload: Workload, options: &Options) -> anyhow::Result<()> {
@@ -92,7 +98,32 @@ pub(super) async fn run(workload: Workload, options: &Options) -> anyhow::Result
             ground.client.limit(&ground.kind(), limit).await?;
             life(ground, options, |_| Duration::ZERO, Fate::Done, bar).await
         }
+        Workload::Archived => {
+            // With their payloads, all of them.
+            let terms = ArchiveTerms::new().payload(1 << 20).waiting(1 << 30);
+            let kind = ground.kind();
+            ground.client.prefix(&kind).archive(terms).await?;
+            let life = life(ground, options, |_| Duration::ZERO, Fate::Done, bar);
+            tokio::select! {
+                ended = life => ended,
+                failed = take_records(ground) => failed,
+            }
+        }
         Workload::Idle => idle(ground, options, bar).await,
+    }
+}
+
+/// Reads the records of ended jobs, and has Redis forget them, as an archiver does.
+async fn take_records(ground: &Ground) -> anyhow::Result<()> {
+    let kind = ground.kind().parse()?;
+    loop {
+        let ended = ground.client.ended(&kind, RECORDS).await?;
+        if ended.jobs.is_empty() {
+            sleep(LOOK).await;
+        } else {
+            black_box(&ended.jobs);
+            ground.client.forget_ended(&kind, &ended).await?;
+        }
     }
 }
 
