@@ -1,11 +1,19 @@
 //! `keyfall serve` and `keyfall database` beside a PostgreSQL.
 
 use keyfall::JobState;
+use keyfall::embedded::Embedded;
 use keyfall_testing::postgres::Postgres;
 
 use crate::runs::eventually;
 use crate::shell::{Ran, keyfall};
 use crate::site::Site;
+
+/// A site on a Redis of its own: a daemon with a database archives all kinds.
+async fn alone(app: &str) -> (Embedded, Site) {
+    let redis = Embedded::start().await.unwrap();
+    let site = Site::at(&redis.url(), app).await;
+    (redis, site)
+}
 
 async fn run(words: &[&str]) -> Ran {
     Ran::of(keyfall(words)).await
@@ -13,7 +21,7 @@ async fn run(words: &[&str]) -> Ran {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_passes_on_what_transactions_have_scheduled() {
-    let site = Site::new("database-serve").await;
+    let (_redis, site) = alone("database-serve").await;
     let mut postgres = Postgres::start();
     let url = postgres.url("postgres");
     let daemon = site.daemon(&["--database-url", &url]);
@@ -53,7 +61,7 @@ async fn a_daemon_passes_on_what_transactions_have_scheduled() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_daemon_starts_without_its_database_and_refuses_tables_of_others() {
-    let site = Site::new("database-start").await;
+    let (_redis, site) = alone("database-start").await;
     let mut postgres = Postgres::start();
     let url = postgres.url("postgres");
     postgres.kill();
@@ -128,4 +136,94 @@ async fn wrong_settings_of_the_database_name_the_remedy() {
     let secret = "postgresql://anna:geheim@h/d?sslmod=on";
     let told = run(&["database", "check", "--database-url", secret]).await;
     assert!(!told.err.contains("geheim"), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ended_jobs_are_found_in_the_archive() {
+    let (_redis, site) = alone("database-archive").await;
+    let mut postgres = Postgres::start();
+    let url = postgres.url("postgres");
+    let daemon = site.daemon(&["--database-url", &url]);
+    let api = ["--api", &daemon.url];
+    let asks = async |words: &[&str]| run(&[words, &api].concat()).await;
+    let app = format!("{}:", site.app);
+    let set = [
+        "archive",
+        "set",
+        &app,
+        "--payload",
+        "100",
+        "--keep-months",
+        "24",
+    ];
+    assert!(asks(&set).await.out.contains("0 kinds so far"));
+    let listed = asks(&["archive", "ls"]).await.out;
+    assert!(
+        listed.contains(&app) && listed.contains("24 months"),
+        "{listed}"
+    );
+    for id in ["a", "b"] {
+        site.client.schedule(site.key(id), &1).await.unwrap();
+        site.client.cancel(site.key(id)).await.unwrap();
+    }
+    let search = [
+        "archive",
+        "search",
+        &app,
+        "--how",
+        "cancelled",
+        "--since",
+        "1h",
+    ];
+    let found = eventually("both are in the archive", async || {
+        let found = asks(&search).await;
+        (found.out.matches("cancelled").count() == 2).then_some(found)
+    })
+    .await;
+    assert_eq!((found.code, found.err.as_str()), (0, ""), "{found:?}");
+    let one = asks(&["archive", "search", &app, "--limit", "1"]).await.out;
+    let (_, cursor) = one.trim_end().rsplit_once("--cursor ").unwrap();
+    let other = asks(&["archive", "search", &app, "--cursor", cursor])
+        .await
+        .out;
+    assert!(
+        one.contains(&site.key("b")) && other.contains(&site.key("a")),
+        "{one}{other}"
+    );
+    let why = asks(&["why", &site.key("a")]).await.out;
+    assert!(why.contains("in the archive: cancelled"), "{why}");
+    for (words, code, told) in [
+        (
+            &["archive", "search", "--how", "gone"][..],
+            2,
+            "\"gone\" is no end of a job",
+        ),
+        (&["archive", "search", "--cursor", "x"], 2, "cursor"),
+        (
+            &["archive", "set", "database-archive"],
+            2,
+            "ends with a colon",
+        ),
+        (
+            &["archive", "set", &app, "--waiting", "1"],
+            2,
+            "`waiting` is 1 bytes",
+        ),
+    ] {
+        asks(words).await.fails(code, told);
+    }
+    // Without a database there is nothing to search; the story of a job is told all the same.
+    let plain = ["archive", "search", "--redis-url", &site.url];
+    run(&plain).await.fails(1, "ask a daemon that has one");
+    postgres.kill();
+    asks(&search).await.fails(4, "PostgreSQL cannot be reached");
+    let why = asks(&["why", &site.key("a")]).await;
+    assert!(why.out.contains("cancelled"), "{why:?}");
+    assert!(!why.out.contains("in the archive"), "{why:?}");
+    assert!(
+        asks(&["archive", "off", &app])
+            .await
+            .out
+            .contains("no records")
+    );
 }

@@ -15,6 +15,7 @@
     reason = "the tables of modules are for readers of the source"
 )]
 
+mod archive;
 mod ask;
 mod audit;
 mod bookmark;
@@ -196,6 +197,12 @@ enum Command {
     /// Remove the limit of a kind
     #[command(after_help = "Example:\n  keyfall unlimit app1:mail:send")]
     Unlimit(limit::Remove),
+    /// Choose which kinds leave records of their ended jobs for the archive in PostgreSQL, and search it
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  keyfall archive set app1:mail: --keep-months 24\n  keyfall archive search app1:mail: --how buried"
+    )]
+    Archive(archive::Command),
     /// Check that every job is accounted for, and repair damage
     #[command(
         after_help = "Examples:\n  keyfall audit\n  keyfall audit app1:trans:notice: --repair"
@@ -361,6 +368,7 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Dead(command) => dead::run(command).await,
             Command::Pause(options) => pause::pause(options).await,
             Command::Resume(options) => pause::resume(options).await,
+            Command::Archive(command) => archive::run(command).await,
             Command::Limit(options) => limit::limit(options).await,
             Command::Unlimit(options) => limit::unlimit(options).await,
             Command::Audit(options) => audit::run(options).await,

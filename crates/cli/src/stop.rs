@@ -52,7 +52,12 @@ impl Stop {
             "invalid_key" | "invalid_time" | "invalid_policy" | "invalid_rule"
             | "invalid_payload" | "invalid_headers" | "invalid_request" => WRONG,
             code if code.ends_with("_absent") => ABSENT,
-            "unavailable" | "outcome_unknown" | "stopping" | "body_timeout" | "rate_limited"
+            "unavailable"
+            | "archive_unavailable"
+            | "outcome_unknown"
+            | "stopping"
+            | "body_timeout"
+            | "rate_limited"
             | "too_many_tails" => UNAVAILABLE,
             _ => FAULT,
         };

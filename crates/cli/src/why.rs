@@ -44,6 +44,13 @@ fn tell(story: &StoryOut, zone: &TimeZone) -> std::io::Result<()> {
         let at = when::to_the_ms(it.at, zone);
         out::line(format!("{at}  {}", it.text))?;
     }
+    for it in story.archived.iter().rev() {
+        let by = it.worker.as_deref().unwrap_or_default();
+        let error = it.error.as_deref().map(|it| format!(": {it}"));
+        let at = when::to_the_ms(it.ended, zone);
+        let (how, error) = (&it.how, error.unwrap_or_default());
+        out::line(format!("{at}  in the archive: {how}, by {by}{error}"))?;
+    }
     let state = match story.state {
         Some(state) => format!("now {}:", state.word()),
         None => "now gone: there is no such job, nor a dead letter of it".to_owned(),

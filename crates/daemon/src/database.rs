@@ -51,6 +51,11 @@ impl DatabaseWork {
         }
     }
 
+    /// The database, for calls that read it.
+    pub(crate) fn database(&self) -> Database {
+        self.database.clone()
+    }
+
     /// Passes on the rows of the outbox, and stores the records of ended jobs, for ever.
     pub(crate) async fn run(mut self, client: Client) {
         let mut told = String::new();

@@ -26,6 +26,7 @@ use self::daemon::Daemon;
 use self::redis::Redis;
 use super::stop::Stop;
 use keyfall_daemon::shapes::{
+    ArchiveIn, ArchivePageOut, ArchivePrefixIn, ArchiveSearchIn, ArchiveSetOut, ArchivesOut,
     AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
     CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn,
     FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, LimitIn,
@@ -233,6 +234,29 @@ impl Jobs {
     pub(crate) async fn unlimit(&self, scope: &LimitScope) -> anyhow::Result<UnlimitedOut> {
         let path = ["kinds", scope.as_str(), "limit"];
         self.ask(Call::new("DELETE", &path)).await
+    }
+
+    pub(crate) async fn archives(&self) -> anyhow::Result<ArchivesOut> {
+        self.ask(Call::new("GET", &["archives"])).await
+    }
+
+    pub(crate) async fn set_archive(&self, archive: &ArchiveIn) -> anyhow::Result<ArchiveSetOut> {
+        self.one("PUT", &["archives"], archive).await
+    }
+
+    pub(crate) async fn stop_archive(&self, prefix: &str) -> anyhow::Result<ArchiveSetOut> {
+        let prefix = prefix.to_owned();
+        let call = Call::new("DELETE", &["archives"]);
+        self.ask(call.asking(&ArchivePrefixIn { prefix }).long())
+            .await
+    }
+
+    pub(crate) async fn search_archive(
+        &self,
+        wanted: &ArchiveSearchIn,
+    ) -> anyhow::Result<ArchivePageOut> {
+        self.ask(Call::new("GET", &["archive"]).asking(wanted).long())
+            .await
     }
 
     pub(crate) async fn paused(&self) -> anyhow::Result<PausedOut> {

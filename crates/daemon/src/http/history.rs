@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::actions::Deed;
+use super::archive::{EndedOut, last_ends};
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key, Params};
 use super::bulk::Which;
@@ -49,6 +50,10 @@ pub struct StoryOut {
     /// The part of the story that is not known, in plain words, if some may be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<String>,
+    /// The ends of jobs of this name in the archive, the last first; 20 at the most. Empty without
+    /// an archive.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub archived: Vec<EndedOut>,
 }
 
 /// An event of a job, or of a kind.
@@ -156,8 +161,9 @@ pub(super) async fn story(
     };
     let client = &caller.may_with(Scope::Read, &key)?.client;
     let story = client.story(&key).await?;
-    let out = StoryOut::new(&story, &zone);
-    if story.job.is_none() && story.happenings.is_empty() {
+    let mut out = StoryOut::new(&story, &zone);
+    out.archived = last_ends(caller.may_with(Scope::Read, &key)?, &key).await;
+    if story.job.is_none() && story.happenings.is_empty() && out.archived.is_empty() {
         let gap = out.gap.unwrap_or_default();
         return Err(Problem::untold(&gap));
     }
@@ -235,6 +241,7 @@ impl StoryOut {
             history_since: story.reaches.map(Time),
             key_differs: story.key_differs.map(|how| key_differs(how, show)),
             gap: story.gap(show),
+            archived: Vec::new(),
         }
     }
 }

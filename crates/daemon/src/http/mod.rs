@@ -3,6 +3,7 @@
 //! | part | task |
 //! |---|---|
 //! | [`server`] | listens, and stops gracefully |
+//! | [`archive`] | the kinds that leave records of ended jobs, and the search through these |
 //! | [`connections`] | limits the open connections, and closes idle and slow ones |
 //! | [`files`] | raises the limit of open files for the connections |
 //! | [`front`] | the steps before each handler: id, caller, rate, log |
@@ -42,6 +43,7 @@
 
 mod actions;
 mod activity;
+mod archive;
 mod audit;
 mod auth;
 mod batch;
@@ -130,6 +132,10 @@ use warnings::LiveRoutes;
 pub mod shapes {
     pub use super::actions::{ActionOut, ActionsIn, ActionsOut};
     pub use super::activity::{ActivityIn, ActivityOut, KindActivityOut, SpanIn, StepsOut};
+    pub use super::archive::{
+        ArchiveIn, ArchiveOut, ArchivePageOut, ArchivePrefixIn, ArchiveSearchIn, ArchiveSetOut,
+        ArchivesOut, EndedOut,
+    };
     pub use super::audit::{AuditIn, AuditOut, AuditedOut, DamageOut};
     pub use super::batch::BatchOut;
     pub use super::bulk::{BulkIn, BulkOut, BulkPostponeIn};
@@ -194,6 +200,9 @@ pub(crate) struct Api {
     new_kinds: Option<Arc<NewKinds>>,
     /// The metrics of this process, if it records any.
     recorder: Option<Recorder>,
+    /// The archive of ended jobs.
+    #[cfg(feature = "database")]
+    database: Option<keyfall_database::Database>,
     document: OnceLock<Value>,
 }
 
@@ -226,6 +235,8 @@ impl Api {
             feed: Feed::default(),
             new_kinds: None,
             recorder: None,
+            #[cfg(feature = "database")]
+            database: None,
             document: OnceLock::new(),
         }
     }
@@ -233,6 +244,13 @@ impl Api {
     /// Limits the number of new kinds.
     pub(crate) fn new_kinds(mut self, limit: Arc<NewKinds>) -> Self {
         self.new_kinds = Some(limit);
+        self
+    }
+
+    /// Looks for ended jobs in this database.
+    #[cfg(feature = "database")]
+    pub(crate) fn database(mut self, database: Option<keyfall_database::Database>) -> Self {
+        self.database = database;
         self
     }
 
@@ -301,6 +319,8 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(kinds::show, kinds::drop_kind))
         .routes(calls!(limits::list))
         .routes(calls!(limits::set, limits::remove))
+        .routes(calls!(archive::list, archive::set, archive::stop))
+        .routes(calls!(archive::search))
         .routes(calls!(kinds::paused))
         .routes(calls!(kinds::pause))
         .routes(calls!(kinds::resume))

@@ -110,6 +110,24 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, "kind_unlimited", title, detail)
     }
 
+    /// The daemon has no archive.
+    pub(super) fn no_archive() -> Self {
+        let detail = "this program has no database with ended jobs: ask a daemon that has one, by \
+                      --api or its address; it has one by `database.url`";
+        let title = "There is no archive";
+        Problem::new(StatusCode::NOT_FOUND, "no_archive", title, detail)
+    }
+
+    /// The database of the archive does not answer, or refuses.
+    #[cfg(feature = "database")]
+    pub(super) fn archive_away(detail: &str) -> Self {
+        let title = "The archive does not answer";
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let mut problem = Problem::new(status, "archive_unavailable", title, detail);
+        problem.retryable = true;
+        problem
+    }
+
     pub(super) fn job_present(key: &str, consequence: &str) -> Self {
         let detail = format!("there is a job {key}, pending or running: {consequence}");
         let title = "The job is there";

@@ -102,6 +102,8 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
     let client = connect(&config).await?;
     #[cfg(feature = "database")]
     let database_work = DatabaseWork::open(&config).await?;
+    #[cfg(feature = "database")]
+    let archive = database_work.as_ref().map(DatabaseWork::database);
     declare_limits(&client, &config.limits).await?;
     if let Some(jobs) = &config.recurring {
         declare(&client, &config.worker.declaration, jobs).await?;
@@ -152,6 +154,8 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
     )
     .new_kinds(new_kinds)
     .recorder(recorder.clone());
+    #[cfg(feature = "database")]
+    let api = api.database(archive);
     let ui = config.http.ui.then_some(ui);
     let has_ui = ui.is_some();
     let serving = serve(api, ui, listener, move |address| {

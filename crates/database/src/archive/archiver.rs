@@ -15,8 +15,8 @@ use super::writer::store;
 use crate::connection::Database;
 use crate::error::Error;
 
-/// The most records of each list that one batch has.
-const BATCH: usize = 2_000;
+/// The most records of each list that one batch has, and the least that it may be cut to.
+const BATCH: (usize, usize) = (50, 2_000);
 
 /// How often the kinds and their rules are read.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -49,6 +49,8 @@ struct Progress {
     next: Instant,
     pause: Duration,
     is_busy: bool,
+    /// The size of the next batch: a database that does not store one in time gets smaller ones.
+    batch: usize,
     /// Whether a rule covers it. Without one, its last records are stored.
     is_wanted: bool,
     state: Waiting,
@@ -195,16 +197,17 @@ impl Archiver {
             let progress = kinds.get_mut(&kind).expect("it is one of them");
             progress.is_busy = true;
             let (this, is_wanted) = (Arc::clone(self), progress.is_wanted);
+            let batch = progress.batch;
             tasks.spawn(async move {
-                let step = this.step(&kind, is_wanted).await;
+                let step = this.step(&kind, batch, is_wanted).await;
                 (kind, step)
             });
         }
     }
 
     /// Moves one batch of a kind.
-    async fn step(&self, kind: &Kind, is_wanted: bool) -> Step {
-        let ended = match self.client.ended(kind, BATCH).await {
+    async fn step(&self, kind: &Kind, batch: usize, is_wanted: bool) -> Step {
+        let ended = match self.client.ended(kind, batch).await {
             Ok(ended) => ended,
             Err(error) => {
                 return Step {
@@ -282,6 +285,7 @@ impl Progress {
                 let pause = self.pause.max(PAUSES.0);
                 self.next = now + pause;
                 self.pause = (2 * pause).min(PAUSES.1);
+                self.batch = (self.batch / 2).max(BATCH.0);
                 return false;
             }
             Outcome::Empty => (self.pause.max(IDLE.0), true),
@@ -290,6 +294,7 @@ impl Progress {
             Outcome::Stored => (IDLE.0, false),
             Outcome::More => (Duration::ZERO, false),
         };
+        self.batch = (2 * self.batch).min(BATCH.1);
         if self.told.take().is_some() {
             tracing::info!("records of ended jobs are stored again");
         }
@@ -367,6 +372,7 @@ fn note(kinds: &mut HashMap<Kind, Progress>, found: &BTreeMap<Kind, bool>) {
             next: Instant::now(),
             pause: IDLE.0,
             is_busy: false,
+            batch: BATCH.1,
             is_wanted: *is_wanted,
             state: Waiting::default(),
             told: None,
