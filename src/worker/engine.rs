@@ -100,7 +100,14 @@ pub(crate) fn run(plan: Plan) -> Result<()> {
         .enable_all()
         .build()
         .map_err(cannot_start)?;
-    runtime.block_on(drive(plan))
+    let readiness = plan.readiness.clone();
+    // In one task with all actors, so that it does not answer while one of them blocks.
+    runtime.block_on(async {
+        tokio::select! {
+            ended = drive(plan) => ended,
+            never = readiness.respond() => match never {},
+        }
+    })
 }
 
 /// The error for a thread or timer that the system refuses.

@@ -1,7 +1,10 @@
 //! Readiness: the answer to readiness probes. [`Readiness`] is the public handle;
 //! [`ReadinessByServer`] computes its state from the state of each server.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
+
+use tokio::sync::Notify;
 
 /// Whether a [`Worker`](crate::Worker) is ready: it is connected to Redis, and hears its events. Of
 /// several servers, one suffices. A worker whose routes adopt plain keys also has to hear changes
@@ -11,7 +14,16 @@ use std::sync::{Arc, Mutex};
 ///
 /// A worker that is not ready, but can reach Redis, still finds due jobs, only later.
 #[derive(Debug, Clone, Default)]
-pub struct Readiness(Arc<Mutex<ReadinessState>>);
+pub struct Readiness(Arc<Handle>);
+
+/// What all clones share.
+#[derive(Debug, Default)]
+struct Handle {
+    state: Mutex<ReadinessState>,
+    /// Wakes the threads of the worker, which answer.
+    asked: Notify,
+    answered: Notify,
+}
 
 /// The current answers.
 #[derive(Debug, Default)]
@@ -26,14 +38,33 @@ impl Readiness {
     /// Whether the worker is ready now. `false` before it has started, while Redis is away, and
     /// after it has ended.
     pub fn is_ready(&self) -> bool {
-        self.0.lock().expect("no panic while held").is_ready
+        self.0.state.lock().expect("no panic while held").is_ready
     }
 
     /// The reason why adopted plain keys may be lost now, with the setting that prevents it: Redis
     /// does not announce changes of keys. `None` if it does, or if no route adopts keys.
     pub fn unannounced(&self) -> Option<String> {
-        let state = self.0.lock().expect("no panic while held");
+        let state = self.0.state.lock().expect("no panic while held");
         state.unannounced.clone()
+    }
+
+    /// Waits until the thread of the worker answers: at once as a rule, and for ever while it hangs
+    /// or the worker does not run. For watchdogs that restart a process that hangs. It needs no
+    /// Redis.
+    pub async fn responds(&self) {
+        let answered = self.0.answered.notified();
+        self.0.asked.notify_waiters();
+        answered.await;
+    }
+
+    /// Answers on the thread of the worker, for ever.
+    pub(super) async fn respond(&self) -> Infallible {
+        loop {
+            // It takes note of a question from here on; the answer is for earlier ones.
+            let asked = self.0.asked.notified();
+            self.0.answered.notify_waiters();
+            asked.await;
+        }
     }
 
     /// Records that the worker has ended.
@@ -42,7 +73,7 @@ impl Readiness {
     }
 
     fn set(&self, state: ReadinessState) {
-        *self.0.lock().expect("no panic while held") = state;
+        *self.0.state.lock().expect("no panic while held") = state;
     }
 }
 

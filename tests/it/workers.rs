@@ -8,11 +8,13 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use keyfall::embedded::Embedded;
 use keyfall::{
-    Cancelled, Client, Handler, Job, JobState, NewJob, Outcome, RetryPolicy, Router, Source, Worker,
+    Cancelled, Client, Handler, Job, JobState, NewJob, Notice, Outcome, RetryPolicy, Router,
+    Source, Worker,
 };
 use keyfall_testing::proxies::FreezingProxy;
 use tokio::runtime::Runtime;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use crate::log::Log;
 use crate::runs::{Gate, PATIENCE, eventually, recorder};
@@ -474,4 +476,35 @@ async fn a_run_that_lost_its_lease_ends_and_settles_nothing() {
     runs.assert_no_more();
     other_runs.assert_no_more();
     site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_worker_whose_thread_hangs_does_not_respond() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "hung").await;
+    let (enter, mut entered) = mpsc::unbounded_channel();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    // It runs on the thread of the worker.
+    let hook = move |_: &Notice| {
+        let _ = enter.send(());
+        let _ = released.lock().unwrap().recv();
+    };
+    let route = format!("{}:it:other:*", site.app);
+    let worker = site.worker(Router::new().route(&route, async || {}));
+    let worker = worker.on_notice(hook);
+    let readiness = worker.readiness();
+    let responds = async |time| timeout(time, readiness.responds()).await.is_ok();
+    assert!(!responds(SECOND / 10).await, "it does not run");
+    let worker = Running::start(worker);
+    worker.ready().await;
+    assert!(responds(PATIENCE).await);
+
+    // No worker has a route for it, and the notice of that enters the hook.
+    site.client.schedule(site.key(1), &()).await.unwrap();
+    timeout(PATIENCE, entered.recv()).await.unwrap();
+    assert!(!responds(SECOND).await);
+    drop(release);
+    assert!(responds(PATIENCE).await);
+    worker.stop().await;
 }

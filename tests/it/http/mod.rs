@@ -21,6 +21,7 @@
 //! | [`consumers`] | consumers that go away at every step, or come late |
 //! | [`crowds`] | a thousand consumers, a large backlog, two daemons |
 //! | [`examples`] | the examples in Python and with curl work |
+//! | [`supervised`] | systemd is told when the daemon is ready, reloads, stops and lives |
 //! | [`limits`] | limits of size, time and number; TLS, ids, the log, the stop |
 
 mod actions;
@@ -41,6 +42,7 @@ mod reloading;
 mod revoking;
 mod searching;
 mod servers;
+mod supervised;
 mod traces;
 mod upcoming;
 

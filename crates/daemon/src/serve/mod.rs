@@ -4,9 +4,11 @@
 //! |---|---|
 //! | [`options`] | the arguments of the command, and the routes that follow from them |
 //! | [`reload`] | reads the configuration again on SIGHUP |
+//! | [`service_manager`] | tells systemd when the daemon is ready, and that it lives |
 
 mod options;
 mod reload;
+mod service_manager;
 
 use anyhow::Context;
 use axum_server::tls_rustls::RustlsConfig;
@@ -25,6 +27,7 @@ use crate::new_kinds::NewKinds;
 use crate::tokens::Tokens;
 use options::ClassicRoute;
 use reload::Reload;
+use service_manager::ServiceManager;
 
 pub use options::Options;
 
@@ -112,6 +115,9 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
     let routes = Routes::new(set);
     let worker = Alerts::new(client.clone(), routes.clone()).told_by(worker);
     let readiness = worker.readiness();
+    let service_manager = ServiceManager {
+        readiness: readiness.clone(),
+    };
     let classic = classic.zip(classic_route.as_ref());
     let new_kinds = NewKinds::an_hour(config.http.new_kinds, config.http.new_kinds_per_token);
     let classic = classic.map(|((_, terms), route)| {
@@ -199,6 +205,8 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
         () = reload.run(hangups) => unreachable!("it reloads as long as the process runs"),
         () = passing_on => unreachable!("it passes rows on as long as the process runs"),
         () = recorder.keep_up() => unreachable!("it records as long as the process runs"),
+        // After the others: it is ready when they run.
+        () = service_manager.keep_informed() => unreachable!("it reports as long as the process runs"),
     };
     Ok(())
 }

@@ -7,6 +7,7 @@ use keyfall::{Client, Rerouter};
 use tokio::signal::unix::Signal;
 
 use super::options::{ClassicRoute, Options};
+use super::service_manager::{reloaded, reloading};
 use crate::config::{
     AlertsSection, LimitConfig, RecurringConfig, RouteConfig, declare, declare_limits,
 };
@@ -34,9 +35,11 @@ impl Reload {
     pub(super) async fn run(mut self, mut hangups: Signal) {
         loop {
             hangups.recv().await;
+            reloading();
             if let Err(error) = self.once().await {
                 tracing::error!("the old configuration stays: {error:#}");
             }
+            reloaded();
         }
     }
 
