@@ -40,6 +40,7 @@ mod jobs;
 mod kinds;
 mod limit;
 mod list;
+mod man;
 mod out;
 mod pause;
 mod plain;
@@ -230,6 +231,9 @@ enum Command {
         after_help = "Example:\n  keyfall completions bash > ~/.local/share/bash-completion/completions/keyfall"
     )]
     Completions(completions::Options),
+    /// Print the manual page, or write the pages of all commands
+    #[command(after_help = "Example:\n  keyfall man --dir ~/.local/share/man/man1")]
+    Man(man::Options),
     /// Run a private Redis for development, which keeps its data, until Ctrl-C
     #[command(after_help = "Examples:\n  keyfall dev\n  keyfall dev --dir /tmp/try --port 0")]
     Dev(dev::Options),
@@ -376,6 +380,7 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Import(options) => import::run(*options).await,
             Command::Functions(command) => functions::run(command).await,
             Command::Completions(options) => completions::run(&options, Cli::command()),
+            Command::Man(options) => man::run(&options, Cli::command()),
             Command::Serve(options) => {
                 let config = config.expect("it was loaded for this command");
                 let ui = |calls, terms| keyfall_web::Web::of_daemon(calls, terms).into_router();

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use keyfall_testing::files::Folder;
+
 use crate::shell::{Ran, keyfall};
 use crate::site::{HOUR, Site};
 
@@ -57,6 +59,20 @@ async fn completions_are_made_for_each_shell() {
     }
     let ran = Ran::of(keyfall(&["completions", "abacus"])).await;
     ran.fails(2, "[possible values");
+}
+
+#[tokio::test]
+async fn there_is_a_manual_page_for_each_command() {
+    let printed = Ran::of(keyfall(&["man"])).await;
+    assert!(printed.out.contains(".TH keyfall 1"), "{printed:?}");
+    let folder = Folder::new("man");
+    let ran = Ran::of(keyfall(&["man", "--dir", &folder.path("")])).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(folder.read("keyfall.1"), printed.out);
+    assert!(folder.read("keyfall-serve.1").contains("http\\-listen"));
+    assert!(folder.read("keyfall-dead-requeue.1").contains("dry\\-run"));
+    let ran = Ran::of(keyfall(&["man", "--dir", "/proc/none"])).await;
+    ran.fails(1, "cannot be written to /proc/none");
 }
 
 /// The ways to select many jobs or kinds, the answers to questions, and the earlier spellings of
