@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use keyfall::{Client, ErrorKind};
 use reqwest::Url;
 
-use super::jobs::{Address, Jobs};
+use super::jobs::{Address, Daemon, Jobs};
 use super::stop::Stop;
 use keyfall_daemon::config::{Origin, Redis, RedisFlags};
 
@@ -17,6 +17,9 @@ const PAYLOAD_LIMIT: usize = 256 * 1024 * 1024;
 
 /// The place of Redis, if nothing names one.
 const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
+
+/// The place of the daemon that a probe asks, if nothing names one.
+const DEFAULT_DAEMON: &str = "http://127.0.0.1:9276";
 
 #[derive(clap::Args, Debug, Clone)]
 pub(crate) struct Server {
@@ -137,16 +140,7 @@ impl Server {
     }
 
     fn address(&self, url: &str, from: &Origin) -> anyhow::Result<Address> {
-        let parsed = Url::parse(url).ok();
-        let parsed = parsed.filter(|url| matches!(url.scheme(), "http" | "https"));
-        let parsed = parsed.filter(|url| url.has_host() && url.query().is_none());
-        let parsed = parsed.filter(|url| url.username().is_empty() && url.password().is_none());
-        let url = parsed.ok_or_else(|| {
-            Stop::wrong(format!(
-                "{from} is not the URL of a daemon: write it as `keyfall serve` prints it, \
-                 http://127.0.0.1:9276, without a token"
-            ))
-        })?;
+        let url = daemon_url(url, from)?;
         let path = |flag: &Option<PathBuf>, name| flag.clone().or(env(name).map(Into::into));
         let token = match (
             path(&self.token_file, "KEYFALL_TOKEN_FILE"),
@@ -168,6 +162,33 @@ impl Server {
             ca_file: path(&self.ca_file, "KEYFALL_CA_FILE"),
         })
     }
+}
+
+/// The daemon at this URL, at the one of the environment, or on this machine; without a token.
+pub(crate) fn daemon_at(api: Option<String>, ca_file: Option<PathBuf>) -> anyhow::Result<Daemon> {
+    let (url, from) = match (api, env("KEYFALL_API")) {
+        (Some(url), _) => (url, Origin::Flag("--api".into())),
+        (None, Some(url)) => (url, Origin::Env("KEYFALL_API".into())),
+        (None, None) => (DEFAULT_DAEMON.to_owned(), Origin::Default),
+    };
+    Daemon::new(Address {
+        url: daemon_url(&url, &from)?,
+        token: None,
+        ca_file: ca_file.or(env("KEYFALL_CA_FILE").map(Into::into)),
+    })
+}
+
+fn daemon_url(url: &str, from: &Origin) -> Result<Url, Stop> {
+    let parsed = Url::parse(url).ok();
+    let parsed = parsed.filter(|url| matches!(url.scheme(), "http" | "https"));
+    let parsed = parsed.filter(|url| url.has_host() && url.query().is_none());
+    let parsed = parsed.filter(|url| url.username().is_empty() && url.password().is_none());
+    parsed.ok_or_else(|| {
+        Stop::wrong(format!(
+            "{from} is not the URL of a daemon: write it as `keyfall serve` prints it, \
+             {DEFAULT_DAEMON}, without a token"
+        ))
+    })
 }
 
 async fn client_of(redis: &Redis, is_named: bool, remedy: Remedy) -> anyhow::Result<Client> {

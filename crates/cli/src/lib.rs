@@ -44,6 +44,7 @@ mod man;
 mod out;
 mod pause;
 mod plain;
+mod probe;
 mod progress;
 mod recur;
 mod reshard;
@@ -261,6 +262,11 @@ enum Command {
         after_help = "Examples:\n  keyfall serve\n  keyfall serve --config keyfall.toml\n  keyfall serve --redis-url redis://127.0.0.1:6379 --http-listen 127.0.0.1:9276"
     )]
     Serve(keyfall_daemon::Options),
+    /// Ask whether a daemon is ready, for health checks: exit code 0, or a reason
+    #[command(
+        after_help = "Examples:\n  keyfall probe\n  keyfall probe --api https://keyfall.example.org:9276"
+    )]
+    Probe(probe::Options),
     /// Open the web page over a Redis: it prints a link, which only the person who has it can use
     #[command(
         after_help = "Examples:\n  keyfall ui\n  keyfall ui --actions --redis-url redis://127.0.0.1:6379"
@@ -386,6 +392,7 @@ fn start(command: Command) -> anyhow::Result<()> {
                 let ui = |calls, terms| keyfall_web::Web::of_daemon(calls, terms).into_router();
                 keyfall_daemon::run(options, config, Box::new(ui)).await
             }
+            Command::Probe(options) => probe::run(options).await,
             Command::Ui(options) => ui::run(options).await,
             Command::Config(options) => config::run(options),
             Command::Database(command) => database::run(command).await,

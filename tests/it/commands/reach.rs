@@ -3,6 +3,8 @@
 use keyfall::embedded::Embedded;
 use keyfall_testing::files::Folder;
 
+use crate::http::{Daemon, own_redis};
+use crate::runs::eventually;
 use crate::shell::{Ran, keyfall};
 use crate::site::Site;
 
@@ -131,4 +133,39 @@ async fn commands_reach_a_daemon_with_token_and_ca() {
     folder.write("ca.pem", "no certificate");
     run("count", &reader).await.fails(2, "holds no certificate");
     site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn a_probe_says_whether_a_daemon_is_ready() {
+    let probe = async |url: &str| Ran::of(keyfall(&["probe", "--api", url])).await;
+    let (mut redis, site) = own_redis("cmd_probe").await;
+    let daemon = Daemon::start(&site);
+    eventually("it is ready", async || {
+        let ran = probe(&daemon.url).await;
+        (ran.code == 0 && ran.out.is_empty()).then_some(())
+    })
+    .await;
+    let mut command = keyfall(&["probe"]);
+    command.env("KEYFALL_API", &daemon.url);
+    assert_eq!(Ran::of(command).await.code, 0);
+
+    redis.kill_server().await.unwrap();
+    let ran = eventually("it is not ready", async || {
+        let ran = probe(&daemon.url).await;
+        (ran.code != 0).then_some(ran)
+    })
+    .await;
+    ran.fails(4, "Redis");
+
+    probe("http://127.0.0.1:1")
+        .await
+        .fails(4, "cannot be reached");
+    probe("redis://127.0.0.1")
+        .await
+        .fails(2, "--api is not the URL of a daemon");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let other = format!("http://{}", listener.local_addr().unwrap());
+    let router = axum::Router::new().fallback(async || "Welcome to nginx!");
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    probe(&other).await.fails(1, "there is no Keyfall at");
 }

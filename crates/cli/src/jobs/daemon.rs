@@ -21,6 +21,9 @@ const TO_CONNECT: Duration = Duration::from_secs(10);
 /// The time limit for a call on one job: longer than the default time that the daemon gives Redis.
 const FOR_ONE: Duration = Duration::from_secs(60);
 
+/// The time limit for a probe.
+const FOR_A_PROBE: Duration = Duration::from_secs(5);
+
 /// The time limit for a call on many jobs.
 const FOR_MANY: Duration = Duration::from_secs(3600);
 
@@ -48,7 +51,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    pub(super) fn new(address: Address) -> anyhow::Result<Self> {
+    pub(crate) fn new(address: Address) -> anyhow::Result<Self> {
         let mut headers = HeaderMap::new();
         if let Some(token) = &address.token {
             let bearer = HeaderValue::from_str(&format!("Bearer {token}"));
@@ -84,6 +87,22 @@ impl Daemon {
             client: client.build().context("the way to the daemon")?,
             url: address.url,
         })
+    }
+
+    /// Asks whether the daemon is ready; the error says why it is not.
+    pub(crate) async fn is_ready(&self) -> anyhow::Result<()> {
+        let mut url = self.url.clone();
+        let mut path = url.path_segments_mut().expect("it has a host");
+        path.pop_if_empty().push("readyz");
+        drop(path);
+        let asked = self.client.get(url).timeout(FOR_A_PROBE).send().await;
+        let answer = asked.map_err(|error| self.told(&error))?;
+        let kind = answer.headers().get(CONTENT_TYPE).map(|it| it.as_bytes());
+        match (answer.status().as_u16(), kind) {
+            // With a body if it is ready and something is wrong all the same.
+            (204, None) | (200, Some(b"application/problem+json")) => Ok(()),
+            _ => refused(&self.read(answer).await?),
+        }
     }
 
     pub(super) async fn send(&self, call: Call) -> anyhow::Result<Answer> {

@@ -22,7 +22,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use self::daemon::Daemon;
 use self::redis::Redis;
 use super::stop::Stop;
 use keyfall_daemon::shapes::{
@@ -36,7 +35,7 @@ use keyfall_daemon::shapes::{
     TailIn, UnlimitedOut,
 };
 
-pub(crate) use self::daemon::Address;
+pub(crate) use self::daemon::{Address, Daemon};
 pub(crate) use self::following::{Following, News};
 
 /// The way to the jobs. Clones share one connection.
