@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check lint
+.PHONY: help nightly package dist dist-check features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -11,7 +11,7 @@ SEED = $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 ONLY =
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' Makefile
 
 demo: deps ## Start a private Redis and watch reminders fall due
 	cargo run -p keyfall-demo
@@ -65,7 +65,7 @@ mutants-sample: deps ## Plant the few faults that stand for the rest
 nightly: ## Run the checks of a release that take too long for every change
 	cargo test --no-default-features --lib
 	$(MAKE) features
-	$(MAKE) package
+	$(MAKE) dist-check
 	$(MAKE) model
 	$(MAKE) cost-check
 	$(MAKE) versions
@@ -129,6 +129,12 @@ ops-check: deps prometheus ## Have Prometheus check metrics, alerts and dashboar
 	cargo test --workspace --all-features --test it --no-run
 	@sh scripts/ops.sh
 
+dist: toolchain packaging-tools ## Make the tarball, the Debian package, the crates, the SBOM and their checksums
+	@sh packaging/dist.sh
+
+dist-check: toolchain packaging-tools ## Make them twice, compare the bytes, and install the Debian package
+	@sh packaging/check-dist.sh
+
 # The packages that are not published are tests.
 package: toolchain ## Build each package as it would be published
 	cargo package --workspace --exclude keyfall-benches --exclude keyfall-chaos --exclude keyfall-testing
@@ -179,3 +185,7 @@ valgrind:
 
 prometheus:
 	@sh scripts/install-prometheus.sh
+
+packaging-tools:
+	@sh scripts/install-packaging.sh dh:debhelper dpkg-buildpackage:dpkg-dev lintian:lintian \
+		mmdebstrap:mmdebstrap systemd-nspawn:systemd-container
