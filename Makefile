@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package dist dist-check features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint
+.PHONY: help nightly package dist dist-check packaging-check features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -134,6 +134,12 @@ dist: toolchain packaging-tools ## Make the tarball, the Debian package, the cra
 
 dist-check: toolchain packaging-tools ## Make them twice, compare the bytes, and install the Debian package
 	@sh packaging/check-dist.sh
+
+packaging-check: deps prometheus ## Check container, Kubernetes and systemd files, licences and sources of the crates
+	@sh scripts/install-packaging.sh systemd-analyze:systemd
+	@# The one that `make test` has built, as for `consumers`.
+	cargo test --workspace --all-features --test it --no-run
+	sh scripts/packaging.sh
 
 # The packages that are not published are tests.
 package: toolchain ## Build each package as it would be published
