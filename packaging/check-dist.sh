@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes all packages twice, in two folders, from the commit that is checked out: their bytes are equal, and the Debian
-# package lives as check-deb.sh says. Needs root, and two builds of ten minutes.
+# package lives as check-deb.sh says. Needs root, and the time of two release builds.
 set -eu
 cd "$(dirname "$0")/.."
 

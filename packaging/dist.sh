@@ -3,8 +3,8 @@
 # Debian package, the crates, an SBOM and their checksums, in target/packages. Two runs with one commit
 # and one compiler make the same bytes.
 #
-# KEYFALL_BINARY: a binary to pack instead of building one, which takes ten minutes; then no crates are
-# packed either. KEYFALL_VERSION: another version for the file names and the Debian package.
+# KEYFALL_BINARY: a binary to pack instead of building one, which takes long; then no crates are packed
+# either. KEYFALL_VERSION: another version for the file names and the Debian package.
 set -eu
 cd "$(dirname "$0")/.."
 
