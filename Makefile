@@ -1,5 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help nightly package dist dist-check packaging-check semver features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint
+.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check docs lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -144,6 +145,10 @@ packaging-check: deps prometheus ## Check container, Kubernetes and systemd file
 
 semver: toolchain ## Compare the API of the library with that of the last tag
 	@sh scripts/semver.sh
+docs: deps clients ## Build the documentation as a site, and check each of its links: target/site
+	@# The one that `make test` has built, as for `consumers`.
+	cargo test --workspace --all-features --test it --no-run
+	@sh scripts/docs.sh
 
 # The packages that are not published are tests.
 package: toolchain ## Build each package as it would be published
