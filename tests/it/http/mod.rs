@@ -5,6 +5,7 @@
 //! | [`calls`] | each call on one job, and each of its errors |
 //! | [`actions`] | the log of what operators did |
 //! | [`groups`] | dead letters by kind and reason |
+//! | [`errors`] | each error code has a page with a real answer |
 //! | [`hindered`] | errors where Redis is full, read-only, of a newer version or denies a right |
 //! | [`kinds`] | dropped kinds, and the limit of new kinds |
 //! | [`many`] | lists, bulk calls, batches, dead letters, kinds |
@@ -30,6 +31,7 @@ mod calls;
 mod consumers;
 mod crowds;
 mod document;
+mod errors;
 mod examples;
 mod following;
 mod groups;
@@ -175,6 +177,7 @@ async fn read(response: Response) -> HttpAnswer {
         assert_eq!(body["status"], status.as_u16());
         assert!(!body["title"].as_str().unwrap().is_empty());
         assert!(!body["detail"].as_str().unwrap().is_empty());
+        errors::assert_has_page(&body);
     }
     (status.as_u16(), body)
 }

@@ -22,8 +22,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest request id that is accepted from a client.
 const LONGEST_ID: usize = 128;
 
-/// Calls without a token: the health of the daemon, and its API.
-pub(super) const OPEN: [&str; 3] = ["/livez", "/readyz", "/v1/openapi.json"];
+/// Calls without a token: the health of the daemon, its API, and what its errors mean.
+pub(super) const OPEN: [&str; 4] = ["/livez", "/readyz", "/v1/openapi.json", "/v1/errors/{code}"];
 
 /// The code of an answer beside its status, for the log.
 #[derive(Clone, Copy)]

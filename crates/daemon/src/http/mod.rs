@@ -37,7 +37,7 @@
 //! | [`warnings`] | oddities of a job that was scheduled all the same |
 //! | [`wire`] | the JSON form of jobs, times and payloads |
 //! | [`body`] | reads bodies and queries, and reports their faults |
-//! | [`problem`] | the error of a call |
+//! | [`problem`] | the error of a call; [`codes`] has a page for each code |
 //! | [`settings`] | the settings of the API |
 //! | [`ui`] | the place of the web page, which is a package of its own |
 
@@ -49,6 +49,7 @@ mod auth;
 mod batch;
 mod body;
 mod bulk;
+mod codes;
 mod connections;
 mod count;
 mod dead;
@@ -346,6 +347,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(pull::fail))
         .routes(calls!(metrics::show))
         .routes(calls!(openapi::show))
+        .routes(calls!(codes::show))
         .routes(calls!(health::livez))
         .routes(calls!(health::readyz))
         .with_state(api.clone())

@@ -10,11 +10,15 @@ use keyfall::{Error, ErrorKind};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
+use super::codes::Code;
 use super::wire::Span;
 
 /// The body of every answer that is an error.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
+    /// The path of the page about this code, at the daemon that answered.
+    #[serde(rename = "type", default)]
+    page: Cow<'static, str>,
     /// The status of the answer.
     #[serde(serialize_with = "as_number", deserialize_with = "from_number")]
     #[schema(value_type = u16)]
@@ -46,15 +50,16 @@ fn from_number<'de, D: Deserializer<'de>>(from: D) -> Result<StatusCode, D::Erro
 impl Problem {
     pub(super) fn new(
         status: StatusCode,
-        code: &'static str,
+        code: Code,
         title: &'static str,
         detail: impl Into<String>,
     ) -> Self {
         Problem {
+            page: code.to_string().into(),
             status,
             title: title.into(),
             detail: detail.into(),
-            code: code.into(),
+            code: code.name().into(),
             field: None,
             retryable: false,
             retry_after: None,
@@ -64,7 +69,7 @@ impl Problem {
     /// A part of the request is invalid.
     pub(super) fn invalid(field: impl Into<String>, detail: impl Into<String>) -> Self {
         let title = "The request is not valid";
-        Problem::new(StatusCode::BAD_REQUEST, "invalid_request", title, detail).field(field)
+        Problem::new(StatusCode::BAD_REQUEST, Code::InvalidRequest, title, detail).field(field)
     }
 
     pub(super) fn job_absent(key: &str) -> Self {
@@ -72,7 +77,7 @@ impl Problem {
             format!("there is no job {key}: it was never scheduled, has ended or was cancelled");
         Problem::new(
             StatusCode::NOT_FOUND,
-            "job_absent",
+            Code::JobAbsent,
             "There is no such job",
             detail,
         )
@@ -82,7 +87,7 @@ impl Problem {
     pub(super) fn untold(why: &str) -> Self {
         Problem::new(
             StatusCode::NOT_FOUND,
-            "job_absent",
+            Code::JobAbsent,
             "There is no such job",
             why,
         )
@@ -92,7 +97,7 @@ impl Problem {
         let detail = format!("{key} is running, and nothing is scheduled to follow it");
         Problem::new(
             StatusCode::CONFLICT,
-            "job_running",
+            Code::JobRunning,
             "The job is running",
             detail,
         )
@@ -101,13 +106,13 @@ impl Problem {
     pub(super) fn job_not_recurring(key: &str) -> Self {
         let detail = format!("{key} has no rule: schedule it with `recurring` to make it recur");
         let title = "The job does not recur";
-        Problem::new(StatusCode::CONFLICT, "job_not_recurring", title, detail)
+        Problem::new(StatusCode::CONFLICT, Code::JobNotRecurring, title, detail)
     }
 
     pub(super) fn kind_unlimited(kind: &str) -> Self {
         let detail = format!("the limit of {kind} was removed by another call: set it again");
         let title = "The kind has no limit";
-        Problem::new(StatusCode::CONFLICT, "kind_unlimited", title, detail)
+        Problem::new(StatusCode::CONFLICT, Code::KindUnlimited, title, detail)
     }
 
     /// The daemon has no archive.
@@ -131,7 +136,7 @@ impl Problem {
     pub(super) fn job_present(key: &str, consequence: &str) -> Self {
         let detail = format!("there is a job {key}, pending or running: {consequence}");
         let title = "The job is there";
-        Problem::new(StatusCode::CONFLICT, "job_present", title, detail)
+        Problem::new(StatusCode::CONFLICT, Code::JobPresent, title, detail)
     }
 
     pub(super) fn letter_absent(key: &str, letter: u64) -> Self {
@@ -140,29 +145,29 @@ impl Problem {
              removed it; the list of the letters of {key} shows the others"
         );
         let title = "There is no such dead letter";
-        Problem::new(StatusCode::NOT_FOUND, "letter_absent", title, detail)
+        Problem::new(StatusCode::NOT_FOUND, Code::LetterAbsent, title, detail)
     }
 
     pub(super) fn kind_absent(kind: &str) -> Self {
         let detail = format!("no job of the kind {kind} was ever scheduled");
         let title = "There is no such kind";
-        Problem::new(StatusCode::NOT_FOUND, "kind_absent", title, detail)
+        Problem::new(StatusCode::NOT_FOUND, Code::KindAbsent, title, detail)
     }
 
     pub(super) fn kind_in_use(kind: &str, why: &str) -> Self {
         let detail = format!("{kind} is not dropped, because the kind is not empty: {why}");
         let title = "The kind is in use";
-        Problem::new(StatusCode::CONFLICT, "kind_in_use", title, detail)
+        Problem::new(StatusCode::CONFLICT, Code::KindInUse, title, detail)
     }
 
     pub(super) fn unauthorized(detail: &str) -> Self {
         let title = "The caller is not known";
-        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", title, detail)
+        Problem::new(StatusCode::UNAUTHORIZED, Code::Unauthorized, title, detail)
     }
 
     pub(super) fn forbidden(detail: String) -> Self {
         let title = "The token does not allow this";
-        Problem::new(StatusCode::FORBIDDEN, "forbidden", title, detail)
+        Problem::new(StatusCode::FORBIDDEN, Code::Forbidden, title, detail)
     }
 
     /// The token has lost the right for a request in progress.
@@ -178,7 +183,7 @@ impl Problem {
              from a program, by localhost or an address, or give the daemon tokens"
         );
         let title = "Web pages may not ask without a token";
-        Problem::new(StatusCode::FORBIDDEN, "web_page", title, detail)
+        Problem::new(StatusCode::FORBIDDEN, Code::WebPage, title, detail)
     }
 
     /// More requests than are allowed; `wait` is the time until the next one.
@@ -187,7 +192,7 @@ impl Problem {
                       send them slower, or to `/v1/batch`, which reads them at the allowed rate";
         let title = "Too many requests";
         let status = StatusCode::TOO_MANY_REQUESTS;
-        let mut problem = Problem::new(status, "rate_limited", title, detail);
+        let mut problem = Problem::new(status, Code::RateLimited, title, detail);
         problem.retry_later(wait.as_secs() + 1);
         problem
     }
@@ -200,7 +205,7 @@ impl Problem {
         );
         let title = "The body is too large";
         let status = StatusCode::PAYLOAD_TOO_LARGE;
-        Problem::new(status, "payload_too_large", title, detail)
+        Problem::new(status, Code::PayloadTooLarge, title, detail)
     }
 
     /// A payload with more bytes than the route of its job takes.
@@ -211,7 +216,7 @@ impl Problem {
         );
         let title = "The payload is too large";
         let status = StatusCode::PAYLOAD_TOO_LARGE;
-        Problem::new(status, "payload_too_large", title, detail).field("payload")
+        Problem::new(status, Code::PayloadTooLarge, title, detail).field("payload")
     }
 
     /// A body that did not come in time.
@@ -222,7 +227,7 @@ impl Problem {
         );
         let title = "The body did not come in time";
         let status = StatusCode::REQUEST_TIMEOUT;
-        let mut problem = Problem::new(status, "body_timeout", title, detail);
+        let mut problem = Problem::new(status, Code::BodyTimeout, title, detail);
         problem.retryable = true;
         problem
     }
@@ -231,7 +236,12 @@ impl Problem {
         let detail = "this daemon is about to stop; another daemon, or the next one here, can \
                       serve";
         let title = "The daemon stops";
-        let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", title, detail);
+        let mut problem = Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            Code::Stopping,
+            title,
+            detail,
+        );
         problem.retry_later(1);
         problem
     }
@@ -242,7 +252,7 @@ impl Problem {
         let title = "Redis is away";
         let mut problem = Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "unavailable",
+            Code::Unavailable,
             title,
             detail,
         );
@@ -254,7 +264,7 @@ impl Problem {
     pub(super) fn unannounced(why: String) -> Self {
         let title = "Redis does not announce changes of keys";
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        Problem::new(status, "unannounced", title, why)
+        Problem::new(status, Code::Unannounced, title, why)
     }
 
     /// The same as a success, if a setting accepts it.
@@ -267,7 +277,7 @@ impl Problem {
     pub(super) fn too_many_tails(detail: String) -> Self {
         let title = "Too many tails";
         let status = StatusCode::TOO_MANY_REQUESTS;
-        let mut problem = Problem::new(status, "too_many_tails", title, detail);
+        let mut problem = Problem::new(status, Code::TooManyTails, title, detail);
         problem.retry_later(30);
         problem
     }
@@ -282,7 +292,7 @@ impl Problem {
         let detail = "no call has this path; `/v1/openapi.json` lists all of them";
         Problem::new(
             StatusCode::NOT_FOUND,
-            "unknown_route",
+            Code::UnknownRoute,
             "There is no such call",
             detail,
         )
@@ -293,7 +303,7 @@ impl Problem {
         let title = "There is no such call";
         Problem::new(
             StatusCode::METHOD_NOT_ALLOWED,
-            "unknown_method",
+            Code::UnknownMethod,
             title,
             detail,
         )
@@ -344,86 +354,91 @@ impl From<Error> for Problem {
         let (status, code, title, field) = match error.kind() {
             ErrorKind::InvalidKey => (
                 S::BAD_REQUEST,
-                "invalid_key",
+                Code::InvalidKey,
                 "The key is not valid",
                 Some("key"),
             ),
             ErrorKind::InvalidTime => (
                 S::BAD_REQUEST,
-                "invalid_time",
+                Code::InvalidTime,
                 "The time is out of range",
                 None,
             ),
             ErrorKind::InvalidPolicy => (
                 S::BAD_REQUEST,
-                "invalid_policy",
+                Code::InvalidPolicy,
                 "The retry policy is not valid",
                 Some("retry"),
             ),
             ErrorKind::InvalidRule => (
                 S::BAD_REQUEST,
-                "invalid_rule",
+                Code::InvalidRule,
                 "The rule of a recurring job is not valid",
                 Some("recurring"),
             ),
             ErrorKind::InvalidPayload => (
                 S::BAD_REQUEST,
-                "invalid_payload",
+                Code::InvalidPayload,
                 "The payload is not valid",
                 Some("payload"),
             ),
             ErrorKind::InvalidHeaders => (
                 S::BAD_REQUEST,
-                "invalid_headers",
+                Code::InvalidHeaders,
                 "The headers are not valid",
                 Some("headers"),
             ),
             ErrorKind::InvalidRoute | ErrorKind::InvalidSetting => (
                 S::BAD_REQUEST,
-                "invalid_request",
+                Code::InvalidRequest,
                 "The request is not valid",
                 None,
             ),
             ErrorKind::Unavailable => (
                 S::SERVICE_UNAVAILABLE,
-                "unavailable",
+                Code::Unavailable,
                 "Redis cannot be reached",
                 None,
             ),
             ErrorKind::OutcomeUnknown => (
                 S::SERVICE_UNAVAILABLE,
-                "outcome_unknown",
+                Code::OutcomeUnknown,
                 "Redis did not answer in time",
                 None,
             ),
             ErrorKind::TooManyKinds => (
                 S::TOO_MANY_REQUESTS,
-                "too_many_kinds",
+                Code::TooManyKinds,
                 "Too many new kinds",
                 Some("key"),
             ),
-            ErrorKind::Full => (S::SERVICE_UNAVAILABLE, "redis_full", "Redis is full", None),
+            ErrorKind::Full => (
+                S::SERVICE_UNAVAILABLE,
+                Code::RedisFull,
+                "Redis is full",
+                None,
+            ),
             ErrorKind::ReadOnly => (
                 S::SERVICE_UNAVAILABLE,
-                "redis_read_only",
+                Code::RedisReadOnly,
                 "Redis takes no writes",
                 None,
             ),
             ErrorKind::Denied => (
                 S::SERVICE_UNAVAILABLE,
-                "redis_denied",
+                Code::RedisDenied,
                 "Redis denies access",
                 None,
             ),
             ErrorKind::Incompatible => (
                 S::INTERNAL_SERVER_ERROR,
-                "incompatible",
+                Code::Incompatible,
                 "This Redis cannot run Keyfall",
                 None,
             ),
             _ => (
                 S::INTERNAL_SERVER_ERROR,
-                "damaged",
+                Code::Damaged,
                 "The stored data is damaged",
                 None,
             ),
