@@ -1,6 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help nightly package dist dist-check packaging-check semver features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint
 .PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check docs lint
+.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check moving-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check docs lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -74,6 +75,7 @@ nightly: ## Run the checks of a release that take too long for every change
 	$(MAKE) extremes
 	$(MAKE) http-check
 	$(MAKE) cron-check
+	$(MAKE) moving-check
 	$(MAKE) web-check
 	$(MAKE) chaos SEED=7
 	$(MAKE) chaos
@@ -149,6 +151,10 @@ docs: deps clients ## Build the documentation as a site, and check each of its l
 	@# The one that `make test` has built, as for `consumers`.
 	cargo test --workspace --all-features --test it --no-run
 	@sh scripts/docs.sh
+
+moving-check: deps ## Import delayed jobs that BullMQ, Celery, rq and Sidekiq write now: RECORD=1 keeps them
+	@sh scripts/install-sidekiq.sh
+	@RECORD="$(RECORD)" sh scripts/moving.sh
 
 # The packages that are not published are tests.
 package: toolchain ## Build each package as it would be published

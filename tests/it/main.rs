@@ -70,6 +70,7 @@
 //! | [`config`] | `keyfall config` and `keyfall token`: output, refusals and files |
 //! | [`commands`] | each command of the operator: its effect, its JSON, its exit codes |
 //! | [`topology`] | more than one server: replicas, sentinels, clusters |
+//! | [`moving`] | what BullMQ, Celery, rq and Sidekiq have scheduled is imported |
 //! | [`transfer`] | export and import |
 //! | [`terminal`] | commands at a terminal: prompts, tables, colours, bars |
 //! | [`top`] | `keyfall top`, in a terminal multiplexer |
@@ -134,6 +135,7 @@ mod log;
 mod logging;
 mod mistakes;
 mod monitor;
+mod moving;
 mod numbered;
 mod operating;
 mod outages;

@@ -217,7 +217,7 @@ enum Command {
     Export(export::Options),
     /// Schedule the jobs of an export, or of another system
     #[command(
-        after_help = "Examples:\n  keyfall import app1.ndjson --paused --skip-overdue 1h\n  keyfall import --from redis-zset --due-key delayed --due-unit s --payload-key bodies --key 'app1:trans:notice:{member}' --pace 200/s\n  keyfall import --from classic-queue --due-key dq_bucket_1 --prefix app1:queue"
+        after_help = "Examples:\n  keyfall import app1.ndjson --paused --skip-overdue 1h\n  keyfall import --from redis-zset --due-key delayed --due-unit s --payload-key bodies --key 'app1:trans:notice:{member}' --pace 200/s\n  keyfall import --from classic-queue --due-key dq_bucket_1 --prefix app1:queue\n  keyfall import --from bullmq --queue mail --as app1:mail:send --source-url redis://127.0.0.1:6380 --dry-run"
     )]
     Import(Box<import::Options>),
     /// Load, check, remove or print the Redis functions by which any client schedules

@@ -1,6 +1,6 @@
 //! Schedules the imported jobs, and counts the outcomes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::SystemTime;
 
@@ -10,12 +10,15 @@ use serde_json::value::RawValue;
 
 use super::entry::Entry;
 use super::pace::Pacing;
-use super::{Options, Read};
+use super::{Fault, Options, Read};
 use crate::jobs::Jobs;
 use crate::progress::Progress;
 use crate::stop::Stop;
 use crate::which::among;
 use keyfall_daemon::shapes::{BatchOut, RestoredAs, RestoredOut};
+
+/// The number of jobs that a dry run names.
+const FIRST: usize = 5;
 
 pub(super) struct Intake<'a> {
     jobs: &'a Jobs,
@@ -29,6 +32,14 @@ pub(super) struct Intake<'a> {
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Report {
     scheduled: u64,
+    /// Jobs that a dry run has found, and the first of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    found: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    first: Vec<String>,
+    /// Jobs that stay in the other system, by the reason.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    left_out: BTreeMap<String, u64>,
     /// Left out, because a job of that name exists, or that very letter.
     present: u64,
     /// Left out, because they had been due for too long.
@@ -57,8 +68,13 @@ impl<'a> Intake<'a> {
             match job {
                 Ok(entry) if self.is_wanted(&entry) => wanted.push((place, entry)),
                 Ok(_) => {}
-                Err(fault) => self.refuse(&place, &fault)?,
+                Err(Fault::LeftOut(reason)) => self.leave_out(reason, 1),
+                Err(Fault::Invalid(fault)) => self.refuse(&place, &fault)?,
             }
+        }
+        if self.options.dry_run {
+            self.note(&wanted);
+            return Ok(());
         }
         let stride = self.pacing.stride(wanted.len());
         let mut wanted = wanted.into_iter().peekable();
@@ -66,6 +82,22 @@ impl<'a> Intake<'a> {
             self.send(wanted.by_ref().take(stride).collect()).await?;
         }
         Ok(())
+    }
+
+    /// Counts jobs that stay in the other system.
+    pub(super) fn leave_out(&mut self, reason: String, number: u64) {
+        *self.report.left_out.entry(reason).or_default() += number;
+    }
+
+    /// Counts the jobs of a dry run, and names the first.
+    fn note(&mut self, entries: &[(String, Entry)]) {
+        *self.report.found.get_or_insert(0) += entries.len() as u64;
+        let room = FIRST - self.report.first.len();
+        for (_, entry) in entries.iter().take(room) {
+            self.report
+                .first
+                .push(format!("{} due {}", entry.key, entry.due()));
+        }
     }
 
     pub(super) fn report(&self) -> Report {
@@ -157,7 +189,10 @@ fn became(result: &RawValue) -> Option<RestoredAs> {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} scheduled", self.scheduled)?;
+        match self.found {
+            Some(found) => write!(f, "{found} to schedule")?,
+            None => write!(f, "{} scheduled", self.scheduled)?,
+        }
         for (count, what) in [
             (self.present, "were there already"),
             (self.overdue, "were overdue for too long"),
@@ -170,6 +205,12 @@ impl fmt::Display for Report {
         }
         for kind in &self.paused {
             write!(f, "; paused: `keyfall resume {kind}:` lets it start")?;
+        }
+        for job in &self.first {
+            write!(f, "\n  {job}")?;
+        }
+        for (reason, count) in &self.left_out {
+            write!(f, "\n{count} left out, which {reason}")?;
         }
         Ok(())
     }

@@ -7,7 +7,9 @@ use keyfall::JobKey;
 use redis::Cmd;
 use serde::Deserialize;
 
+use super::Fault;
 use super::entry::Entry;
+use super::foreign::Delayed;
 use super::template::Template;
 use keyfall_daemon::classic::{Names, TTR};
 use keyfall_daemon::shapes::Time;
@@ -37,6 +39,8 @@ pub(super) enum Layout {
     /// The members are ids of a classic delay queue, which keeps each job under its bare id; the
     /// scores are seconds.
     Classic(Names),
+    /// Jobs of another system.
+    Foreign(Delayed),
 }
 
 /// A job as such queues keep it, in MessagePack.
@@ -61,20 +65,19 @@ impl Layout {
     pub(super) fn needs(&self) -> Option<(&str, &'static str)> {
         match self {
             Layout::Hash { payload_key, .. } => Some((payload_key, "hash")),
-            Layout::Classic(_) => None,
+            Layout::Classic(_) | Layout::Foreign(_) => None,
         }
     }
 
-    /// The command that reads the data of these members.
-    pub(super) fn ask<'a>(&self, members: impl Iterator<Item = &'a [u8]>) -> Cmd {
-        let mut call = match self {
-            Layout::Hash { payload_key, .. } => redis::cmd("HMGET").arg(payload_key).to_owned(),
-            Layout::Classic(_) => redis::cmd("MGET"),
-        };
-        for member in members {
-            call.arg(member);
+    /// The command that reads the data of a member, unless it holds the job itself.
+    pub(super) fn ask(&self, member: &[u8]) -> Option<Cmd> {
+        match self {
+            Layout::Hash { payload_key, .. } => {
+                Some(redis::cmd("HMGET").arg(payload_key).arg(member).to_owned())
+            }
+            Layout::Classic(_) => Some(redis::cmd("MGET").arg(member).to_owned()),
+            Layout::Foreign(delayed) => delayed.ask(member),
         }
-        call
     }
 
     /// The job of a member, or its fault. `None` if the job has ended there.
@@ -82,23 +85,23 @@ impl Layout {
         &self,
         member: &[u8],
         score: f64,
-        kept: Option<Vec<u8>>,
-    ) -> Option<Result<Entry, String>> {
+        kept: &[Option<Vec<u8>>],
+    ) -> Option<Result<Entry, Fault>> {
+        let first = || kept.first().and_then(Option::as_deref);
         match self {
             Layout::Hash {
                 payload_key,
                 unit,
                 template,
-            } => Some(in_hash(
-                member,
-                due(score, *unit),
-                kept,
-                payload_key,
-                template,
-            )),
+            } => {
+                let due = due(score, *unit);
+                let read = in_hash(member, due, first(), payload_key, template);
+                Some(read.map_err(Fault::Invalid))
+            }
             // Such a queue removes the member when its time comes, and the job when it is finished
             // or deleted.
-            Layout::Classic(names) => Some(classic(names, score, &kept?)),
+            Layout::Classic(names) => Some(classic(names, score, first()?).map_err(Fault::Invalid)),
+            Layout::Foreign(delayed) => delayed.entry(member, score, kept),
         }
     }
 }
@@ -106,7 +109,7 @@ impl Layout {
 fn in_hash(
     member: &[u8],
     due: Result<SystemTime, String>,
-    payload: Option<Vec<u8>>,
+    payload: Option<&[u8]>,
     payload_key: &str,
     template: &Template,
 ) -> Result<Entry, String> {
@@ -115,7 +118,7 @@ fn in_hash(
     let key = JobKey::parse(&key).map_err(|error| error.to_string())?;
     let due = Time(due?);
     let payload = payload.ok_or_else(|| format!("it has no payload in {payload_key}"))?;
-    Ok(Entry::new(key, due, &payload))
+    Ok(Entry::new(key, due, payload))
 }
 
 fn classic(names: &Names, score: f64, kept: &[u8]) -> Result<Entry, String> {
@@ -130,7 +133,7 @@ fn classic(names: &Names, score: f64, kept: &[u8]) -> Result<Entry, String> {
 }
 
 /// Rounded up, so that no job is early.
-fn due(score: f64, unit: Unit) -> Result<SystemTime, String> {
+pub(super) fn due(score: f64, unit: Unit) -> Result<SystemTime, String> {
     let ms = match unit {
         Unit::S => (score * 1000.0).ceil(),
         Unit::Ms => score.ceil(),
@@ -154,7 +157,7 @@ mod tests {
     #[test]
     fn a_job_of_a_classic_queue_is_read_from_its_record() {
         let layout = Layout::Classic(Names::new("app1:queue"));
-        let read = |score, kept: &[u8]| layout.entry(b"a:1", score, Some(kept.into())).unwrap();
+        let read = |score, kept: &[u8]| layout.entry(b"a:1", score, &[Some(kept.into())]).unwrap();
         let due = |score| {
             read(score, KEPT)
                 .unwrap()
@@ -168,11 +171,11 @@ mod tests {
         assert_eq!(entry.key.as_str(), "app1:queue:t:a%3A1");
         let line = String::from_utf8(entry.restored(false).unwrap()).unwrap();
         assert!(line.contains(r#""headers":{"ttr":"90"}"#), "{line}");
-        let Err(told) = read(1_763_712_345.0, b"no job") else {
+        let Err(Fault::Invalid(told)) = read(1_763_712_345.0, b"no job") else {
             panic!("it was read");
         };
         assert!(told.contains("MessagePack"), "{told}");
-        assert!(layout.entry(b"a:1", 1.0, None).is_none());
+        assert!(layout.entry(b"a:1", 1.0, &[None]).is_none());
     }
 
     #[test]

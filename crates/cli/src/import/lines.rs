@@ -55,7 +55,7 @@ impl Lines {
             if !line.trim_ascii().is_empty() {
                 batch.jobs.push(Read {
                     place: format!("line {}", self.number),
-                    job: Entry::parse(&line),
+                    job: Entry::parse(&line).map_err(Into::into),
                 });
             }
         }

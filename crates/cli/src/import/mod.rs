@@ -3,12 +3,14 @@
 //! | part | task |
 //! |---|---|
 //! | [`lines`], [`zset`] | read jobs, a batch at a time |
+//! | [`foreign`] | the delayed jobs of BullMQ, Celery, rq and Sidekiq |
 //! | [`layout`] | reads the data beside a sorted set; [`template`] makes keys |
 //! | [`entry`] | a job from any source |
 //! | [`pace`] | limits the rate of the import |
 //! | [`intake`] | schedules the jobs, and counts the outcomes |
 
 mod entry;
+mod foreign;
 mod intake;
 mod layout;
 mod lines;
@@ -16,6 +18,7 @@ mod pace;
 mod template;
 mod zset;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,6 +28,8 @@ use keyfall::Kind;
 use redis::{ClientTlsConfig, TlsCertificates};
 
 use self::entry::Entry;
+use self::foreign::celery::Celery;
+use self::foreign::{Delayed, Naming, Renamed, System};
 use self::intake::Intake;
 use self::layout::{Layout, Unit};
 use self::lines::Lines;
@@ -33,7 +38,7 @@ use self::template::Template;
 use self::zset::Zset;
 use super::bookmark::{Bookmark, Mark};
 use super::connect::Server;
-use super::out::Form;
+use super::out::{Form, json, line};
 use super::progress::Progress;
 use super::stop::Stop;
 use super::which::Unasked;
@@ -73,7 +78,29 @@ pub(crate) struct Options {
     #[arg(long, value_name = "APP:MODULE", value_parser = topics, required_if_eq("from", "classic-queue"))]
     prefix: Option<Names>,
 
-    /// The Redis with the sorted set, unless it is the target as well
+    /// The queue of the other system. Defaults to `celery` for Celery, and to all queues of Sidekiq
+    #[arg(long, value_name = "NAME", required_if_eq_any([("from", "bullmq"), ("from", "rq")]))]
+    queue: Option<String>,
+
+    /// The kind for the jobs of the other system, such as app1:mail:send, or for its jobs of one
+    /// name: Welcome=app1:mail:welcome. Can be given several times
+    #[arg(
+        long = "as",
+        value_name = "[NAME=]KIND",
+        required_if_eq_any([("from", "bullmq"), ("from", "celery"), ("from", "rq"), ("from", "sidekiq")])
+    )]
+    renamed: Vec<Renamed>,
+
+    /// What the keys of the other system begin with, if it is not the default: the `prefix` of
+    /// BullMQ, the namespace of Sidekiq with its colon, the `global_keyprefix` of Celery
+    #[arg(long, value_name = "PREFIX")]
+    source_prefix: Option<String>,
+
+    /// Schedule nothing: count the jobs, and name the first
+    #[arg(long)]
+    dry_run: bool,
+
+    /// The Redis to import from, unless it is the target as well
     #[arg(
         long,
         value_name = "URL",
@@ -139,13 +166,55 @@ enum From {
     /// A sorted set of due times in seconds, and each job under its bare id, in MessagePack: one
     /// bucket of a delay queue after Youzan's model
     ClassicQueue,
+    /// The delayed jobs of a queue of BullMQ
+    Bullmq,
+    /// The tasks of a queue of Celery that have an `eta` or a `countdown`
+    Celery,
+    /// The scheduled jobs of a queue of rq
+    Rq,
+    /// The jobs of Sidekiq that were scheduled by `perform_in` or `perform_at`
+    Sidekiq,
 }
 
 impl Options {
+    /// The source, for the cursor file.
+    fn source_name(&self) -> String {
+        let queue = self.queue.as_deref().unwrap_or_default();
+        match (&self.from, &self.due_key) {
+            (From::Ndjson, _) => self.file.display().to_string(),
+            (_, Some(key)) => key.clone(),
+            (from, None) => format!("{from:?} {queue}"),
+        }
+    }
+
+    /// What the keys of the other system begin with.
+    fn prefix_there(&self) -> String {
+        self.source_prefix
+            .clone()
+            .unwrap_or_else(|| match self.from {
+                From::Bullmq => "bull".to_owned(),
+                From::Rq => "rq".to_owned(),
+                _ => String::new(),
+            })
+    }
+
+    fn delayed(&self, system: System) -> (String, Layout) {
+        let delayed = Delayed {
+            system,
+            prefix: self.prefix_there(),
+            queue: self.queue.clone(),
+            naming: Naming(self.renamed.clone()),
+        };
+        (delayed.due_key(), Layout::Foreign(delayed))
+    }
+
     /// The sorted set to read, if the source is one, and its layout.
     fn sorted_set(&self) -> Option<(String, Layout)> {
         let layout = match self.from {
-            From::Ndjson => return None,
+            From::Ndjson | From::Celery => return None,
+            From::Bullmq => return Some(self.delayed(System::Bullmq)),
+            From::Rq => return Some(self.delayed(System::Rq)),
+            From::Sidekiq => return Some(self.delayed(System::Sidekiq)),
             From::RedisZset => Layout::Hash {
                 payload_key: self.payload_key.clone()?,
                 unit: self.due_unit?,
@@ -179,20 +248,34 @@ struct Batch {
 struct Read {
     /// The place of the entry, for messages.
     place: String,
-    /// The job, or its fault.
-    job: Result<Entry, String>,
+    job: Result<Entry, Fault>,
+}
+
+/// The reason why an entry is no job to import.
+#[derive(Debug)]
+enum Fault {
+    Invalid(String),
+    /// A valid job that stays in the other system: what is true of such jobs.
+    LeftOut(String),
+}
+
+/// Of jobs that the workers of the other system take at once.
+const LEFT_READY: &str = "are ready to run: their own workers take them";
+
+impl std::convert::From<String> for Fault {
+    fn from(fault: String) -> Self {
+        Fault::Invalid(fault)
+    }
 }
 
 enum Source {
     Lines(Lines),
     Zset(Box<Zset>),
+    Celery(Box<Celery>),
 }
 
 pub(crate) async fn run(mut options: Options) -> anyhow::Result<()> {
-    let of = match &options.due_key {
-        Some(key) => format!("an import of {key}"),
-        None => format!("an import of {}", options.file.display()),
-    };
+    let of = format!("an import of {}", options.source_name());
     let bookmark = Bookmark::new(options.cursor_file.take());
     let mut after = match bookmark.read(&of)? {
         Some(mark) => Some(mark.after),
@@ -215,16 +298,25 @@ pub(crate) async fn run(mut options: Options) -> anyhow::Result<()> {
             )
         })?;
         progress.advance(batch.size);
-        bookmark.write(&Mark {
-            of: of.clone(),
-            after: batch.after.clone(),
-            bytes: None,
-        })?;
+        if !options.dry_run {
+            bookmark.write(&Mark {
+                of: of.clone(),
+                after: batch.after.clone(),
+                bytes: None,
+            })?;
+        }
         after = Some(batch.after);
+    }
+    for (reason, number) in source.others().await? {
+        intake.leave_out(reason, number);
     }
     let report = intake.report();
     drop(progress);
-    options.form.say(&report, report.to_string())?;
+    if options.form.json {
+        json(&report)?;
+    } else {
+        report.to_string().lines().try_for_each(line)?;
+    }
     if report.invalid > 0 {
         bail!("{} were not valid, and were left out", report.invalid);
     }
@@ -254,15 +346,15 @@ fn certificates(redis: &Redis) -> anyhow::Result<Option<TlsCertificates>> {
 
 impl Source {
     async fn open(options: &Options, after: Option<&str>) -> anyhow::Result<Self> {
-        let Some((due_key, layout)) = options.sorted_set() else {
+        if let From::Ndjson = options.from {
             return Ok(Source::Lines(Lines::open(&options.file, after)?));
-        };
+        }
         let source = match &options.source_url {
             Some(url) => redis::Client::open(url.as_str()),
             None => {
                 let redis = options.server.redis()?.ok_or_else(|| {
                     Stop::wrong(
-                        "which Redis has the sorted set? Name it by `--source-url` or \
+                        "which Redis has the jobs? Name it by `--source-url` or \
                          KEYFALL_SOURCE_URL",
                     )
                 })?;
@@ -275,6 +367,13 @@ impl Source {
             }
         };
         let source = source.context("the URL of the source is not valid")?;
+        let Some((due_key, layout)) = options.sorted_set() else {
+            let queue = options.queue.clone().unwrap_or_else(|| "celery".to_owned());
+            let naming = Naming(options.renamed.clone());
+            let prefix = options.prefix_there();
+            let celery = Celery::open(&source, &prefix, queue, naming, after).await?;
+            return Ok(Source::Celery(Box::new(celery)));
+        };
         let zset = Zset::open(&source, due_key, layout, after).await?;
         Ok(Source::Zset(Box::new(zset)))
     }
@@ -283,6 +382,7 @@ impl Source {
         match self {
             Source::Lines(lines) => Progress::new(lines.size, "bytes"),
             Source::Zset(zset) => Progress::new(Some(zset.size), "members"),
+            Source::Celery(celery) => Progress::new(Some(celery.size), "tasks"),
         }
     }
 
@@ -290,6 +390,15 @@ impl Source {
         match self {
             Source::Lines(lines) => lines.next(),
             Source::Zset(zset) => zset.next().await,
+            Source::Celery(celery) => celery.next().await,
+        }
+    }
+
+    /// The number of further jobs, by the reason why they are left out.
+    async fn others(&mut self) -> anyhow::Result<BTreeMap<String, u64>> {
+        match self {
+            Source::Zset(zset) => zset.others().await,
+            Source::Lines(_) | Source::Celery(_) => Ok(BTreeMap::new()),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Jobs in a common layout: a sorted set of due times, and further data in other keys. The import
 //! only reads them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
+use super::foreign::Fields;
 use super::layout::Layout;
 use super::{Batch, Read};
 use crate::stop::Stop;
@@ -40,13 +42,7 @@ impl Zset {
                 Stop::wrong("`--cursor` is not a place: use one that such an import printed")
             })?),
         };
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
-        let connected = source.get_multiplexed_async_connection_with_config(&config);
-        let mut redis = connected
-            .await
-            .context("the Redis to import from cannot be reached")?;
+        let mut redis = connect(source).await?;
         for (key, wanted) in [(&*due_key, "zset")].into_iter().chain(layout.needs()) {
             let found: String = redis::cmd("TYPE").arg(key).query_async(&mut redis).await?;
             match found.as_str() {
@@ -85,20 +81,25 @@ impl Zset {
             .arg(MEMBERS)
             .query_async(&mut self.redis)
             .await?;
-        let mut kept: Vec<Option<Vec<u8>>> = Vec::new();
-        if !members.is_empty() {
-            let call = self.layout.ask(members.iter().map(|(member, _)| &**member));
-            kept = call.query_async(&mut self.redis).await?;
+        let mut calls = redis::pipe();
+        for (member, _) in &members {
+            if let Some(call) = self.layout.ask(member) {
+                calls.add_command(call);
+            }
+        }
+        let mut kept = vec![Fields::new(); members.len()];
+        if !calls.is_empty() {
+            kept = calls.query_async(&mut self.redis).await?;
         }
         self.cursor = (next != 0).then_some(next);
         let size = members.len();
-        let read = |((member, score), kept): ((Vec<u8>, f64), Option<Vec<u8>>)| {
+        let read = |((member, score), kept): ((Vec<u8>, f64), Fields)| {
             Some(Read {
                 place: format!(
                     "the member {}",
                     String::from_utf8_lossy(&member).escape_debug()
                 ),
-                job: self.layout.entry(&member, score, kept)?,
+                job: self.layout.entry(&member, score, &kept)?,
             })
         };
         Ok(Some(Batch {
@@ -109,4 +110,22 @@ impl Zset {
             size,
         }))
     }
+
+    /// The number of jobs beside the sorted set, by the reason why they are left out.
+    pub(super) async fn others(&mut self) -> anyhow::Result<BTreeMap<String, u64>> {
+        match &self.layout {
+            Layout::Foreign(delayed) => delayed.others(&mut self.redis).await,
+            Layout::Hash { .. } | Layout::Classic(_) => Ok(BTreeMap::new()),
+        }
+    }
+}
+
+pub(super) async fn connect(source: &redis::Client) -> anyhow::Result<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    let connected = source.get_multiplexed_async_connection_with_config(&config);
+    connected
+        .await
+        .context("the Redis to import from cannot be reached")
 }
