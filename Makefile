@@ -2,6 +2,7 @@
 .PHONY: help nightly package dist dist-check packaging-check semver features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint
 .PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check docs lint
 .PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check moving-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check docs lint
+.PHONY: help nightly package features capacity capacity-check compare cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check moving-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check docs lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -100,6 +101,11 @@ cost: deps servers valgrind ## Count the instructions of each job, and write the
 cost-check: deps servers valgrind ## Count them, and fail if a job costs more than docs/performance.md says: ONLY=burst
 	cargo build --release -p keyfall-cli
 	ONLY="$(ONLY)" python3 benches/cost/measure.py check
+
+compare: deps ## Compare with BullMQ, Celery, rq and Sidekiq for five minutes, and write docs/compare.md
+	@sh scripts/install-sidekiq.sh
+	cargo build --release -p keyfall-cli
+	@sh scripts/compare.sh
 
 http-check: deps ## Have schemathesis (Python) try every call of the HTTP API: EXAMPLES=20 SEED=1
 	@sh scripts/schemathesis.sh

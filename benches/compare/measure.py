@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Compares Keyfall with BullMQ, Celery, rq and Sidekiq, and writes docs/compare.md: `make compare`, on an idle machine.
+
+Each system gets a private Redis with redis.conf, and one worker process. PENDING jobs that are due in
+an hour show what it costs to schedule and to keep a job; JOBS that fall due one by one within SECONDS
+show how late a job starts, from its due time to the first line of its handler, by one clock.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+TOOLS = ROOT / "target/compare-tools"
+PAGE = ROOT / "docs/compare.md"
+PYTHON = TOOLS / "python/bin/python"
+KEYFALL = ROOT / "target/release/keyfall"
+PENDING, JOBS, SECONDS = 10_000, 600, 30
+# Until the worker is ready and the jobs are scheduled.
+LEAD_MS = 15_000
+
+SYSTEMS = {
+    "Keyfall": [sys.executable, HERE / "pull.py"],
+    "BullMQ": ["node", TOOLS / "node/bullmq.mjs"],
+    "Celery": [PYTHON, HERE / "celery_app.py"],
+    "rq": [PYTHON, HERE / "rq_app.py"],
+    "Sidekiq": ["ruby", HERE / "sidekiq.rb"],
+}
+
+
+def said(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def version(system):
+    match system:
+        case "Keyfall":
+            return said(KEYFALL, "--version").split()[-1]
+        case "BullMQ":
+            package = TOOLS / "node/node_modules/bullmq/package.json"
+            return json.loads(package.read_text())["version"]
+        case "Sidekiq":
+            return said("ruby", "-e", "require 'sidekiq'; puts Sidekiq::VERSION")
+        case python:
+            script = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+            return said(PYTHON, "-c", script, python.lower())
+
+
+@contextlib.contextmanager
+def redis():
+    """The port of a private Redis."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as work:
+        flags = ["--port", str(port), "--dir", work, "--daemonize", "no"]
+        server = subprocess.Popen(
+            ["redis-server", ROOT / "redis.conf", *flags], stdout=subprocess.DEVNULL
+        )
+        try:
+            wait("Redis", lambda: ask(port, "ping", check=False) == "PONG")
+            yield port
+        finally:
+            server.kill()
+            server.wait()
+
+
+def ask(port, *command, check=True):
+    call = ["redis-cli", "-p", str(port), *command]
+    return subprocess.run(call, check=check, capture_output=True, text=True).stdout.strip()
+
+
+def wait(what, is_so, seconds=120):
+    until = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > until:
+            sys.exit(f"not within {seconds} s: {what}")
+        time.sleep(0.1)
+
+
+def used(port):
+    memory = dict(line.split(":") for line in ask(port, "info", "memory").splitlines() if ":" in line)
+    return int(memory["used_memory"])
+
+
+def schedule(program, port, count, first_ms, step_ms):
+    """Schedules jobs; returns the seconds that the program says it took."""
+    figures = [str(figure) for figure in (port, count, first_ms, step_ms)]
+    return float(said(*program, "schedule", *figures).splitlines()[-1])
+
+
+def pending(program):
+    """The rate of schedules, and the memory of a pending job."""
+    with redis() as port:
+        in_an_hour = int(time.time() * 1000) + 3_600_000
+        schedule(program, port, 10, in_an_hour, 1)
+        before = used(port)
+        seconds = schedule(program, port, PENDING, in_an_hour + 1000, 1)
+        return PENDING / seconds, (used(port) - before) / PENDING
+
+
+def lateness(program):
+    """How late each job started, in milliseconds."""
+    with redis() as port, tempfile.TemporaryDirectory() as work:
+        log = Path(work) / "log"
+        environment = os.environ | {"COMPARE_LOG": str(log)}
+        worker = subprocess.Popen(
+            [*program, "work", str(port)],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            first = int(time.time() * 1000) + LEAD_MS
+            schedule(program, port, JOBS, first, SECONDS * 1000 / JOBS)
+            wait("all jobs have run", lambda: log.exists() and log.read_text().count("\n") >= JOBS)
+        finally:
+            os.killpg(worker.pid, 15)
+            worker.wait()
+        lines = [line.split() for line in log.read_text().splitlines()]
+        if len(lines) != JOBS:
+            sys.exit(f"{len(lines)} runs of {JOBS} jobs")
+        return sorted(float(began) - float(due) for due, began in lines)
+
+
+def row(system, program):
+    rate, memory = pending(program)
+    late = lateness(program)
+    early = sum(it < 0 for it in late)
+    p50, p99 = statistics.median(late), late[int(len(late) * 0.99)]
+    return (
+        f"| {system} {version(system)} | {p50:,.1f} ms | {p99:,.1f} ms | {early} | {rate:,.0f}/s | {memory:,.0f} |"
+    )
+
+
+def main():
+    load, cores = os.getloadavg()[0], os.cpu_count()
+    if load > cores / 2:
+        sys.exit(f"the load average is {load:.1f}: on a busy machine the figures say nothing")
+    rows = [row(system, program) for system, program in SYSTEMS.items()]
+    date = datetime.date.today().isoformat()
+    server = said("redis-server", "--version").split()[2].removeprefix("v=")
+    table = "\n".join(
+        [
+            f"{date}, Redis {server}, {cores} cores; "
+            f"{JOBS} jobs in {SECONDS} s, {PENDING:,} pending jobs:",
+            "",
+            "| system | lateness p50 | p99 | early | scheduled | bytes of a pending job |",
+            "|---|--:|--:|--:|--:|--:|",
+            *rows,
+        ]
+    )
+    PAGE.write_text((HERE / "page.txt").read_text().replace("TABLE", table))
+    print(table)
+
+
+if __name__ == "__main__":
+    main()
