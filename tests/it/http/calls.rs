@@ -276,6 +276,33 @@ async fn jobs_are_pulled_extended_finished_and_failed() {
 }
 
 #[tokio::test]
+async fn a_job_that_is_snoozed_comes_again_as_the_same_attempt() {
+    let site = Site::new("http-snooze").await;
+    let daemon = Daemon::with(&site, &["--worker-lease", "1h"]);
+    let path = format!("/v1/jobs/{}", site.key("a"));
+    assert_eq!(daemon.send("PUT", &path, json!({})).await.0, 201);
+    for _ in 0..2 {
+        let [job] = &daemon.pull(1, "30s").await[..] else {
+            panic!("it does not come: {:?}", site.stats().await);
+        };
+        assert_eq!(job["attempt"], 1, "{job}");
+        assert_eq!(daemon.settle("snooze", job, json!({})).await, "pending");
+        assert_eq!(daemon.settle("snooze", job, json!({})).await, "gone");
+    }
+    let [job] = &daemon.pull(1, "30s").await[..] else {
+        panic!("it does not come: {:?}", site.stats().await);
+    };
+    let later = json!({"after": "1h"});
+    assert_eq!(daemon.settle("snooze", job, later).await, "pending");
+    let view = daemon.get(&path).await;
+    assert_eq!(
+        (&view["state"], &view["attempts"]),
+        (&json!("pending"), &json!(0))
+    );
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn all_attempts_share_an_idempotency_key_and_the_next_job_has_another() {
     let site = Site::new("http-idem").await;
     let daemon = Daemon::with(&site, &["--worker-lease", "2s"]);

@@ -345,6 +345,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(pull::finish))
         .routes(calls!(pull::extend))
         .routes(calls!(pull::fail))
+        .routes(calls!(pull::snooze))
         .routes(calls!(metrics::show))
         .routes(calls!(openapi::show))
         .routes(calls!(codes::show))

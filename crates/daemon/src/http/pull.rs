@@ -122,6 +122,16 @@ pub(super) struct FailIn {
     bury: bool,
 }
 
+/// Leases of jobs that run later, as if these runs had not taken place.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SnoozeIn {
+    #[schema(min_items = 1, max_items = 1000)]
+    leases: Vec<String>,
+    /// Run after this time. Due at once, if it is not given.
+    after: Option<Span>,
+}
+
 /// The outcome for each lease, in their order.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct LeasesOut {
@@ -261,6 +271,21 @@ pub(super) async fn fail(
     };
     each(&caller, failed.leases, |way, lease| {
         settle(way, lease, outcome())
+    })
+    .await
+}
+
+/// Ends leases: their jobs run later, and these attempts do not count. A consumer that stops gives its
+/// jobs back with it.
+#[utoipa::path(post, path = "/v1/leases/snooze", operation_id = "snooze_leases", tag = "consume", request_body = SnoozeIn,
+    responses((status = 200, body = LeasesOut)))]
+pub(super) async fn snooze(
+    caller: Caller,
+    Body(SnoozeIn { leases, after }): Body<SnoozeIn>,
+) -> Result<Json<LeasesOut>, Problem> {
+    let after = after.map_or(Duration::ZERO, |Span(after)| after);
+    each(&caller, leases, |way, lease| {
+        settle(way, lease, Outcome::snooze(after))
     })
     .await
 }
