@@ -41,7 +41,9 @@ pub struct RuleOut {
 /// A rule in words.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct PreviewOut {
-    #[schema(example = "At 09:00, Monday through Friday, in Europe/Berlin")]
+    #[schema(
+        example = "At 09:00, on Monday, Tuesday, Wednesday, Thursday, and Friday, in Europe/Berlin"
+    )]
     pub words: String,
     /// The rule as a table.
     #[schema(value_type = serde_json::Value)]

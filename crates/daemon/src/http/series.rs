@@ -285,11 +285,11 @@ pub(super) async fn cancel(
 
 /// The problem of a call, with the field that most such errors are about.
 fn problem(error: Error) -> Problem {
+    let names = |field: &str| error.to_string().starts_with(&format!("`{field}`"));
     match error.kind() {
         ErrorKind::InvalidTime => Problem::from(error).field("anchor"),
-        ErrorKind::InvalidRule if error.to_string().starts_with("`at`") => {
-            Problem::from(error).field("at")
-        }
+        ErrorKind::InvalidRule if names("anchor") => Problem::from(error).field("anchor"),
+        ErrorKind::InvalidRule if names("at") => Problem::from(error).field("at"),
         _ => Problem::from(error),
     }
 }
