@@ -59,6 +59,7 @@
 //! | [`pulling`] | consumers that pull: jobs wait until a consumer pulls them |
 //! | [`callbacks`] | jobs that go to HTTP servers, which misbehave |
 //! | [`conformance`] | one suite over all targets: crashes, retries, limits |
+//! | [`clients`] | the scenarios that the clients in Python and TypeScript play, played by the library |
 //! | [`rerouting`] | routes that are replaced while a worker runs |
 //! | [`http`] | the HTTP API of `keyfall serve`, from the view of its clients |
 //! | [`web`] | the web page, from the view of a browser without scripts |
@@ -98,6 +99,7 @@ mod callbacks;
 mod cancelling;
 mod changing;
 mod classic;
+mod clients;
 mod commands;
 mod config;
 mod conformance;
