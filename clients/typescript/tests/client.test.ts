@@ -1,0 +1,47 @@
+// Repeats, errors and exact integers, without a daemon.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Client, parseJson, writeJson } from "keyfall";
+
+test("a call that may not be repeated is sent once", async () => {
+  let sent = 0;
+  const cut = async (): Promise<Response> => {
+    sent += 1;
+    throw new TypeError("fetch failed", { cause: { code: "ECONNRESET" } });
+  };
+  const calls = new Client("http://daemon", { retries: 2, fetch: cut });
+  for (const [call, times] of [
+    [() => calls.postponeMany("app1:", { by: "1h" }), 1],
+    [() => calls.postponeMany("app1:", { after: "1h" }), 3],
+    [() => calls.schedule("app1:trans:notice:1"), 3],
+  ] as const) {
+    sent = 0;
+    await assert.rejects(call, { code: "no_answer" });
+    assert.equal(sent, times);
+  }
+});
+
+test("answers of other programs are told apart", async () => {
+  const problem = { headers: { "content-type": "application/problem+json" } };
+  for (const [answer, status, retryable] of [
+    [() => new Response("<html>", { status: 200 }), 200, false],
+    [() => new Response("bad gateway", { status: 502 }), 502, true],
+    [() => new Response("{}", { ...problem, status: 404 }), 404, false],
+  ] as const) {
+    const calls = new Client("http://proxy", { retries: 0, fetch: async () => answer() });
+    await assert.rejects(calls.get("app1:trans:notice:1"), { code: "not_keyfall", status, retryable });
+  }
+});
+
+test("integers are exact", () => {
+  const text = '{"order":9007199254740993,"least":-9223372036854775808,"few":[1,1.5,1e21,-0.5],"text":"12345678901234567890 \\" 9007199254740993"}';
+  const value = parseJson(text) as Record<string, unknown>;
+  assert.equal(value["order"], 9007199254740993n);
+  assert.equal(value["least"], -9223372036854775808n);
+  assert.deepEqual(value["few"], [1, 1.5, 1e21, -0.5]);
+  assert.equal(value["text"], '12345678901234567890 " 9007199254740993');
+  assert.equal(writeJson(value).replace("1e+21", "1e21"), text);
+  assert.equal(parseJson("18446744073709551616"), 18446744073709551616n);
+});
