@@ -3,6 +3,7 @@
 .PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check docs lint
 .PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check moving-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check docs lint
 .PHONY: help nightly package features capacity capacity-check compare cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check moving-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check docs lint
+.PHONY: help nightly package features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check sdk-check web-check web-check-quick web-cost chromium consumers versions servers ops-check lint
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -133,6 +134,11 @@ consumers: deps clients languages ## Run producers in Python and Node, and consu
 	@# The one that `make test` has built: `cargo build` would build what it needs once more.
 	cargo test --workspace --all-features --test it --no-run
 	@sh scripts/consumers.sh
+
+sdk-check: deps languages ## Build the clients in Python and TypeScript, and play their tests: PYTHONS="python3.9 python3.13" NODES=node
+	@# The one that `make test` has built, as for `consumers`.
+	cargo test --workspace --all-features --test it --no-run
+	@sh scripts/sdk.sh
 
 ops-check: deps prometheus ## Have Prometheus check metrics, alerts and dashboard
 	@# The one that `make test` has built, as for `consumers`.
