@@ -76,6 +76,7 @@
 //! | 0 | `flaw` | names the possible damage of a stored job |
 //! | 0 | `moment` | measures time by a clock that runs on while the machine sleeps |
 //! | 0 | `outcome` | the end of a run, and the reason of a failure |
+//! | 0 | `phrase` | sentences that programs can say in other languages |
 //! | 0 | `settings` | the settings of clients and workers, with their limits |
 //! | 0 | `source` | how a due job was found |
 //! | 0 | `time` | converts the time stamps of Redis and of the records |
@@ -152,6 +153,7 @@ mod moment;
 mod names;
 #[cfg(feature = "worker")]
 mod outcome;
+mod phrase;
 mod prefix;
 mod record;
 mod recurrence;
@@ -225,6 +227,7 @@ pub use lease::Lease;
 pub use limit::{GroupBy, Limit, LimitScope};
 #[cfg(feature = "worker")]
 pub use outcome::{Failure, IntoOutcome, MAX_FAILURE_BYTES, Outcome};
+pub use phrase::Phrase;
 pub use record::Step;
 pub use recurrence::{
     Anchor, Busy, Gap, Instead, MAX_MEMBERS, MemberFate, Missed, Occurrence, Offset, Overlapping,

@@ -22,6 +22,7 @@ pub(crate) use self::shares::{Holder, Share, Whole};
 pub(crate) use self::terms::{GroupTerms, Terms};
 use crate::durations::shown;
 use crate::error::{Error, ErrorKind, Result};
+use crate::phrase::Phrase;
 
 /// The most groups with a weight.
 const MOST_WEIGHTS: usize = 100;
@@ -311,25 +312,34 @@ impl Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let own = self.bounds.to_string();
+        f.write_str(&self.phrase())
+    }
+}
+
+impl Limit {
+    /// The limit in words.
+    pub fn phrase(&self) -> Phrase {
+        let own = self.bounds.phrase();
         let Some(per) = &self.per else {
-            return f.write_str(&own);
+            return own.unwrap_or_else(|| "".into());
         };
-        match own.as_str() {
-            "" => write!(f, "turns for each {per}")?,
-            own => write!(f, "{own} for each {per}")?,
-        }
-        if self.total.limits() {
-            write!(f, "; {} in total", self.total)?;
+        let per = per.to_string().into();
+        let mut said = match own {
+            None => Phrase::new("limit.turns", "turns for each {}", [per]),
+            Some(own) => Phrase::new("limit.each", "{} for each {}", [own, per]),
+        };
+        if let Some(total) = self.total.phrase() {
+            said = Phrase::new("limit.total", "{}; {} in total", [said, total]);
         }
         let weights: Vec<String> = self
             .get_weights()
             .map(|(group, weight)| format!("{group}={weight}"))
             .collect();
         if !weights.is_empty() {
-            write!(f, "; weights {}", weights.join(" "))?;
+            let weights = weights.join(" ").into();
+            said = Phrase::new("limit.weights", "{}; weights {}", [said, weights]);
         }
-        Ok(())
+        said
     }
 }
 

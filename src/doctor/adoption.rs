@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 
 use super::checks::{ADOPTED_KEYS, ADOPTERS_ALIKE};
-use super::finding::Finding;
+use super::finding::{Finding, named};
 use crate::client::Instance;
 use crate::key::Kind;
+use crate::phrase::Phrase;
 use crate::routing::Pattern;
 use crate::store::{Evicted, Info, Observed};
 
@@ -29,8 +30,7 @@ pub(super) fn look<'a>(
     for (address, info) in others {
         let one = judge(info);
         if one.severity > worst.severity {
-            let found = format!("{address}: {}", one.found);
-            worst = Finding { found, ..one };
+            worst = one.at(address);
         }
     }
     found.push(worst);
@@ -58,13 +58,21 @@ pub(super) fn keys(live: &[Instance]) -> Vec<String> {
 fn evicted(live: &[Instance], info: &Info) -> Finding {
     let adopted: BTreeSet<&String> = live.iter().flat_map(|one| &one.adopts).collect();
     if adopted.is_empty() {
-        return Finding::fine(&ADOPTED_KEYS, "no live worker adopts keys");
+        let nobody = Phrase::new("found.no-adopter", "no live worker adopts keys", []);
+        return Finding::fine(&ADOPTED_KEYS, nobody);
     }
     let policy = info.text("maxmemory_policy");
-    let shown = format!("adopted: {}; maxmemory-policy {policy}", listed(&adopted));
+    let shown = Phrase::new(
+        "found.adopted",
+        "adopted: {}; maxmemory-policy {}",
+        [listed(&adopted), policy.into()],
+    );
     match (info.evicted(), info.is_limited()) {
         (Evicted::Nothing, _) => Finding::fine(&ADOPTED_KEYS, shown),
-        (_, false) => Finding::fine(&ADOPTED_KEYS, shown + ", without maxmemory"),
+        (_, false) => {
+            let shown = Phrase::new("found.unlimited", "{}, without maxmemory", [shown]);
+            Finding::fine(&ADOPTED_KEYS, shown)
+        }
         (_, true) => Finding::warning(
             &ADOPTED_KEYS,
             shown,
@@ -83,23 +91,22 @@ fn alike(live: &[Instance]) -> Finding {
     let runs: BTreeSet<&String> = runs.collect();
     let both: BTreeSet<&String> = cancels.intersection(&runs).copied().collect();
     if both.is_empty() {
-        return Finding::fine(&ADOPTERS_ALIKE, "all workers agree on each route");
+        let alike = Phrase::new("found.alike", "all workers agree on each route", []);
+        return Finding::fine(&ADOPTERS_ALIKE, alike);
     }
     Finding::warning(
         &ADOPTERS_ALIKE,
-        format!("`run` and `cancel` of: {}", listed(&both)),
-        "give the route the same `adoption`, in the library `Handler::adopt`, in every worker",
+        Phrase::new("found.both", "`run` and `cancel` of: {}", [listed(&both)]),
+        Phrase::new(
+            "remedy.same-adoption",
+            "give the route the same `adoption`, in the library `Handler::adopt`, in every worker",
+            [],
+        ),
     )
 }
 
 /// The first routes of a list, and the number of the rest.
-fn listed(routes: &BTreeSet<&String>) -> String {
-    let named: Vec<&str> = routes.iter().take(NAMED).map(|it| it.as_str()).collect();
-    let more = routes.len().saturating_sub(NAMED);
-    let rest = if more > 0 {
-        format!(" and {more} more")
-    } else {
-        String::new()
-    };
-    named.join(" ") + &rest
+fn listed(routes: &BTreeSet<&String>) -> Phrase {
+    let first: Vec<&str> = routes.iter().take(NAMED).map(|it| it.as_str()).collect();
+    named(&first.join(" "), routes.len().saturating_sub(NAMED))
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::checks::{CLOCK_OFFSET, ROUND_TRIP};
 use super::finding::Finding;
+use crate::phrase::Phrase;
 use crate::store::{ClockReading, Observed};
 use crate::time::UnixMs;
 
@@ -40,11 +41,11 @@ pub(super) fn look(clocks: &Observed<Vec<ServerClock>>, found: &mut Vec<Finding>
     for judge in [offset, round_trip] {
         let of_clock = |clock: &ServerClock| {
             let quickest = clock.ticks.iter().min_by_key(|tick| tick.took)?;
-            let mut finding = judge(quickest);
-            if clocks.len() > 1 {
-                finding.found = format!("{}: {}", clock.address, finding.found);
-            }
-            Some(finding)
+            let finding = judge(quickest);
+            Some(match clocks.len() {
+                1 => finding,
+                _ => finding.at(&clock.address),
+            })
         };
         let findings = clocks.iter().filter_map(of_clock);
         // Of equally bad servers, the first one.
@@ -61,7 +62,11 @@ pub(super) fn look(clocks: &Observed<Vec<ServerClock>>, found: &mut Vec<Finding>
 /// [`TOO_SLOW`] on.
 fn round_trip(tick: &ClockReading) -> Finding {
     let shown = format!("{:.1} ms", tick.took.as_secs_f64() * 1000.0);
-    let remedy = "run the workers nearer to Redis, or find slow commands with SLOWLOG GET";
+    let remedy = Phrase::new(
+        "remedy.nearer",
+        "run the workers nearer to Redis, or find slow commands with SLOWLOG GET",
+        [],
+    );
     match tick.took {
         took if took >= TOO_SLOW => Finding::error(&ROUND_TRIP, shown, remedy),
         took if took >= SLOW => Finding::warning(&ROUND_TRIP, shown, remedy),
@@ -75,17 +80,22 @@ fn round_trip(tick: &ClockReading) -> Finding {
 fn offset(tick: &ClockReading) -> Finding {
     let server: SystemTime = UnixMs(tick.server.0 / 1000).to_system();
     let half = tick.took / 2;
-    let (apart, way) = match server.duration_since(tick.asked + half) {
-        Ok(ahead) => (ahead, "ahead"),
-        Err(behind) => (behind.duration(), "behind"),
+    let (apart, is_ahead) = match server.duration_since(tick.asked + half) {
+        Ok(ahead) => (ahead, true),
+        Err(behind) => (behind.duration(), false),
     };
     let apart = apart.saturating_sub(half);
-    let shown = if apart < Duration::from_millis(2) {
-        "no measurable difference".to_owned()
-    } else {
-        format!("Redis is {} ms {way}", apart.as_millis())
+    let ms = [apart.as_millis().into()];
+    let shown = match (apart < Duration::from_millis(2), is_ahead) {
+        (true, _) => Phrase::new("found.same-clock", "no measurable difference", []),
+        (false, true) => Phrase::new("found.ahead", "Redis is {} ms ahead", ms),
+        (false, false) => Phrase::new("found.behind", "Redis is {} ms behind", ms),
     };
-    let remedy = "synchronise both machines by NTP: `timedatectl set-ntp true`";
+    let remedy = Phrase::new(
+        "remedy.ntp",
+        "synchronise both machines by NTP: `timedatectl set-ntp true`",
+        [],
+    );
     match apart {
         apart if apart >= FAR_OFF => Finding::error(&CLOCK_OFFSET, shown, remedy),
         apart if apart >= OFF => Finding::warning(&CLOCK_OFFSET, shown, remedy),
@@ -121,7 +131,9 @@ mod tests {
         let judge = |clocks: Vec<ServerClock>| {
             let mut found = Vec::new();
             look(&Ok(clocks), &mut found);
-            found.into_iter().map(|it| (it.severity, it.found))
+            found
+                .into_iter()
+                .map(|it| (it.severity, it.found.to_string()))
         };
         let slow = Duration::from_millis(40);
         let ahead = Duration::from_secs(5);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::checks::EXPIRY_CROWD;
 use super::finding::Finding;
+use crate::phrase::Phrase;
 use crate::store::Info;
 
 /// How many keys with a TTL Redis samples in each round of its search, in each database, as long as
@@ -17,15 +18,20 @@ pub(super) fn look(info: &Info, database: i64, ours: u64, found: &mut Vec<Findin
     let hz = info.text("hz").parse().unwrap_or(10_u64).max(1);
     let foreign = expiring.saturating_sub(ours);
     let late = late(expiring, hz);
-    let shown = format!(
-        "{foreign} foreign keys with a TTL beside some {} keys of Keyfall; Redis alone would \
-         notice expired keys {} late on average",
-        expiring - foreign,
-        rough(late),
-    );
     found.push(if foreign == 0 {
-        Finding::fine(&EXPIRY_CROWD, "no foreign keys with a TTL")
+        let none = Phrase::new("found.no-crowd", "no foreign keys with a TTL", []);
+        Finding::fine(&EXPIRY_CROWD, none)
     } else {
+        let shown = Phrase::new(
+            "found.crowd",
+            "{} foreign keys with a TTL beside some {} keys of Keyfall; Redis alone would notice \
+             expired keys {} late on average",
+            [
+                foreign.into(),
+                (expiring - foreign).into(),
+                rough(late).into(),
+            ],
+        );
         Finding::info(&EXPIRY_CROWD, shown)
     });
 }

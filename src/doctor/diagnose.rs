@@ -25,6 +25,7 @@ use super::{
 use crate::client::{Client, ClientBuilder, Instance};
 use crate::error::{Error, Result};
 use crate::key::Kind;
+use crate::phrase::Phrase;
 use crate::store::{Observed, Server, ServerReport, Store, WantedEvents, is_of_absence};
 use crate::time::UnixUs;
 
@@ -136,7 +137,9 @@ impl Diagnose {
                 let finding = findings.iter_mut().find(|it| it.check.id == id);
                 let finding = finding.expect("one for each check");
                 finding.is_fixed = what.is_ok();
-                finding.fixed = Some(what.unwrap_or_else(|error| format!("refused: {error}")));
+                finding.fixed = Some(what.unwrap_or_else(|error| {
+                    Phrase::new("fixed.refused", "refused: {}", [error.to_string().into()])
+                }));
             }
         }
         if !seen.is_loading() {
@@ -279,32 +282,42 @@ impl ServerFacts {
         // Of several servers, the worst one is reported.
         let mut worst = Finding::fine(
             &NOTIFY_FLAGS,
-            "the server does not show the flags, but a test key proved them: its events arrived",
+            Phrase::new(
+                "found.proved",
+                "the server does not show the flags, but a test key proved them: its events arrived",
+                [],
+            ),
         );
         for server in store.servers() {
             let until = Instant::now() + PATIENCE;
             let one = match server.prove(&adopted, until).await {
                 Ok(proof) => match proof.unheard() {
                     None => continue,
-                    Some(unheard) => events::unannounced(format!(
-                        "a test key expired, and these events did not arrive: {unheard}"
+                    Some(unheard) => events::unannounced(Phrase::new(
+                        "found.unheard",
+                        "a test key expired, and these events did not arrive: {}",
+                        [unheard.to_string().into()],
                     )),
                 },
                 // Another check reports absent servers.
                 Err(error) if store.is_several() && is_of_absence(&error) => continue,
                 Err(error) => Finding::warning(
                     &NOTIFY_FLAGS,
-                    format!(
+                    Phrase::new(
+                        "found.unproved",
                         "the server does not show the flags, workers adopt {}, and a test key \
-                         could not prove the flags: {error}",
-                        adopted.join(" ")
+                         could not prove the flags: {}",
+                        [adopted.join(" ").into(), error.to_string().into()],
                     ),
-                    "run the doctor as a user with the rules of keyfall-adopter in acl.conf",
+                    Phrase::new(
+                        "remedy.adopter",
+                        "run the doctor as a user with the rules of keyfall-adopter in acl.conf",
+                        [],
+                    ),
                 ),
             };
             if one.severity > worst.severity {
-                let found = format!("{}: {}", server.address(), one.found);
-                worst = Finding { found, ..one };
+                worst = one.at(&server.address());
             }
         }
         worst.fixed = finding.fixed.take();
@@ -324,11 +337,10 @@ impl ServerFacts {
         let mut found = judge(&self.vitals, self.wanted());
         // For each check, the worst server.
         for (address, vitals) in &self.others {
-            for mut finding in judge(vitals, self.wanted()) {
+            for finding in judge(vitals, self.wanted()) {
                 let same = found.iter_mut().find(|it| it.check.id == finding.check.id);
                 if let Some(same) = same.filter(|it| it.severity < finding.severity) {
-                    finding.found = format!("{address}: {}", finding.found);
-                    *same = finding;
+                    *same = finding.at(address);
                 }
             }
         }
@@ -340,7 +352,8 @@ impl ServerFacts {
     /// The finding about servers that do not answer.
     fn are_there(&self) -> Finding {
         if self.away.is_empty() {
-            return Finding::fine(&SERVERS_THERE, "all servers answer");
+            let all = Phrase::new("found.servers", "all servers answer", []);
+            return Finding::fine(&SERVERS_THERE, all);
         }
         let told = self
             .away
@@ -350,7 +363,11 @@ impl ServerFacts {
         Finding::error(
             &SERVERS_THERE,
             told,
-            "start these servers, or repair the network to them",
+            Phrase::new(
+                "remedy.servers",
+                "start these servers, or repair the network to them",
+                [],
+            ),
         )
     }
 }

@@ -2,6 +2,7 @@
 
 use super::checks::{AOF_FSYNC, AOF_TRUNCATED, DISK_WRITES, PERSISTENCE, SNAPSHOTS};
 use super::finding::Finding;
+use crate::phrase::Phrase;
 use crate::store::{Info, ServerReport};
 
 /// Adds the findings of this file:
@@ -17,17 +18,25 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
         _ if log => Finding::fine(&PERSISTENCE, "appendonly yes"),
         Ok("") => Finding::error(
             &PERSISTENCE,
-            "neither a log nor snapshots",
+            Phrase::new("found.no-log", "neither a log nor snapshots", []),
             "CONFIG SET appendonly yes",
         ),
         Ok(points) => Finding::warning(
             &PERSISTENCE,
-            format!("no log, only snapshots: save \"{points}\""),
+            Phrase::new(
+                "found.snapshots-only",
+                "no log, only snapshots: save \"{}\"",
+                [(*points).into()],
+            ),
             "CONFIG SET appendonly yes",
         ),
         Err(_) => Finding::warning(
             &PERSISTENCE,
-            "no log; the server does not show whether it makes snapshots",
+            Phrase::new(
+                "found.log-unknown",
+                "no log; the server does not show whether it makes snapshots",
+                [],
+            ),
             "CONFIG SET appendonly yes",
         ),
     });
@@ -53,8 +62,11 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
             return Finding::fine(check, shown);
         }
         Finding {
-            remedy: Some("CONFIG SET save \"\"".to_owned()),
-            ..Finding::info(check, format!("{shown}, beside the log"))
+            remedy: Some("CONFIG SET save \"\"".into()),
+            ..Finding::info(
+                check,
+                Phrase::new("found.beside-log", "{}, beside the log", [shown.into()]),
+            )
         }
     }));
     // After a failed snapshot, Redis refuses writes only if it makes snapshots by itself.
@@ -69,13 +81,17 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
 /// are warnings.
 fn writes(info: &Info, snapshots: bool) -> Finding {
     let failed = |field| !matches!(info.text(field), "" | "ok");
-    let remedy = "free disk space, read the server's log file, then call BGREWRITEAOF or BGSAVE";
+    let remedy = Phrase::new(
+        "remedy.disk",
+        "free disk space, read the server's log file, then call BGREWRITEAOF or BGSAVE",
+        [],
+    );
     if failed("aof_last_write_status") {
-        let shown = "the last write to the log failed";
+        let shown = Phrase::new("found.log-write", "the last write to the log failed", []);
         return Finding::error(&DISK_WRITES, shown, remedy);
     }
     if failed("rdb_last_bgsave_status") {
-        let shown = "the last snapshot failed";
+        let shown = Phrase::new("found.snapshot", "the last snapshot failed", []);
         return if snapshots {
             Finding::error(&DISK_WRITES, shown, remedy)
         } else {
@@ -83,8 +99,13 @@ fn writes(info: &Info, snapshots: bool) -> Finding {
         };
     }
     if failed("aof_last_bgrewrite_status") {
-        let shown = "the last rewrite of the log failed, and the log grows";
+        let shown = Phrase::new(
+            "found.log-rewrite",
+            "the last rewrite of the log failed, and the log grows",
+            [],
+        );
         return Finding::warning(&DISK_WRITES, shown, remedy);
     }
-    Finding::fine(&DISK_WRITES, "the last writes succeeded")
+    let shown = Phrase::new("found.disk-writes", "the last writes succeeded", []);
+    Finding::fine(&DISK_WRITES, shown)
 }

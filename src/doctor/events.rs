@@ -2,6 +2,7 @@
 
 use super::checks::{NOTIFY_FLAGS, PUBSUB_BUFFER};
 use super::finding::Finding;
+use crate::phrase::Phrase;
 use crate::store::{LOST, ServerReport, WantedEvents};
 
 /// The limits at which Redis disconnects a subscriber that reads too slowly.
@@ -34,13 +35,18 @@ pub(super) fn look(vitals: &ServerReport, wanted: WantedEvents, found: &mut Vec<
         let remedy = format!("CONFIG SET notify-keyspace-events {merged}");
         match wanted {
             WantedEvents::Expiry => Finding::warning(check, shown, remedy),
-            WantedEvents::Changes => Finding::error(check, format!("{shown}: {LOST}"), remedy),
+            WantedEvents::Changes => {
+                let shown = Phrase::new("found.because", "{}: {}", [shown.into(), lost()]);
+                Finding::error(check, shown, remedy)
+            }
         }
     }));
     let limits = vitals.setting("client-output-buffer-limit");
     found.push(Finding::of(&PUBSUB_BUFFER, limits, |check, text| {
         let Some(limits) = OutputLimits::parse(text) else {
-            return Finding::unseen(check, format!("{text:?} has no limit for pubsub"));
+            let text = format!("{text:?}").into();
+            let why = Phrase::new("found.no-pubsub", "{} has no limit for pubsub", [text]);
+            return Finding::unseen(check, why);
         };
         let shown = format!("client-output-buffer-limit {limits}");
         match limits.raised() {
@@ -56,13 +62,22 @@ pub(super) fn look(vitals: &ServerReport, wanted: WantedEvents, found: &mut Vec<
 /// The finding that live workers adopt keys and Redis does not announce changes of these keys. It
 /// is for servers that do not show their flags: its remedy names the page on managed Redis instead
 /// of a command. `why` says how the fact is known.
-pub(super) fn unannounced(why: String) -> Finding {
+pub(super) fn unannounced(why: Phrase) -> Finding {
     let flags = WantedEvents::Changes.flags();
     Finding::error(
         &NOTIFY_FLAGS,
-        format!("{why}: {LOST}"),
-        format!("set `notify-keyspace-events {flags}`; docs/managed-redis.md explains where"),
+        Phrase::new("found.because", "{}: {}", [why, lost()]),
+        Phrase::new(
+            "remedy.flags",
+            "set `notify-keyspace-events {}`; docs/managed-redis.md explains where",
+            [flags.into()],
+        ),
     )
+}
+
+/// The consequence of changes of keys that nobody hears.
+fn lost() -> Phrase {
+    Phrase::new("found.lost", LOST, [])
 }
 
 /// The value of `client-output-buffer-limit` that raises the limits of subscribers to the

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::checks::Check;
+use crate::phrase::Phrase;
 use crate::store::Observed;
 
 /// How bad a finding is. The order is from the best to the worst.
@@ -39,12 +40,12 @@ pub struct Finding {
     /// is [`Info`](Severity::Info).
     pub is_seen: bool,
     /// The facts, as a short phrase without a full stop.
-    pub found: String,
+    pub found: Phrase,
     /// The remedy: a command, or a line of `redis.conf`. `None` if nothing has to be done.
-    pub remedy: Option<String>,
+    pub remedy: Option<Phrase>,
     /// The change that [`fix`](super::Diagnose::fix) made, and how to make it last, or the refusal
     /// of Redis. `None` if it tried nothing.
-    pub fixed: Option<String>,
+    pub fixed: Option<Phrase>,
     /// Whether [`fix`](super::Diagnose::fix) has repaired it. `false` if it tried nothing, or Redis
     /// refused the change.
     pub is_fixed: bool,
@@ -100,8 +101,8 @@ impl Finding {
     pub(super) fn new(
         check: &'static Check,
         severity: Severity,
-        found: impl Into<String>,
-        remedy: Option<String>,
+        found: impl Into<Phrase>,
+        remedy: Option<Phrase>,
     ) -> Self {
         Finding {
             check,
@@ -115,20 +116,20 @@ impl Finding {
     }
 
     /// A finding of severity [`Ok`](Severity::Ok).
-    pub(super) fn fine(check: &'static Check, found: impl Into<String>) -> Self {
+    pub(super) fn fine(check: &'static Check, found: impl Into<Phrase>) -> Self {
         Finding::new(check, Severity::Ok, found, None)
     }
 
     /// A finding of severity [`Info`](Severity::Info), without a remedy.
-    pub(super) fn info(check: &'static Check, found: impl Into<String>) -> Self {
+    pub(super) fn info(check: &'static Check, found: impl Into<Phrase>) -> Self {
         Finding::new(check, Severity::Info, found, None)
     }
 
     /// A finding of severity [`Warning`](Severity::Warning), with its remedy.
     pub(super) fn warning(
         check: &'static Check,
-        found: impl Into<String>,
-        remedy: impl Into<String>,
+        found: impl Into<Phrase>,
+        remedy: impl Into<Phrase>,
     ) -> Self {
         Finding::new(check, Severity::Warning, found, Some(remedy.into()))
     }
@@ -136,25 +137,31 @@ impl Finding {
     /// A finding of severity [`Error`](Severity::Error), with its remedy.
     pub(super) fn error(
         check: &'static Check,
-        found: impl Into<String>,
-        remedy: impl Into<String>,
+        found: impl Into<Phrase>,
+        remedy: impl Into<Phrase>,
     ) -> Self {
         Finding::new(check, Severity::Error, found, Some(remedy.into()))
     }
 
     /// A finding for a check whose facts could not be seen, for this reason. If the check expects
     /// lines in `redis.conf`, they are its remedy.
-    pub(super) fn unseen(check: &'static Check, why: impl fmt::Display) -> Self {
+    pub(super) fn unseen(check: &'static Check, why: impl Into<Phrase>) -> Self {
         let remedy = match check.settings {
             [] => None,
-            lines => Some(format!(
+            lines => Some(Phrase::new(
+                "remedy.conf",
                 "make sure that redis.conf has `{}`",
-                lines.join("`, `")
+                [lines.join("`, `").into()],
             )),
         };
         Finding {
             is_seen: false,
-            ..Finding::new(check, Severity::Info, format!("not seen: {why}"), remedy)
+            ..Finding::new(
+                check,
+                Severity::Info,
+                Phrase::new("found.unseen", "not seen: {}", [why.into()]),
+                remedy,
+            )
         }
     }
 
@@ -168,10 +175,18 @@ impl Finding {
         }) else {
             return;
         };
-        *remedy = format!(
-            "set `{setting}` in redis.conf, or in the settings of your Redis provider: this server \
-             refuses CONFIG"
+        *remedy = Phrase::new(
+            "remedy.refuses-config",
+            "set `{}` in redis.conf, or in the settings of your Redis provider: this server \
+             refuses CONFIG",
+            [setting.into()],
         );
+    }
+
+    /// The finding, with the server that it is about.
+    pub(super) fn at(mut self, address: &str) -> Self {
+        self.found = Phrase::new("found.at", "{}: {}", [address.into(), self.found]);
+        self
     }
 
     /// The finding that `judge` makes from the facts, or [`unseen`](Self::unseen) without them.
@@ -187,10 +202,52 @@ impl Finding {
     }
 }
 
+/// The things that a finding counts.
+#[derive(Clone, Copy)]
+pub(super) enum Thing {
+    Job,
+    RecurringJob,
+    DeadLetter,
+    Replica,
+    Key,
+    Slot,
+    MoreKind,
+}
+
 /// A count with its noun, in the plural where needed: `1 job`, `2 jobs`.
-pub(super) fn things(count: u64, name: &str) -> String {
-    match count {
-        1 => format!("1 {name}"),
-        count => format!("{count} {name}s"),
+pub(super) fn things(count: u64, thing: Thing) -> Phrase {
+    let number = [count.into()];
+    match (thing, count) {
+        (Thing::Job, 1) => Phrase::new("count.jobs", "{} job", number),
+        (Thing::Job, _) => Phrase::new("count.jobs", "{} jobs", number),
+        (Thing::RecurringJob, 1) => Phrase::new("count.recurring", "{} recurring job", number),
+        (Thing::RecurringJob, _) => Phrase::new("count.recurring", "{} recurring jobs", number),
+        (Thing::DeadLetter, 1) => Phrase::new("count.letters", "{} dead letter", number),
+        (Thing::DeadLetter, _) => Phrase::new("count.letters", "{} dead letters", number),
+        (Thing::Replica, 1) => Phrase::new("count.replicas", "{} replica", number),
+        (Thing::Replica, _) => Phrase::new("count.replicas", "{} replicas", number),
+        (Thing::Key, 1) => Phrase::new("count.keys", "{} key", number),
+        (Thing::Key, _) => Phrase::new("count.keys", "{} keys", number),
+        (Thing::Slot, 1) => Phrase::new("count.slots", "{} slot", number),
+        (Thing::Slot, _) => Phrase::new("count.slots", "{} slots", number),
+        (Thing::MoreKind, 1) => Phrase::new("count.more-kinds", "and {} more kind", number),
+        (Thing::MoreKind, _) => Phrase::new("count.more-kinds", "and {} more kinds", number),
     }
+}
+
+/// The names of a list, and the number of the names beyond the list.
+pub(super) fn named(names: &str, more: usize) -> Phrase {
+    match more {
+        0 => names.into(),
+        more => Phrase::new("list.more", "{} and {} more", [names.into(), more.into()]),
+    }
+}
+
+/// The remedy for data that another version wrote.
+pub(super) fn other_version() -> Phrase {
+    Phrase::new(
+        "remedy.other-version",
+        "run the version of Keyfall that wrote this data, or use another namespace",
+        [],
+    )
 }

@@ -8,6 +8,8 @@ use super::finding::Finding;
 use super::ledgers::unseen;
 use crate::client::{Client, LibraryState};
 use crate::error::Result;
+use crate::phrase::Phrase;
+use crate::store::VERSION;
 
 /// Adds the finding about the library of functions. A library that does not fit is a warning, and
 /// its remedy installs it again.
@@ -19,14 +21,19 @@ pub(super) async fn look(client: &Client, found: &mut Vec<Finding>) -> Result<()
     let Ok(server) = client.store().only() else {
         found.push(Finding::fine(
             check,
-            "several servers have the jobs, and then functions are not supported",
+            Phrase::new(
+                "found.functions-several",
+                "several servers have the jobs, and then functions are not supported",
+                [],
+            ),
         ));
         return Ok(());
     };
     let prepared = server.prepared(Instant::now() + PATIENCE).await;
     let state = match prepared {
         Ok(None) => {
-            found.push(Finding::fine(check, "this database uses no functions"));
+            let unused = Phrase::new("found.no-functions", "this database uses no functions", []);
+            found.push(Finding::fine(check, unused));
             return Ok(());
         }
         Ok(Some((name, _))) => match client.functions().named(&name) {
@@ -38,18 +45,56 @@ pub(super) async fn look(client: &Client, found: &mut Vec<Finding>) -> Result<()
     found.push(match state {
         Err(error) => Finding::unseen(check, unseen::<()>(error)?.unwrap_err()),
         Ok((name, state)) => {
-            let told = format!("the library {name} {state}");
+            let told = told(&name, &state);
             match state {
                 LibraryState::Fits => Finding::fine(check, told),
-                LibraryState::Unprepared => {
-                    let told = format!("the library {name} wakes the workers of another database");
-                    Finding::warning(check, told, remedy(&name, &state))
-                }
                 _ => Finding::warning(check, told, remedy(&name, &state)),
             }
         }
     });
     Ok(())
+}
+
+/// The state of a library.
+fn told(name: &str, state: &LibraryState) -> Phrase {
+    let name = name.into();
+    match state {
+        LibraryState::Unprepared => Phrase::new(
+            "found.library-elsewhere",
+            "the library {} wakes the workers of another database",
+            [name],
+        ),
+        LibraryState::Absent => Phrase::new(
+            "found.library-absent",
+            "the library {} is not loaded",
+            [name],
+        ),
+        LibraryState::Foreign => Phrase::new(
+            "found.library-foreign",
+            "the library {} is not of Keyfall",
+            [name],
+        ),
+        LibraryState::Elsewhere { namespace } => Phrase::new(
+            "found.library-namespace",
+            "the library {} is for the namespace {}",
+            [name, namespace.into()],
+        ),
+        LibraryState::Fits => Phrase::new(
+            "found.library-fits",
+            "the library {} is of this version, keyfall {}",
+            [name, VERSION.into()],
+        ),
+        LibraryState::Differs { version } if version == VERSION => Phrase::new(
+            "found.library-changed",
+            "the library {} states version {}, but differs from the library of that version",
+            [name, version.into()],
+        ),
+        LibraryState::Differs { version } => Phrase::new(
+            "found.library-version",
+            "the library {} is of keyfall {}, and this program is {}",
+            [name, version.into(), VERSION.into()],
+        ),
+    }
 }
 
 /// The command that installs the library, for a shell. It replaces a library that is already there.

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::checks::{BREAKERS_CLOSED, WORKERS_ALIKE, WORKERS_ALIVE, WORKERS_HEAR, ZONES_ALIKE};
-use super::finding::Finding;
+use super::finding::{Finding, named};
 use super::ledgers::Ledgers;
 use crate::client::Instance;
+use crate::phrase::Phrase;
 
 /// The most workers, or hosts, that a finding names.
 const NAMED: usize = 5;
@@ -18,27 +19,36 @@ pub(super) fn look(live: &[Instance], ledgers: Option<&Ledgers>, found: &mut Vec
     found.push(alive(live, ledgers));
     let deaf: Vec<&Instance> = live.iter().filter(|one| !one.hears_events).collect();
     found.push(if deaf.is_empty() {
+        let all = live.len();
+        let shown = [all.into(), all.into()];
         Finding::fine(
             &WORKERS_HEAR,
-            format!("{0} of {0} workers hear events", live.len()),
+            Phrase::new("found.hear", "{} of {} workers hear events", shown),
         )
     } else {
         let names: Vec<String> = deaf.iter().take(NAMED).map(|one| name(one)).collect();
-        let shown = format!(
+        let shown = Phrase::new(
+            "found.deaf",
             "{} of {} workers hear no events: {}",
-            deaf.len(),
-            live.len(),
-            names.join(", ")
+            [
+                deaf.len().into(),
+                live.len().into(),
+                names.join(", ").into(),
+            ],
         );
-        let remedy = "find the refused commands in the logs of these workers, and the missing \
-                      rights by the check rights-run";
+        let remedy = Phrase::new(
+            "remedy.deaf",
+            "find the refused commands in the logs of these workers, and the missing rights by the \
+             check rights-run",
+            [],
+        );
         Finding::warning(&WORKERS_HEAR, shown, remedy)
     });
     found.push(breakers(live));
     let versions: BTreeSet<&str> = live.iter().map(|one| one.version.as_str()).collect();
     let shown = Vec::from_iter(versions.iter().copied()).join(", ");
     found.push(match versions.len() {
-        0 => Finding::fine(&WORKERS_ALIKE, "no worker is alive"),
+        0 => Finding::fine(&WORKERS_ALIKE, nobody()),
         1 => Finding::fine(&WORKERS_ALIKE, shown),
         _ => Finding::info(&WORKERS_ALIKE, shown),
     });
@@ -56,13 +66,20 @@ fn zones(live: &[Instance]) -> Finding {
         format!("{version} ({})", named.join(", "))
     };
     match versions.len() {
-        0 => Finding::fine(&ZONES_ALIKE, "no worker knows the version of its database"),
+        0 => {
+            let none = "no worker knows the version of its database";
+            Finding::fine(&ZONES_ALIKE, Phrase::new("found.no-zones", none, []))
+        }
         1 => Finding::fine(&ZONES_ALIKE, Vec::from_iter(versions.into_keys()).join("")),
         _ => Finding::warning(
             &ZONES_ALIKE,
             versions.iter().map(who).collect::<Vec<_>>().join("; "),
-            "install the same version of the package tzdata on the machines of these workers, and \
-             restart them",
+            Phrase::new(
+                "remedy.tzdata",
+                "install the same version of the package tzdata on the machines of these workers, \
+                 and restart them",
+                [],
+            ),
         ),
     }
 }
@@ -74,17 +91,23 @@ fn breakers(live: &[Instance]) -> Finding {
         .flat_map(|one| one.open_breakers.iter().map(String::as_str))
         .collect();
     if open.is_empty() {
-        return Finding::fine(&BREAKERS_CLOSED, "workers call all hosts");
+        let all = Phrase::new("found.no-breakers", "workers call all hosts", []);
+        return Finding::fine(&BREAKERS_CLOSED, all);
     }
-    let named: Vec<&str> = open.iter().take(NAMED).copied().collect();
-    let more = match open.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
+    let first: Vec<&str> = open.iter().take(NAMED).copied().collect();
+    let hosts = named(&first.join(" "), open.len().saturating_sub(NAMED));
     Finding::warning(
         &BREAKERS_CLOSED,
-        format!("hosts that workers do not call: {}{more}", named.join(" ")),
-        "restart the host; after `keyfall breakers close HOST` workers call it again at once",
+        Phrase::new(
+            "found.breakers",
+            "hosts that workers do not call: {}",
+            [hosts],
+        ),
+        Phrase::new(
+            "remedy.breakers",
+            "restart the host; after `keyfall breakers close HOST` workers call it again at once",
+            [],
+        ),
     )
 }
 
@@ -92,22 +115,27 @@ fn breakers(live: &[Instance]) -> Finding {
 /// warning if jobs wait.
 fn alive(live: &[Instance], ledgers: Option<&Ledgers>) -> Finding {
     if !live.is_empty() {
-        let names: Vec<String> = live.iter().take(NAMED).map(name_and_routes).collect();
         let more = live.len().saturating_sub(NAMED);
-        let rest = if more > 0 {
-            format!("; and {more} more")
-        } else {
-            String::new()
-        };
-        return Finding::fine(&WORKERS_ALIVE, names.join("; ") + &rest);
+        let rest = (more > 0).then(|| Phrase::new("list.rest", "and {} more", [more.into()]));
+        let names = live.iter().take(NAMED).map(name_and_routes);
+        let shown = Phrase::joined(names.chain(rest)).expect("at least one");
+        return Finding::fine(&WORKERS_ALIVE, shown);
     }
     let looked = ledgers.map_or(&[][..], |ledgers| &ledgers.looked);
     let stats = looked.iter().filter_map(|one| one.stats.as_ref().ok());
     let (waiting, overdue) = stats.fold((0, 0), |(waiting, overdue), one| {
         (waiting + one.pending, overdue + one.overdue)
     });
-    let shown = format!("no worker is alive; waiting jobs: {waiting}, overdue: {overdue}");
-    let remedy = "start a worker, or `keyfall serve` for consumers that pull";
+    let shown = Phrase::new(
+        "found.nobody",
+        "no worker is alive; waiting jobs: {}, overdue: {}",
+        [waiting.into(), overdue.into()],
+    );
+    let remedy = Phrase::new(
+        "remedy.start",
+        "start a worker, or `keyfall serve` for consumers that pull",
+        [],
+    );
     match (waiting, overdue) {
         (0, _) => Finding::info(&WORKERS_ALIVE, shown),
         (_, 0) => Finding::warning(&WORKERS_ALIVE, shown, remedy),
@@ -121,11 +149,15 @@ fn name(one: &Instance) -> String {
 }
 
 /// A worker with its routes, and whether it has a fallback for all other jobs.
-fn name_and_routes(one: &Instance) -> String {
-    let fallback = if one.has_fallback {
-        " and a fallback"
-    } else {
-        ""
-    };
-    format!("{} has {}{fallback}", name(one), one.routes.join(" "))
+fn name_and_routes(one: &Instance) -> Phrase {
+    let names = [name(one).into(), one.routes.join(" ").into()];
+    match one.has_fallback {
+        true => Phrase::new("found.worker-all", "{} has {} and a fallback", names),
+        false => Phrase::new("found.worker", "{} has {}", names),
+    }
+}
+
+/// That no worker lives.
+fn nobody() -> Phrase {
+    Phrase::new("found.no-worker", "no worker is alive", [])
 }

@@ -9,11 +9,12 @@ use super::checks::{
     BOOKS, Check, DEAD_LETTERS_FULL, DEAD_LETTERS_NEW, EMPTY_KINDS, FOREIGN_VALUES, KIND_SHARDS,
     LIMITS, OVERDUE_JOBS, SHARD_SIZE, UNROUTED_JOBS,
 };
-use super::finding::{Finding, things};
+use super::finding::{Finding, Thing, other_version, things};
 use crate::client::{Client, Instance, Stats, Unrouted};
 use crate::durations::written;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
+use crate::phrase::Phrase;
 use crate::settings::WorkerSettings;
 use crate::shards::{Layout, MAX_SHARDS};
 use crate::store::{LedgerSample, Observed, is_of_absence};
@@ -163,10 +164,14 @@ pub(super) fn look(
     found.push(judge.shards());
     found.push(judge.by_stats(&BOOKS, |kind, stats| {
         (!stats.is_balanced()).then(|| {
-            let shown = format!(
-                "{kind}: {} jobs and {} dead letters are not accounted for",
-                stats.difference(),
-                stats.letters_difference()
+            let shown = Phrase::new(
+                "found.books",
+                "{}: {} jobs and {} dead letters are not accounted for",
+                [
+                    kind.as_str().into(),
+                    stats.difference().to_string().into(),
+                    stats.letters_difference().to_string().into(),
+                ],
             );
             Finding::error(&BOOKS, shown, format!("keyfall audit {kind}:"))
         })
@@ -179,34 +184,48 @@ pub(super) fn look(
     found.push(judge.by_stats(&OVERDUE_JOBS, |kind, stats| {
         let is_late = stats.overdue_for > OVERDUE && !stats.paused && stats.held == 0;
         (is_late && is_served && has_route(kind)).then(|| {
-            let shown = format!(
-                "{kind}: {}, the oldest for {} s",
-                things(stats.overdue, "job"),
-                stats.overdue_for.as_secs()
+            let shown = Phrase::new(
+                "found.overdue",
+                "{}: {}, the oldest for {} s",
+                [
+                    kind.as_str().into(),
+                    things(stats.overdue, Thing::Job),
+                    stats.overdue_for.as_secs().into(),
+                ],
             );
             let remedy = match live.iter().any(|it| !it.saturated.is_empty()) {
-                true => {
+                true => Phrase::new(
+                    "remedy.saturated",
                     "start more workers, or raise the concurrency of their routes; `keyfall \
-                     instances` shows which routes are saturated"
-                }
-                false => {
+                     instances` shows which routes are saturated",
+                    [],
+                ),
+                false => Phrase::new(
+                    "remedy.overdue",
                     "workers have free slots: if consumers pull these jobs, make sure that they \
-                     do; `keyfall why` shows the reason for which a job waits"
-                }
+                     do; `keyfall why` shows the reason for which a job waits",
+                    [],
+                ),
             };
             Finding::warning(&OVERDUE_JOBS, shown, remedy)
         })
     }));
     found.push(judge.by_stats(&LIMITS, |kind, stats| {
         (stats.held > 0 && stats.overdue_for > STARVED && !stats.paused).then(|| {
-            let shown = format!(
-                "{kind}: {} wait, the oldest for {}",
-                things(stats.held, "job"),
-                written(&Duration::from_secs(stats.overdue_for.as_secs()))
+            let shown = Phrase::new(
+                "found.held",
+                "{}: {} wait, the oldest for {}",
+                [
+                    kind.as_str().into(),
+                    things(stats.held, Thing::Job),
+                    written(&Duration::from_secs(stats.overdue_for.as_secs())).into(),
+                ],
             );
-            let remedy = format!(
-                "raise the limit, if the receiver can take more: keyfall limit {kind} --rate …; or \
-                 schedule fewer jobs"
+            let remedy = Phrase::new(
+                "remedy.limit",
+                "raise the limit, if the receiver can take more: keyfall limit {} --rate …; or \
+                 schedule fewer jobs",
+                [kind.as_str().into()],
             );
             Finding::warning(&LIMITS, shown, remedy)
         })
@@ -216,15 +235,23 @@ pub(super) fn look(
         unrouted.as_ref().map_err(Clone::clone),
         |check, unrouted| match unrouted.first() {
             _ if !is_served => {
-                Finding::fine(check, "no worker is alive: see the check workers-alive")
+                let nobody = "no worker is alive: see the check workers-alive";
+                Finding::fine(check, Phrase::new("found.see-alive", nobody, []))
             }
-            None => Finding::fine(check, "all jobs have a route"),
+            None => {
+                let all = Phrase::new("found.routed", "all jobs have a route", []);
+                Finding::fine(check, all)
+            }
             Some(first) => {
-                let kind = &first.kind;
-                let mut shown: Vec<String> = unrouted.iter().take(NAMED).map(of_unrouted).collect();
-                shown.extend(more(unrouted.len()));
-                let remedy = format!("start a worker that has a route for {kind}:{{id}}");
-                Finding::warning(check, shown.join("; "), remedy)
+                let some = unrouted.iter().take(NAMED).map(of_unrouted);
+                let shown = Phrase::joined(some.chain(more(unrouted.len())));
+                let route = format!("{}:{{id}}", first.kind);
+                let remedy = Phrase::new(
+                    "remedy.route",
+                    "start a worker that has a route for {}",
+                    [route.into()],
+                );
+                Finding::warning(check, shown.expect("at least one"), remedy)
             }
         },
     ));
@@ -235,12 +262,22 @@ pub(super) fn look(
         if adoption::is_adopted(live, kind) {
             return None;
         }
-        let shown = format!(
-            "{} of the next {NAMES} jobs of {kind}, such as {kind}:{id}",
-            sample.foreign.len()
+        let key = format!("{kind}:{id}");
+        let shown = Phrase::new(
+            "found.foreign",
+            "{} of the next {} jobs of {}, such as {}",
+            [
+                sample.foreign.len().into(),
+                NAMES.into(),
+                kind.as_str().into(),
+                (&key).into(),
+            ],
         );
-        let remedy =
-            format!("DEL {kind}:{id}, and change the program that writes this key to another name");
+        let remedy = Phrase::new(
+            "remedy.foreign",
+            "DEL {}, and change the program that writes this key to another name",
+            [key.into()],
+        );
         Some(Finding::warning(&FOREIGN_VALUES, shown, remedy))
     }));
 }
@@ -256,16 +293,23 @@ pub(super) fn sizes(ledgers: &Ledgers, is_cluster: bool) -> Finding {
         }
         let kind = &looked.kind;
         let has = Layout::parse(&looked.shards)?.shards;
-        let shown = format!("{kind}: {} jobs in one shard of {has}", sample.jobs);
+        let shown = Phrase::new(
+            "found.large",
+            "{}: {} jobs in one shard of {}",
+            [kind.as_str().into(), sample.jobs.into(), has.into()],
+        );
         if !is_cluster {
             return Some(Finding::info(&SHARD_SIZE, shown));
         }
         let wanted = u64::from(has).saturating_mul(sample.jobs.div_ceil(LARGE));
         let remedy = match u16::try_from(wanted.next_power_of_two()) {
-            Ok(shards) if shards <= MAX_SHARDS => format!("keyfall reshard {kind} --to {shards}"),
-            _ => format!(
-                "spread the jobs of {kind} over several kinds: a kind has at most {MAX_SHARDS} \
-                 shards"
+            Ok(shards) if shards <= MAX_SHARDS => {
+                format!("keyfall reshard {kind} --to {shards}").into()
+            }
+            _ => Phrase::new(
+                "remedy.spread",
+                "spread the jobs of {} over several kinds: a kind has at most {} shards",
+                [kind.as_str().into(), MAX_SHARDS.into()],
             ),
         };
         Some(Finding::warning(&SHARD_SIZE, shown, remedy))
@@ -278,16 +322,17 @@ pub(super) fn sizes(ledgers: &Ledgers, is_cluster: bool) -> Finding {
 fn letters(judge: &Judge<'_>, now: UnixUs, found: &mut Vec<Finding>) {
     found.push(judge.by_sample(&DEAD_LETTERS_NEW, |looked, sample| {
         let (kind, died) = (&looked.kind, sample.died);
-        let shown = format!(
-            "{kind}: {} within the last hour",
-            things(died, "dead letter")
+        let shown = Phrase::new(
+            "found.died",
+            "{}: {} within the last hour",
+            [kind.as_str().into(), things(died, Thing::DeadLetter)],
         );
         let remedy = format!("keyfall dead ls --prefix {kind}:");
         match died {
             0 => None,
             MANY.. => Some(Finding::warning(&DEAD_LETTERS_NEW, shown, remedy)),
             _ => Some(Finding {
-                remedy: Some(remedy),
+                remedy: Some(remedy.into()),
                 ..Finding::info(&DEAD_LETTERS_NEW, shown)
             }),
         }
@@ -300,14 +345,20 @@ fn letters(judge: &Judge<'_>, now: UnixUs, found: &mut Vec<Finding>) {
             return None;
         }
         let days = age.as_secs() / 86_400;
-        let shown = format!(
-            "{kind}: {}, the oldest of {days} days",
-            things(stats.dead, "dead letter")
+        let shown = Phrase::new(
+            "found.letters",
+            "{}: {}, the oldest of {} days",
+            [
+                kind.as_str().into(),
+                things(stats.dead, Thing::DeadLetter),
+                days.into(),
+            ],
         );
-        let remedy = format!(
-            "requeue or delete dead letters with `keyfall dead requeue --prefix {kind}:` or \
-             `keyfall dead rm --prefix {kind}:`, or raise `worker.dead_letters` or \
-             Worker::dead_letters"
+        let remedy = Phrase::new(
+            "remedy.letters",
+            "requeue or delete dead letters with `keyfall dead requeue --prefix {}:` or `keyfall \
+             dead rm --prefix {}:`, or raise `worker.dead_letters` or Worker::dead_letters",
+            [kind.as_str().into(), kind.as_str().into()],
         );
         Some(Finding::warning(&DEAD_LETTERS_FULL, shown, remedy))
     }));
@@ -324,13 +375,12 @@ impl Judge<'_> {
         self.sum(
             &KIND_SHARDS,
             odd.map(|one| {
-                let shown = format!(
-                    "{}: has an unknown number of shards, {:?}",
-                    one.kind, one.shards
+                let shown = Phrase::new(
+                    "found.shards",
+                    "{}: has an unknown number of shards, {}",
+                    [one.kind.as_str().into(), format!("{:?}", one.shards).into()],
                 );
-                let remedy = "run the version of Keyfall that wrote this data, or use another \
-                              namespace";
-                Finding::error(&KIND_SHARDS, shown, remedy)
+                Finding::error(&KIND_SHARDS, shown, other_version())
             }),
         )
     }
@@ -341,10 +391,14 @@ impl Judge<'_> {
             let for_so_long = now.since(one.used?);
             (for_so_long > EMPTY).then(|| {
                 let days = for_so_long.as_secs() / 86_400;
-                let shown = format!("{}: empty for {days} days", one.kind);
+                let shown = Phrase::new(
+                    "found.empty",
+                    "{}: empty for {} days",
+                    [one.kind.as_str().into(), days.into()],
+                );
                 let remedy = format!("keyfall kinds drop {}", one.kind);
                 Finding {
-                    remedy: Some(remedy),
+                    remedy: Some(remedy.into()),
                     ..Finding::info(&EMPTY_KINDS, shown)
                 }
             })
@@ -387,30 +441,33 @@ impl Judge<'_> {
         let mut judged = judged.into_iter();
         let Some(mut worst) = judged.next() else {
             let looked = match (self.0.looked.len(), self.0.all) {
-                (looked, all) if looked < all => format!("none in {looked} of {all} kinds"),
-                (all, _) => format!("none in {all} kinds"),
+                (looked, all) if looked < all => Phrase::new(
+                    "found.none-of",
+                    "none in {} of {} kinds",
+                    [looked.into(), all.into()],
+                ),
+                (all, _) => Phrase::new("found.none", "none in {} kinds", [all.into()]),
             };
             return Finding::fine(check, looked);
         };
-        let others: Vec<String> = judged.take(NAMED - 1).map(|one| one.found).collect();
-        for other in others.into_iter().chain(more(count)) {
-            worst.found += &format!("; {other}");
-        }
+        let others = judged.take(NAMED - 1).map(|one| one.found);
+        let all = std::iter::once(worst.found)
+            .chain(others)
+            .chain(more(count));
+        worst.found = Phrase::joined(all).expect("at least one");
         worst
     }
 }
 
 /// The text about one kind with unrouted jobs.
-fn of_unrouted(one: &Unrouted) -> String {
-    format!("{}: {}", one.kind, things(one.jobs, "job"))
+fn of_unrouted(one: &Unrouted) -> Phrase {
+    let jobs = things(one.jobs, Thing::Job);
+    Phrase::new("found.at", "{}: {}", [one.kind.as_str().into(), jobs])
 }
 
 /// The number of kinds beyond the named ones, as text; `None` if all are named.
-fn more(count: usize) -> Option<String> {
-    (count > NAMED).then(|| {
-        let more = count - NAMED;
-        format!("and {}", things(more as u64, "more kind"))
-    })
+fn more(count: usize) -> Option<Phrase> {
+    (count > NAMED).then(|| things((count - NAMED) as u64, Thing::MoreKind))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::checks::{EVICTION_POLICY, MEMORY_HEADROOM, MEMORY_LIMIT};
 use super::finding::Finding;
+use crate::phrase::Phrase;
 use crate::store::{Evicted, Info};
 
 /// From this share of the limit on, in percent, the finding is a warning.
@@ -17,21 +18,26 @@ pub(super) fn look(info: &Info, found: &mut Vec<Finding>) {
     let (limit, machine) = (number("maxmemory"), number("total_system_memory"));
     found.push(limit_of(limit, machine));
     if limit == 0 {
-        found.push(Finding::fine(&MEMORY_HEADROOM, "no memory limit is set"));
+        let unlimited = Phrase::new("found.no-limit", "no memory limit is set", []);
+        found.push(Finding::fine(&MEMORY_HEADROOM, unlimited));
         return;
     }
     // Redis, too, leaves these bytes out when it compares its use with the limit.
     let used = number("used_memory").saturating_sub(number("mem_not_counted_for_evict"));
     let percent = used.saturating_mul(100) / limit;
-    let shown = format!("{percent} % of {} in use", bytes(limit));
+    let used = [percent.into(), bytes(limit).into()];
+    let shown = Phrase::new("found.memory", "{} % of {} in use", used);
     let twice = limit.saturating_mul(2);
     // A limit above the memory of the machine would get the process killed.
     let remedy = if machine > 0 && twice > machine {
-        "give the machine more memory, and raise maxmemory; `keyfall kinds` shows which kinds have \
-         many jobs"
-            .to_owned()
+        Phrase::new(
+            "remedy.memory",
+            "give the machine more memory, and raise maxmemory; `keyfall kinds` shows which kinds \
+             have many jobs",
+            [],
+        )
     } else {
-        format!("CONFIG SET maxmemory {twice}")
+        format!("CONFIG SET maxmemory {twice}").into()
     };
     found.push(match percent {
         FULL.. => Finding::error(&MEMORY_HEADROOM, shown, remedy),
@@ -50,10 +56,10 @@ pub(super) fn look(info: &Info, found: &mut Vec<Finding>) {
 fn policy(info: &Info) -> Finding {
     let policy = info.text("maxmemory_policy");
     let remedy = "CONFIG SET maxmemory-policy noeviction";
-    let shown = if info.is_limited() {
-        format!("maxmemory-policy {policy}")
-    } else {
-        format!("maxmemory-policy {policy}, without maxmemory")
+    let shown = Phrase::from(format!("maxmemory-policy {policy}"));
+    let shown = match info.is_limited() {
+        true => shown,
+        false => Phrase::new("found.unlimited", "{}, without maxmemory", [shown]),
     };
     match (info.evicted(), info.is_limited()) {
         (Evicted::Nothing, _) => Finding::fine(&EVICTION_POLICY, shown),
@@ -62,7 +68,7 @@ fn policy(info: &Info) -> Finding {
             Finding::warning(&EVICTION_POLICY, shown, remedy)
         }
         (Evicted::Triggers, false) => Finding {
-            remedy: Some(remedy.to_owned()),
+            remedy: Some(remedy.into()),
             ..Finding::info(&EVICTION_POLICY, shown)
         },
     }
@@ -78,13 +84,20 @@ fn limit_of(limit: u64, machine: u64) -> Finding {
     };
     if limit == 0 {
         return Finding {
-            remedy: Some(remedy),
-            ..Finding::info(&MEMORY_LIMIT, "no maxmemory")
+            remedy: Some(remedy.into()),
+            ..Finding::info(
+                &MEMORY_LIMIT,
+                Phrase::new("found.no-maxmemory", "no maxmemory", []),
+            )
         };
     }
     let shown = format!("maxmemory {}", bytes(limit));
     if machine > 0 && limit > machine {
-        let shown = format!("{shown}, and the machine has {}", bytes(machine));
+        let shown = Phrase::new(
+            "found.machine",
+            "{}, and the machine has {}",
+            [shown.into(), bytes(machine).into()],
+        );
         return Finding::warning(&MEMORY_LIMIT, shown, remedy);
     }
     Finding::fine(&MEMORY_LIMIT, shown)

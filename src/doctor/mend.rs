@@ -6,6 +6,7 @@ use super::diagnose::PATIENCE;
 use super::events;
 use super::finding::Finding;
 use crate::error::Result;
+use crate::phrase::Phrase;
 use crate::store::{Announced, ServerReport, Store, WantedEvents};
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ pub(super) async fn mend<'a>(
     vitals: &ServerReport,
     wanted: WantedEvents,
     found: impl Iterator<Item = &'a Finding>,
-) -> Vec<(&'static str, Result<String>)> {
+) -> Vec<(&'static str, Result<Phrase>)> {
     let mut done = Vec::new();
     for finding in found.filter(|it| it.is_fixable()) {
         let id = finding.check.id;
@@ -32,13 +33,22 @@ pub(super) async fn mend<'a>(
 }
 
 /// Adds the missing notification flags, as each worker does when it starts.
-async fn flags(store: &Store, wanted: WantedEvents) -> Result<String> {
+async fn flags(store: &Store, wanted: WantedEvents) -> Result<Phrase> {
     match store.announce(wanted, Instant::now() + PATIENCE).await {
-        Announced::Already => Ok("another process has just set these flags".to_owned()),
-        Announced::FromNow { was, set } => Ok(format!(
-            "merged {} into \"{was}\", which gives \"{set}\"; {}",
-            wanted.flags(),
-            lasting(&format!("notify-keyspace-events {set}"))
+        Announced::Already => Ok(Phrase::new(
+            "fixed.already",
+            "another process has just set these flags",
+            [],
+        )),
+        Announced::FromNow { was, set } => Ok(Phrase::new(
+            "fixed.flags",
+            "merged {} into \"{}\", which gives \"{}\"; {}",
+            [
+                wanted.flags().into(),
+                was.into(),
+                (&set).into(),
+                lasting(format!("notify-keyspace-events {set}")),
+            ],
         )),
         Announced::Never { error, .. }
         | Announced::Unknown(error)
@@ -48,18 +58,23 @@ async fn flags(store: &Store, wanted: WantedEvents) -> Result<String> {
 
 /// Raises the output buffer of subscribers with `CONFIG SET`, and leaves the buffers of other
 /// clients alone.
-async fn buffer(store: &Store, vitals: &ServerReport) -> Result<String> {
+async fn buffer(store: &Store, vitals: &ServerReport) -> Result<Phrase> {
     let name = "client-output-buffer-limit";
     let was = vitals.setting(name).unwrap_or_default();
     let value = events::raised(was).unwrap_or_default();
     store.set(name, &value, Instant::now() + PATIENCE).await?;
-    Ok(format!(
-        "raised to {value}; {}",
-        lasting(&format!("{name} {value}"))
+    Ok(Phrase::new(
+        "fixed.buffer",
+        "raised to {}; {}",
+        [(&value).into(), lasting(format!("{name} {value}"))],
     ))
 }
 
 /// The advice how to make a setting outlast a restart of Redis.
-fn lasting(line: &str) -> String {
-    format!("until Redis restarts: put `{line}` into redis.conf, or call CONFIG REWRITE")
+fn lasting(line: String) -> Phrase {
+    Phrase::new(
+        "fixed.lasting",
+        "until Redis restarts: put `{}` into redis.conf, or call CONFIG REWRITE",
+        [line.into()],
+    )
 }

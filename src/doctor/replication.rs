@@ -2,7 +2,8 @@
 //! a failover loses them.
 
 use super::checks::{MIN_REPLICAS, REPLICA_LAG};
-use super::finding::{Finding, things};
+use super::finding::{Finding, Thing, things};
+use crate::phrase::Phrase;
 use crate::store::{Info, ServerReport};
 
 /// The longest time that an isolated primary may go on, in seconds.
@@ -26,28 +27,49 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
     );
     // INFO has this field only if both settings are set; so it tells where the settings are hidden.
     let near = info.text("min_slaves_good_slaves").parse::<u64>().ok();
-    let shown = format!("{} attached", things(attached, "replica"));
-    let watched = match vitals.is_watched {
-        true => "sentinels may promote another primary, ",
-        false => "",
-    };
+    let shown = Phrase::new(
+        "found.attached",
+        "{} attached",
+        [things(attached, Thing::Replica)],
+    );
     let set = "CONFIG SET min-replicas-to-write 1";
     found.push(match (least.clone(), near) {
         (Ok(least), Some(near)) if near < least => Finding::error(
             &MIN_REPLICAS,
-            format!("{near} replicas are good, and writes need {least}: Redis refuses writes"),
-            "attach replicas, or CONFIG SET min-replicas-to-write 0",
+            Phrase::new(
+                "found.few-replicas",
+                "{} replicas are good, and writes need {}: Redis refuses writes",
+                [near.into(), least.into()],
+            ),
+            Phrase::new(
+                "remedy.attach",
+                "attach replicas, or CONFIG SET min-replicas-to-write 0",
+                [],
+            ),
         ),
         (Ok(0), _) | (Err(_), None) if attached > 0 || vitals.is_watched => Finding::warning(
             &MIN_REPLICAS,
-            format!("{shown}, {watched}and writes need no replica"),
+            match vitals.is_watched {
+                true => Phrase::new(
+                    "found.unguarded-watched",
+                    "{}, sentinels may promote another primary, and writes need no replica",
+                    [shown],
+                ),
+                false => Phrase::new("found.unguarded", "{}, and writes need no replica", [shown]),
+            },
             set,
         ),
-        (Ok(least), _) => Finding::fine(&MIN_REPLICAS, format!("{shown}, writes need {least}")),
+        (Ok(least), _) => Finding::fine(
+            &MIN_REPLICAS,
+            Phrase::new("found.guarded", "{}, writes need {}", [shown, least.into()]),
+        ),
         (Err(_), _) => Finding::fine(&MIN_REPLICAS, shown),
     });
     found.push(match (least, lag) {
-        (Ok(0), _) => Finding::fine(&REPLICA_LAG, "writes need no replica"),
+        (Ok(0), _) => Finding::fine(
+            &REPLICA_LAG,
+            Phrase::new("found.needs-none", "writes need no replica", []),
+        ),
         (_, Err(why)) => Finding::unseen(&REPLICA_LAG, why),
         (_, Ok(lag)) => {
             let shown = format!("min-replicas-max-lag {lag}");

@@ -10,6 +10,7 @@ use super::finding::{Finding, Severity};
 use crate::client::Client;
 use crate::error::Result;
 use crate::key::Kind;
+use crate::phrase::Phrase;
 use crate::store::{Refused, Server, Store, Whom, is_of_absence};
 
 /// The most kinds whose key names are tried.
@@ -105,8 +106,16 @@ pub(super) async fn look(
         adopters: refused,
     } = all;
     let tried = match kinds.len() {
-        0 => "all commands, but no names of jobs, since there is no kind yet".to_owned(),
-        all => format!("all commands, on {} of {all} kinds", all.min(KINDS)),
+        0 => Phrase::new(
+            "found.tried-none",
+            "all commands, but no names of jobs, since there is no kind yet",
+            [],
+        ),
+        all => Phrase::new(
+            "found.tried-kinds",
+            "all commands, on {} of {} kinds",
+            [all.min(KINDS).into(), all.into()],
+        ),
     };
     found.push(of(&RIGHTS_SCHEDULE, Severity::Error, &producers, &tried));
     // A user that may not even subscribe is not meant to run jobs.
@@ -119,7 +128,11 @@ pub(super) async fn look(
     found.push(if is_producer {
         Finding::info(
             &RIGHTS_RUN,
-            "this user has none of these rights: it schedules jobs and runs none",
+            Phrase::new(
+                "found.producer",
+                "this user has none of these rights: it schedules jobs and runs none",
+                [],
+            ),
         )
     } else {
         of(&RIGHTS_RUN, Severity::Error, &workers, &tried)
@@ -129,14 +142,26 @@ pub(super) async fn look(
         0 if !refused.is_empty() => of(&RIGHTS_ADOPT, Severity::Info, &refused, &tried),
         0 => Finding::fine(
             &RIGHTS_ADOPT,
-            "tried: all commands, but no names; no live worker adopts keys",
+            Phrase::new(
+                "found.tried-unnamed",
+                "tried: all commands, but no names; no live worker adopts keys",
+                [],
+            ),
         ),
         _ if is_producer || adopts_nothing(adopted, &refused) => Finding::info(
             &RIGHTS_ADOPT,
-            "this user has few or none of these rights: it adopts no keys",
+            Phrase::new(
+                "found.adopts-none",
+                "this user has few or none of these rights: it adopts no keys",
+                [],
+            ),
         ),
         all => {
-            let tried = format!("all commands, on the keys of {all} routes");
+            let tried = Phrase::new(
+                "found.tried-routes",
+                "all commands, on the keys of {} routes",
+                [all.into()],
+            );
             of(&RIGHTS_ADOPT, Severity::Error, &refused, &tried)
         }
     });
@@ -153,22 +178,28 @@ fn adopts_nothing(adopted: &[String], refused: &[Refused]) -> bool {
 
 /// The finding about one role: `severity` if any command was refused, with the missing ACL rules as
 /// the remedy.
-fn of(check: &'static Check, severity: Severity, refused: &[Refused], tried: &str) -> Finding {
+fn of(check: &'static Check, severity: Severity, refused: &[Refused], tried: &Phrase) -> Finding {
     if refused.is_empty() {
-        return Finding::fine(check, format!("tried: {tried}"));
+        let tried = Phrase::new("found.tried", "tried: {}", [tried.clone()]);
+        return Finding::fine(check, tried);
     }
     let mut names: Vec<String> = refused.iter().map(shown).collect();
     names.dedup();
     let more = names.len().saturating_sub(NAMED);
     names.truncate(NAMED);
-    let mut found = format!("refused: {}", names.join(", "));
-    if more > 0 {
-        found += &format!(", and {more} more");
-    }
+    let names = names.join(", ").into();
+    let found = match more {
+        0 => Phrase::new("found.refused", "refused: {}", [names]),
+        more => Phrase::new(
+            "found.refused-more",
+            "refused: {}, and {} more",
+            [names, more.into()],
+        ),
+    };
     let rules: BTreeSet<String> = refused.iter().flat_map(rules).collect();
     let rules: Vec<String> = rules.into_iter().collect();
     let remedy = format!("ACL SETUSER … {}", rules.join(" "));
-    Finding::new(check, severity, found, Some(remedy))
+    Finding::new(check, severity, found, Some(remedy.into()))
 }
 
 /// A refused command, with the key or the channel, if it has one.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::checks::RULES_COMPUTED;
-use super::finding::{Finding, things};
+use super::finding::{Finding, Thing, named, things};
 use crate::client::{Client, JobState, JobView, Page};
+use crate::phrase::Phrase;
 use crate::recurrence::Recurring;
 use crate::store::Observed;
 
@@ -22,6 +23,7 @@ const NAMED: usize = 3;
 pub(super) async fn look(client: &Client, is_torn: bool) -> Finding {
     if is_torn {
         let why = "a ledger is incomplete: see the check slots-whole";
+        let why = Phrase::new("found.torn", why, []);
         return Finding::unseen(&RULES_COMPUTED, why);
     }
     let soon = client
@@ -37,22 +39,25 @@ pub(super) async fn look(client: &Client, is_torn: bool) -> Finding {
         |check, page| {
             let open: Vec<&JobView> = page.jobs.iter().filter(|job| waits(job)).collect();
             if open.is_empty() {
-                let read = things(page.jobs.len() as u64, "recurring job");
-                return Finding::fine(check, format!("none of the {read} that are due soon"));
+                let read = things(page.jobs.len() as u64, Thing::RecurringJob);
+                let none = "none of the {} that are due soon";
+                return Finding::fine(check, Phrase::new("found.rules-fine", none, [read]));
             }
-            let named = open.iter().take(NAMED).map(|job| {
+            let first = open.iter().take(NAMED).map(|job| {
                 let occurrence = job.occurrence();
                 let zone = occurrence.as_ref().and_then(|it| it.rule["zone"].as_str());
-                let zone = zone.map_or(String::new(), |zone| format!(" (zone {zone})"));
+                let zone = zone.map_or(String::new(), |zone| format!(" ({zone})"));
                 format!("{}{zone}", job.key())
             });
-            let mut shown = named.collect::<Vec<_>>().join(", ");
-            if open.len() > NAMED {
-                shown += &format!(", and {} more", open.len() - NAMED);
-            }
-            let remedy = "update the time zone database of the machines of the workers, or the \
-                          workers themselves if a newer version wrote the rule; or give the job \
-                          another rule: keyfall recur change";
+            let first = first.collect::<Vec<_>>().join(", ");
+            let shown = named(&first, open.len().saturating_sub(NAMED));
+            let remedy = Phrase::new(
+                "remedy.rules",
+                "update the time zone database of the machines of the workers, or the workers \
+                 themselves if a newer version wrote the rule; or give the job another rule: \
+                 keyfall recur change",
+                [],
+            );
             Finding::warning(check, shown, remedy)
         },
     )

@@ -4,7 +4,8 @@ use super::checks::{
     CLIENT_TIMEOUT, SCHEMA_KNOWN, SERVER_HZ, SERVER_LOADING, SERVER_ROLE, SERVER_VERSION,
     TCP_KEEPALIVE,
 };
-use super::finding::Finding;
+use super::finding::{Finding, other_version};
+use crate::phrase::Phrase;
 use crate::store::{Info, SCHEMA, ServerReport};
 
 /// The longest acceptable time between two TCP keepalive probes, in seconds: the default of Redis.
@@ -17,30 +18,38 @@ pub(super) fn look(info: &Info, vitals: &ServerReport, found: &mut Vec<Finding>)
     found.push(version(info));
     found.push(if info.text("loading") == "1" {
         let rest = info.text("loading_eta_seconds");
-        let loading = format!("the server is loading its data, for about {rest} s more");
         Finding::error(
             &SERVER_LOADING,
-            loading,
-            "wait until the server has finished",
+            Phrase::new(
+                "found.loading",
+                "the server is loading its data, for about {} s more",
+                [rest.into()],
+            ),
+            Phrase::new("remedy.loading", "wait until the server has finished", []),
         )
     } else {
-        Finding::fine(&SERVER_LOADING, "the server has loaded its data")
+        let loaded = Phrase::new("found.loaded", "the server has loaded its data", []);
+        Finding::fine(&SERVER_LOADING, loaded)
     });
     found.push(if info.is_replica() {
         let primary = format!("{}:{}", info.text("master_host"), info.text("master_port"));
         Finding::error(
             &SERVER_ROLE,
-            format!("a replica of {primary}"),
-            format!("connect to the primary: redis://{primary}"),
+            Phrase::new("found.replica", "a replica of {}", [(&primary).into()]),
+            Phrase::new(
+                "remedy.primary",
+                "connect to the primary: redis://{}",
+                [primary.into()],
+            ),
         )
     } else {
-        Finding::fine(&SERVER_ROLE, "a primary")
+        Finding::fine(&SERVER_ROLE, Phrase::new("found.primary", "a primary", []))
     });
     found.push(schema(vitals));
     found.push(match info.text("configured_hz") {
         "10" => Finding::fine(&SERVER_HZ, "hz 10"),
         hz => Finding {
-            remedy: Some("CONFIG SET hz 10".to_owned()),
+            remedy: Some("CONFIG SET hz 10".into()),
             ..Finding::info(&SERVER_HZ, format!("hz {hz}"))
         },
     });
@@ -74,7 +83,11 @@ fn version(info: &Info) -> Finding {
         return Finding::error(
             &SERVER_VERSION,
             found,
-            "install Redis 6.2 or later, or Valkey",
+            Phrase::new(
+                "remedy.version",
+                "install Redis 6.2 or later, or Valkey",
+                [],
+            ),
         );
     }
     Finding::fine(&SERVER_VERSION, found)
@@ -87,14 +100,22 @@ fn schema(vitals: &ServerReport) -> Finding {
         &SCHEMA_KNOWN,
         vitals.schema.clone(),
         |check, schema| match schema {
-            None => Finding::fine(check, "no schema yet: nothing is stored"),
-            Some(schema) if schema == SCHEMA.to_string() => {
-                Finding::fine(check, format!("schema {schema}"))
+            None => {
+                let none = Phrase::new("found.no-schema", "no schema yet: nothing is stored", []);
+                Finding::fine(check, none)
             }
+            Some(schema) if schema == SCHEMA.to_string() => Finding::fine(
+                check,
+                Phrase::new("found.schema", "schema {}", [schema.into()]),
+            ),
             Some(schema) => Finding::error(
                 check,
-                format!("schema {schema}, and this version writes {SCHEMA}"),
-                "run the version of Keyfall that wrote this data, or use another namespace",
+                Phrase::new(
+                    "found.other-schema",
+                    "schema {}, and this version writes {}",
+                    [schema.into(), SCHEMA.to_string().into()],
+                ),
+                other_version(),
             ),
         },
     )

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use super::checks::SLOTS_WHOLE;
 use super::diagnose::PATIENCE;
-use super::finding::{Finding, things};
+use super::finding::{Finding, Thing, things};
 use super::ledgers::unseen;
 use crate::error::Result;
+use crate::phrase::Phrase;
 use crate::store::{MissingPart, Observed, Server, Spares, Store, Stray};
 
 /// The most slots, and the most ledgers of each, that a finding names.
@@ -24,7 +25,11 @@ pub(super) async fn look(store: &Store, found: &mut Vec<Finding>) -> Result<Hash
     let Some(cluster) = store.cluster() else {
         found.push(Finding::fine(
             &SLOTS_WHOLE,
-            "this server is not part of a cluster",
+            Phrase::new(
+                "found.no-cluster",
+                "this server is not part of a cluster",
+                [],
+            ),
         ));
         return Ok(HashSet::new());
     };
@@ -56,41 +61,59 @@ fn judge(
         strays => strays.unwrap_or_default(),
     };
     let torn = gaps.iter().map(|gap| {
-        format!(
+        Phrase::new(
+            "found.torn-ledger",
             "the ledger {} lacks {} on the node that serves its slot {}",
-            gap.ledger, gap.missing, gap.slot
+            [
+                (&gap.ledger).into(),
+                gap.missing.to_string().into(),
+                gap.slot.into(),
+            ],
         )
     });
     let (moving, strays): (Vec<&Stray>, Vec<&Stray>) =
         strays.iter().partition(|stray| stray.is_under_way());
     let astray = strays.iter().map(|stray| {
         let owner = stray.owner.as_ref();
-        let owner = owner.map_or("nobody".to_owned(), ToString::to_string);
+        let nobody = || Phrase::new("found.owner-none", "nobody", []);
+        let owner = owner.map_or_else(nobody, |owner| owner.to_string().into());
         let ledgers = cluster.ledgers_among(&stray.keys);
         let ledgers = ledgers.iter().take(NAMED).map(|name| format!(" {name}"));
-        format!(
-            "{} has {} of the slot {}, which {owner} serves:{}",
-            stray.holder,
-            things(stray.keys.len() as u64, "key"),
-            stray.slot,
-            ledgers.collect::<String>(),
+        Phrase::new(
+            "found.stray",
+            "{} has {} of the slot {}, which {} serves:{}",
+            [
+                stray.holder.to_string().into(),
+                things(stray.keys.len() as u64, Thing::Key),
+                stray.slot.into(),
+                owner,
+                ledgers.collect::<String>().into(),
+            ],
         )
     });
     let is_found = !strays.is_empty() || !aside.is_empty();
     if is_found || !gaps.is_empty() {
-        let told = aside.into_iter().take(NAMED).chain(astray).chain(torn);
-        let told: Vec<String> = told.take(2 * NAMED).collect();
+        let aside = aside.into_iter().take(NAMED).map(Phrase::from);
+        let told = Phrase::joined(aside.chain(astray).chain(torn).take(2 * NAMED));
         let remedy = match is_found {
-            false => {
+            false => Phrase::new(
+                "remedy.torn",
                 "restart the node that had this part; if the part is lost, `keyfall cluster mend \
-                 --yes --give-up LEDGER`"
-            }
-            true => "keyfall cluster mend --yes",
+                 --yes --give-up LEDGER`",
+                [],
+            ),
+            true => "keyfall cluster mend --yes".into(),
         };
-        return Finding::error(&SLOTS_WHOLE, told.join("; "), remedy);
+        return Finding::error(&SLOTS_WHOLE, told.expect("at least one"), remedy);
     }
     match moving.len() as u64 {
-        0 => Finding::fine(&SLOTS_WHOLE, "every key is on the node of its slot"),
-        count => Finding::info(&SLOTS_WHOLE, format!("{} moving", things(count, "slot"))),
+        0 => {
+            let whole = "every key is on the node of its slot";
+            Finding::fine(&SLOTS_WHOLE, Phrase::new("found.whole", whole, []))
+        }
+        count => Finding::info(
+            &SLOTS_WHOLE,
+            Phrase::new("found.moving", "{} moving", [things(count, Thing::Slot)]),
+        ),
     }
 }

@@ -63,7 +63,7 @@ fn found(info: &str) -> Vec<(&'static str, Severity, String)> {
     replication::look(&info, &vitals, &mut found);
     crowd::look(&info, 3, 100, &mut found);
     let seen = found.into_iter().filter(|it| it.is_seen);
-    seen.map(|it| (it.check.id, it.severity, it.found))
+    seen.map(|it| (it.check.id, it.severity, it.found.to_string()))
         .collect()
 }
 

@@ -1,11 +1,11 @@
 //! Rate, burst and concurrency, checked; of a kind, or of each of its groups.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::Terms;
 use crate::durations::{duration, shown, written};
 use crate::error::{Error, ErrorKind, Result};
+use crate::phrase::Phrase;
 
 /// The most starts a second.
 const MOST_A_SECOND: u32 = 100_000;
@@ -170,15 +170,17 @@ impl Bounds {
     }
 }
 
-impl fmt::Display for Bounds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = self.rate_text();
+impl Bounds {
+    /// The bounds in words; `None` without any.
+    pub(super) fn phrase(&self) -> Option<Phrase> {
         let burst = self.burst.filter(|jobs| *jobs > 1 && self.rate.is_some());
-        let burst = burst.map(|jobs| format!("{jobs} at once"));
-        let concurrency = self
-            .concurrency
-            .map(|jobs| format!("{jobs} at the same time"));
-        let parts: Vec<String> = [rate, burst, concurrency].into_iter().flatten().collect();
-        f.write_str(&parts.join(", "))
+        let parts = [
+            self.rate_text().map(Phrase::from),
+            burst.map(|jobs| Phrase::new("limit.burst", "{} at once", [jobs.into()])),
+            self.concurrency
+                .map(|jobs| Phrase::new("limit.running", "{} at the same time", [jobs.into()])),
+        ];
+        let both = |one, other| Phrase::new("list.comma", "{}, {}", [one, other]);
+        parts.into_iter().flatten().reduce(both)
     }
 }

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 
 use super::occurrence::{instant, unix};
-use super::quiet::{QuietHours, Quieted, Shift};
+use super::quiet::{PASSED, QuietHours, Quieted, Shift};
 use super::{Offset, Zone, invalid, written};
 use crate::durations::shown;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,9 +27,6 @@ const NAME: usize = 64;
 
 /// How long a plan is kept after its last member, in ms: 30 days.
 const KEPT: u64 = 30 * 24 * 3_600_000;
-
-/// The reason of a member whose time had passed when the series was made or moved.
-const PASSED: &str = "its time had passed";
 
 /// The date that a series is relative to: a time, or a text such as `2026-12-24 18:00`, which is on
 /// the wall of the zone, `2026-12-24` or `2026-12-24T17:00:00Z`.

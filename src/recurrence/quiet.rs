@@ -17,7 +17,11 @@ use super::occurrence::{instant, unix};
 use super::{Gap, Zone, invalid};
 use crate::durations::shown;
 use crate::error::{Error, Result};
+use crate::phrase::Phrase;
 use crate::time::UnixMs;
+
+/// The reason of a member whose time had passed when it was planned.
+pub(super) const PASSED: &str = "its time had passed";
 
 /// The most holidays.
 const HOLIDAYS: usize = 366;
@@ -178,6 +182,24 @@ impl QuietHours {
     pub fn instead(mut self, instead: Instead) -> Self {
         self.instead = instead;
         self
+    }
+
+    /// The reason for which a due time was moved, or a member of a series left out, as a sentence. The
+    /// record of a job has it as text.
+    pub fn said(why: &str) -> Phrase {
+        if why == PASSED {
+            return Phrase::new("quiet.passed", "its time had passed", []);
+        }
+        if let Some(date) = why.strip_prefix("holiday ") {
+            return Phrase::new("quiet.holiday", "holiday {}", [date.into()]);
+        }
+        if let Some(day) = why.strip_prefix("quiet day ") {
+            return Phrase::new("quiet.day", "quiet day {}", [day.into()]);
+        }
+        match why.strip_prefix("quiet hours ") {
+            Some(hours) => Phrase::new("quiet.hours", "quiet hours {}", [hours.into()]),
+            None => why.into(),
+        }
     }
 
     /// Whether due times within them are left out.

@@ -78,7 +78,8 @@ fn tell(findings: Vec<Finding>, conditions: &Conditions, server: &str) {
             continue;
         }
         let Finding { found, remedy, .. } = finding;
-        let remedy = remedy.unwrap_or_default();
+        let found: &str = &found;
+        let remedy = remedy.as_deref().unwrap_or_default();
         match severity {
             Severity::Error => {
                 tracing::error!(check = check.id, server, found, remedy, "{}", check.why);

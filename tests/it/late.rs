@@ -19,7 +19,7 @@ fn overdue(site: &Site, id: &str) -> KeptJob {
 async fn last_change(site: &Site, key: &str) -> String {
     let history = site.client.happenings(key).await.unwrap();
     let last = history.last().expect("it has a history");
-    last.sentence(|_| String::new())
+    last.sentence(|_| String::new()).to_string()
 }
 
 #[tokio::test]

@@ -229,7 +229,7 @@ async fn waits(site: &Site, key: &str) -> (String, What) {
     let words: Vec<String> = story
         .waits
         .iter()
-        .map(|wait| wait.sentence(|_| "then".into()))
+        .map(|wait| wait.sentence(|_| "then".into()).to_string())
         .collect();
     (words.join("; "), story.happenings.last().unwrap().what)
 }
@@ -362,7 +362,10 @@ async fn a_story_reports_its_gaps() {
     let gap = async |key: &str| {
         let story = client.story(key).await.unwrap();
         let gap = story.gap(|_| "then".to_owned());
-        (words_of(&story), gap.unwrap_or_default())
+        (
+            words_of(&story),
+            gap.map(|gap| gap.to_string()).unwrap_or_default(),
+        )
     };
     let (told, said) = gap(&key).await;
     assert!(

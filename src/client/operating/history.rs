@@ -210,7 +210,7 @@ impl Happening {
             },
             What::Lapsed => (more.and_then(|claims| claims.try_into().ok()), line.note),
             _ => match words::done_to_key(&line.note) {
-                Some(done) => (None, done.to_owned()),
+                Some(done) => (None, done.to_string()),
                 None => (None, line.note),
             },
         };

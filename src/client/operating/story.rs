@@ -8,7 +8,8 @@ use crate::error::Result;
 use crate::instance::Description;
 use crate::key::{IntoJobKey, JobKey};
 use crate::limit::{Limit, LimitScope};
-use crate::recurrence::Occurrence;
+use crate::phrase::Phrase;
+use crate::recurrence::{Occurrence, QuietHours};
 use crate::settings::SILENCE;
 use crate::store::{Admission, Alive, PlainKey};
 use crate::time::UnixMs;
@@ -403,7 +404,7 @@ impl Wait {
     }
 
     /// The reason in plain words. `show` writes times.
-    pub fn sentence(&self, show: impl Fn(SystemTime) -> String) -> String {
+    pub fn sentence(&self, show: impl Fn(SystemTime) -> String) -> Phrase {
         match self {
             Wait::Due {
                 at,
@@ -412,51 +413,84 @@ impl Wait {
                 occurrence,
                 shift,
             } => {
-                let why = match since {
-                    Some(What::Failed) => "its next attempt is due",
-                    Some(What::Snoozed) => "its handler has put it off: it is due",
-                    Some(What::Postponed) => "it was postponed: it is due",
-                    _ => "it is due",
-                };
-                let mut text = format!("{why} {}, in {}", show(*at), span(*ahead));
-                if let Some(it) = occurrence {
-                    text.push_str(&format!(", as occurrence {} of its rule", it.number));
-                    match it.skipped {
-                        0 => {}
-                        1 => text.push_str("; 1 time of the rule was left out so far"),
-                        more => {
-                            text.push_str(&format!(
-                                "; {more} times of the rule were left out so far"
-                            ));
-                        }
+                let when = [show(*at).into(), span(*ahead)];
+                let mut said = match since {
+                    Some(What::Failed) => {
+                        Phrase::new("wait.retry", "its next attempt is due {}, in {}", when)
                     }
+                    Some(What::Snoozed) => Phrase::new(
+                        "wait.snoozed",
+                        "its handler has put it off: it is due {}, in {}",
+                        when,
+                    ),
+                    Some(What::Postponed) => Phrase::new(
+                        "wait.postponed",
+                        "it was postponed: it is due {}, in {}",
+                        when,
+                    ),
+                    _ => Phrase::new("wait.due", "it is due {}, in {}", when),
+                };
+                if let Some(it) = occurrence {
+                    let number = it.number.into();
+                    said = Phrase::new(
+                        "wait.occurrence",
+                        "{}, as occurrence {} of its rule",
+                        [said, number],
+                    );
+                    said = match it.skipped {
+                        0 => said,
+                        1 => Phrase::new(
+                            "wait.skipped-one",
+                            "{}; 1 time of the rule was left out so far",
+                            [said],
+                        ),
+                        more => Phrase::new(
+                            "wait.skipped",
+                            "{}; {} times of the rule were left out so far",
+                            [said, more.into()],
+                        ),
+                    };
                 }
-                if let Some((from, why)) = shift {
-                    text.push_str(&format!("; moved from {}: {why}", show(*from)));
+                match shift {
+                    None => said,
+                    Some((from, why)) => Phrase::new(
+                        "wait.shifted",
+                        "{}; moved from {}: {}",
+                        [said, show(*from).into(), QuietHours::said(why)],
+                    ),
                 }
-                text
             }
-            Wait::RulePaused { since } => format!(
+            Wait::RulePaused { since } => Phrase::new(
+                "wait.rule-paused",
                 "its rule has been paused since {}: `keyfall recur resume` resumes it, and \
                  `keyfall fire` runs the job once",
-                show(*since)
+                [show(*since).into()],
             ),
-            Wait::PutOff { why } => format!("it was put off, without an attempt: {why}"),
+            Wait::PutOff { why } => Phrase::new(
+                "wait.put-off",
+                "it was put off, without an attempt: {}",
+                [why.into()],
+            ),
             Wait::Paused { since, prefixes } => {
-                let of_prefix = |prefix: &String| match prefix.as_str() {
-                    "" => "everything".to_owned(),
-                    prefix => prefix.to_owned(),
-                };
-                let of: Vec<String> = prefixes.iter().map(of_prefix).collect();
-                let by = if of.is_empty() {
-                    String::new()
-                } else {
-                    format!(", by a pause of {}", of.join(" and of "))
-                };
-                format!(
-                    "its kind has been paused since {}{by}; `keyfall resume` ends the pause",
-                    show(*since)
-                )
+                let since = show(*since).into();
+                let of = prefixes.iter().map(|prefix| match prefix.as_str() {
+                    "" => Phrase::new("wait.everything", "everything", []),
+                    prefix => prefix.into(),
+                });
+                let both = |one, other| Phrase::new("wait.and-of", "{} and of {}", [one, other]);
+                match of.reduce(both) {
+                    None => Phrase::new(
+                        "wait.paused",
+                        "its kind has been paused since {}; `keyfall resume` ends the pause",
+                        [since],
+                    ),
+                    Some(of) => Phrase::new(
+                        "wait.paused-by",
+                        "its kind has been paused since {}, by a pause of {}; `keyfall resume` \
+                         ends the pause",
+                        [since, of],
+                    ),
+                }
             }
             Wait::Limited {
                 scope,
@@ -467,114 +501,214 @@ impl Wait {
                 next,
                 waiting,
             } => {
-                let its = match group.as_deref() {
-                    None => String::new(),
-                    Some("") => "turn of the jobs without a group, by the ".to_owned(),
-                    Some(group) => format!("turn of its group, {group:?}, by the "),
+                let next = match (next, scope.is_prefix()) {
+                    (Some(next), _) => Phrase::new(
+                        "wait.next-start",
+                        "the next one starts {}",
+                        [show(*next).into()],
+                    ),
+                    (None, true) => Phrase::new(
+                        "wait.next-run-of-kinds",
+                        "the next one starts when a run of these kinds ends",
+                        [],
+                    ),
+                    (None, false) => {
+                        Phrase::new("wait.next-run", "the next one starts when a run ends", [])
+                    }
                 };
-                let next = next.map_or_else(
-                    || match scope.is_prefix() {
-                        true => "the next one starts when a run of these kinds ends".to_owned(),
-                        false => "the next one starts when a run ends".to_owned(),
-                    },
-                    |next| format!("the next one starts {}", show(next)),
-                );
                 let whose = match scope.is_prefix() {
-                    true => format!("all kinds below {scope}"),
-                    false => "its kind".to_owned(),
+                    true => Phrase::new(
+                        "wait.all-below",
+                        "all kinds below {}",
+                        [scope.as_str().into()],
+                    ),
+                    false => Phrase::new("wait.its-kind", "its kind", []),
                 };
-                format!(
-                    "it waits for the {its}limit of {whose}, {limit}, set {} by {by}, as one of \
-                     {waiting} due jobs: {next}",
-                    show(*since)
+                let limit = Phrase::new("wait.limit", "limit of {}, {}", [whose, limit.phrase()]);
+                let limit = match group.as_deref() {
+                    None => limit,
+                    Some("") => Phrase::new(
+                        "wait.turn-of-none",
+                        "turn of the jobs without a group, by the {}",
+                        [limit],
+                    ),
+                    Some(group) => Phrase::new(
+                        "wait.turn",
+                        "turn of its group, {}, by the {}",
+                        [format!("{group:?}").into(), limit],
+                    ),
+                };
+                Phrase::new(
+                    "wait.limited",
+                    "it waits for the {}, set {} by {}, as one of {} due jobs: {}",
+                    [
+                        limit,
+                        show(*since).into(),
+                        by.into(),
+                        (*waiting).into(),
+                        next,
+                    ],
                 )
             }
-            Wait::Unrouted => "no live instance has a route for it: start a worker with such a \
-                               route; `keyfall instances` lists the routes"
-                .to_owned(),
-            Wait::Saturated { instances } => format!(
-                "there is no free slot and no waiting consumer in the {} with a route for it: it \
-                 starts when there is room",
-                match instances {
-                    1 => "only instance".to_owned(),
-                    more => format!("{more} instances"),
-                }
+            Wait::Unrouted => Phrase::new(
+                "wait.unrouted",
+                "no live instance has a route for it: start a worker with such a route; `keyfall \
+                 instances` lists the routes",
+                [],
             ),
-            Wait::Claim => {
-                "it is due, and an instance has room: it is about to be claimed".to_owned()
-            }
+            Wait::Saturated { instances: 1 } => Phrase::new(
+                "wait.saturated-one",
+                "there is no free slot and no waiting consumer in the only instance with a route \
+                 for it: it starts when there is room",
+                [],
+            ),
+            Wait::Saturated { instances } => Phrase::new(
+                "wait.saturated",
+                "there is no free slot and no waiting consumer in the {} instances with a route \
+                 for it: it starts when there is room",
+                [(*instances).into()],
+            ),
+            Wait::Claim => Phrase::new(
+                "wait.claim",
+                "it is due, and an instance has room: it is about to be claimed",
+                [],
+            ),
             Wait::Run {
                 by,
                 until,
                 stopping,
                 then,
             } => {
-                let mut text = "it runs".to_owned();
+                let mut said = Phrase::new("wait.run", "it runs", []);
                 if let Some(by) = by {
-                    text.push_str(&format!(", lease held by {by}"));
+                    said = Phrase::new("wait.run-by", "{}, lease held by {}", [said, by.into()]);
                 }
                 if let Some(until) = until {
-                    text.push_str(&format!(" until {}, unless it is renewed", show(*until)));
+                    let until = show(*until).into();
+                    said = Phrase::new(
+                        "wait.run-until",
+                        "{} until {}, unless it is renewed",
+                        [said, until],
+                    );
                 }
                 if *stopping {
-                    text.push_str("; it was cancelled and is told to stop");
+                    said = Phrase::new(
+                        "wait.run-stopping",
+                        "{}; it was cancelled and is told to stop",
+                        [said],
+                    );
                 }
-                if let Some(then) = then {
-                    text.push_str(&format!("; its successor follows it, due {}", show(*then)));
+                match then {
+                    None => said,
+                    Some(then) => Phrase::new(
+                        "wait.run-then",
+                        "{}; its successor follows it, due {}",
+                        [said, show(*then).into()],
+                    ),
                 }
-                text
             }
             Wait::Takeover { from, lapsed } => {
-                let whose = from.as_ref().map(|by| format!(" of {by}"));
-                let since = lapsed.map(|at| format!(" at {}", show(at)));
-                format!(
-                    "the lease{} lapsed{}: another instance takes it over, after the renewal \
-                     period in which its holder may still come back",
-                    whose.unwrap_or_default(),
-                    since.unwrap_or_default()
+                let whose = match from {
+                    Some(by) => Phrase::new("wait.lease-of", "the lease of {}", [by.into()]),
+                    None => Phrase::new("wait.lease", "the lease", []),
+                };
+                let lapsed = match lapsed {
+                    Some(at) => Phrase::new("wait.lapsed-at", "lapsed at {}", [show(*at).into()]),
+                    None => Phrase::new("wait.lapsed", "lapsed", []),
+                };
+                Phrase::new(
+                    "wait.takeover",
+                    "{} {}: another instance takes it over, after the renewal period in which its \
+                     holder may still come back",
+                    [whose, lapsed],
                 )
             }
             Wait::Requeue { letter, reason } => {
                 let number = letter.map(|number| format!(" {number}"));
-                let why = reason.as_ref().map(|reason| format!(": {reason}"));
-                format!(
-                    "it is dead letter{}{}; `keyfall dead requeue` makes it pending again",
-                    number.unwrap_or_default(),
-                    why.unwrap_or_default()
-                )
+                let number = number.unwrap_or_default().into();
+                match reason {
+                    None => Phrase::new(
+                        "wait.requeue",
+                        "it is dead letter{}; `keyfall dead requeue` makes it pending again",
+                        [number],
+                    ),
+                    Some(reason) => Phrase::new(
+                        "wait.requeue-why",
+                        "it is dead letter{}: {}; `keyfall dead requeue` makes it pending again",
+                        [number, reason.into()],
+                    ),
+                }
             }
         }
     }
 }
 
+impl KeyDiffers {
+    /// The difference in plain words. `show` writes times.
+    pub fn sentence(self, show: impl Fn(SystemTime) -> String) -> Phrase {
+        let what = match self {
+            KeyDiffers::Missing => Phrase::new(
+                "differs.missing",
+                "its key is missing: no worker heard that it was deleted, evicted or expired \
+                 sooner",
+                [],
+            ),
+            KeyDiffers::Lasting => {
+                Phrase::new("differs.lasting", "its key has no time to live", [])
+            }
+            KeyDiffers::OtherTime(at) => {
+                Phrase::new("differs.time", "its key expires {}", [show(at).into()])
+            }
+            KeyDiffers::OtherValue => {
+                Phrase::new("differs.value", "its key holds another value", [])
+            }
+        };
+        Phrase::new(
+            "differs.so",
+            "{}; the job follows an earlier state of the key, or a call has changed the job",
+            [what],
+        )
+    }
+}
+
 impl Story {
     /// The gap in the story, in plain words; `None` if nothing is missing. `show` writes times.
-    pub fn gap(&self, show: impl Fn(SystemTime) -> String) -> Option<String> {
-        let kind = self.key.kind();
+    pub fn gap(&self, show: impl Fn(SystemTime) -> String) -> Option<Phrase> {
+        let kind: Phrase = self.key.kind().into();
         if self.kept == 0 {
             let what = match self.job {
-                Some(_) => "the story comes from its record, at most the last eight steps",
-                None => "the ends of earlier jobs are unknown",
+                Some(_) => Phrase::new(
+                    "gap.record",
+                    "the story comes from its record, at most the last eight steps",
+                    [],
+                ),
+                None => Phrase::new("gap.ends", "the ends of earlier jobs are unknown", []),
             };
-            return Some(format!(
-                "the history of {kind} is off: {what}; turn the history on with `keyfall history \
-                 {kind}: --keep 5000`"
+            return Some(Phrase::new(
+                "gap.off",
+                "the history of {} is off: {}; turn the history on with `keyfall history {}: \
+                 --keep 5000`",
+                [kind.clone(), what, kind],
             ));
         }
         if self.is_whole && (self.job.is_some() || !self.happenings.is_empty()) {
             return None;
         }
         let reaches = match self.reaches {
-            Some(at) => format!("reaches back to {}", show(at)),
-            None => "is empty".to_owned(),
+            Some(at) => Phrase::new("gap.reaches", "reaches back to {}", [show(at).into()]),
+            None => Phrase::new("gap.empty", "is empty", []),
         };
         Some(match self.job {
-            Some(_) => format!(
-                "the history of {kind} {reaches}: earlier steps come from the record of the job, \
-                 at most the last eight"
+            Some(_) => Phrase::new(
+                "gap.earlier",
+                "the history of {} {}: earlier steps come from the record of the job, at most the \
+                 last eight",
+                [kind, reaches],
             ),
-            None => format!(
-                "there is no such job, and the history of {kind}, which {reaches}, knows of none"
+            None => Phrase::new(
+                "gap.none",
+                "there is no such job, and the history of {}, which {}, knows of none",
+                [kind, reaches],
             ),
         })
     }

@@ -24,7 +24,8 @@ async fn diagnosed(client: &Client) -> (Severity, String, Option<String>) {
         panic!("{diagnosis:?}");
     };
     let told = finding.clone();
-    (told.severity, told.found, told.remedy)
+    let remedy = told.remedy.map(|remedy| remedy.to_string());
+    (told.severity, told.found.to_string(), remedy)
 }
 
 #[tokio::test]

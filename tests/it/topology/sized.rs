@@ -44,5 +44,5 @@ async fn a_shard_that_would_block_its_node_in_a_move_is_reported() {
     let found = shard_size(&client).await;
     assert_eq!(found.severity, Severity::Warning, "{found}");
     let remedy = format!("keyfall reshard {KIND} --to 2");
-    assert_eq!(found.remedy, Some(remedy));
+    assert_eq!(found.remedy.as_deref(), Some(&*remedy));
 }

@@ -10,7 +10,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Caller, Scope};
 use super::body::Params;
+use super::notes;
 use super::problem::Problem;
+use super::said::SaidOut;
 use super::wire::Time;
 
 /// The default number of actions of an answer, and the largest.
@@ -129,6 +131,9 @@ pub struct ActionOut {
     /// Details, such as the new due time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note_said: Option<SaidOut>,
 }
 
 /// Who did what to which jobs, and when: the last actions, the newest first. With a token, the
@@ -167,8 +172,10 @@ pub(super) async fn list(
 
 impl From<Action> for ActionOut {
     fn from(action: Action) -> Self {
+        let note = action.note.as_deref();
         ActionOut {
             at: Time(action.at),
+            note_said: note.and_then(|note| notes::said(&action.what, note)),
             what: action.what,
             on: action.on,
             who: action.who,

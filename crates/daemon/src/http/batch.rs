@@ -167,7 +167,11 @@ impl Deeds {
         let all = std::mem::take(&mut *self.0.lock().expect("no panic while held"));
         for (what, (on, count)) in all {
             caller
-                .did(Deed::new(what, &on).count(count).note("in a batch"))
+                .did(
+                    Deed::new(what, &on)
+                        .count(count)
+                        .note(super::notes::IN_A_BATCH),
+                )
                 .await;
         }
     }

@@ -9,6 +9,7 @@ use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::Body;
 use super::problem::Problem;
+use super::said::SaidOut;
 
 /// The action of a repair, in the log of actions.
 const FIX: &str = "fix";
@@ -46,18 +47,27 @@ pub struct FindingOut {
     /// Whether the check could be made. If not, `found` gives the reason.
     pub seen: bool,
     pub found: String,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found_said: Option<SaidOut>,
     pub expected: String,
     /// Why it matters.
     pub why: String,
     /// The remedy; absent if none is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy_said: Option<SaidOut>,
     /// Whether `POST /v1/doctor/fix` would try to repair it.
     #[serde(default)]
     pub fixable: bool,
     /// The repair that was tried, if one was asked for: the change, or the refusal of Redis.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed: Option<String>,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed_said: Option<SaidOut>,
     /// Whether the repair was made.
     #[serde(default)]
     pub repaired: bool,
@@ -156,11 +166,14 @@ impl From<Finding> for FindingOut {
             id: check.id.to_owned(),
             severity: finding.severity.into(),
             seen: finding.is_seen,
-            found: finding.found,
+            found_said: SaidOut::of(&finding.found),
+            found: finding.found.to_string(),
             expected: check.expected.to_owned(),
             why: check.why.to_owned(),
-            remedy: finding.remedy,
-            fixed: finding.fixed,
+            remedy_said: finding.remedy.as_ref().and_then(SaidOut::of),
+            remedy: finding.remedy.map(|it| it.to_string()),
+            fixed_said: finding.fixed.as_ref().and_then(SaidOut::of),
+            fixed: finding.fixed.map(|it| it.to_string()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use axum::Json;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
-use keyfall::{Happening, KeyDiffers, Kind, Story, Wait};
+use keyfall::{Happening, Kind, Story, Wait};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -15,6 +15,7 @@ use super::auth::{Caller, Scope};
 use super::body::{Body, Key, Params};
 use super::bulk::Which;
 use super::problem::Problem;
+use super::said::SaidOut;
 use super::wire::{Span, State, Time};
 
 /// The zone of the times in sentences.
@@ -47,6 +48,9 @@ pub struct StoryOut {
     /// How the plain key of an adopted job that waits differs from it, in plain words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_differs: Option<String>,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_differs_said: Option<SaidOut>,
     /// The part of the story that is not known, in plain words, if some may be missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap: Option<String>,
@@ -54,6 +58,9 @@ pub struct StoryOut {
     /// an archive.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub archived: Vec<EndedOut>,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap_said: Option<SaidOut>,
 }
 
 /// An event of a job, or of a kind.
@@ -93,6 +100,9 @@ pub struct HappeningOut {
     pub note: Option<String>,
     /// The same in plain words.
     pub text: String,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<SaidOut>,
 }
 
 /// A reason why a job waits.
@@ -113,6 +123,9 @@ pub struct WaitOut {
     pub by: Option<String>,
     /// The same in plain words.
     pub text: String,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<SaidOut>,
 }
 
 /// The kinds, and the length of their histories.
@@ -231,6 +244,8 @@ impl StoryOut {
         let now = SystemTime::now();
         let show = |time| moment(time, now, zone);
         let waits = story.waits.iter();
+        let key_differs = story.key_differs.map(|how| how.sentence(show));
+        let gap = story.gap(show);
         let happenings = story.happenings.iter();
         StoryOut {
             key: story.key.to_string(),
@@ -242,26 +257,17 @@ impl StoryOut {
             key_differs: story.key_differs.map(|how| key_differs(how, show)),
             gap: story.gap(show),
             archived: Vec::new(),
+            key_differs_said: key_differs.as_ref().and_then(SaidOut::of),
+            key_differs: key_differs.map(|it| it.to_string()),
+            gap_said: gap.as_ref().and_then(SaidOut::of),
+            gap: gap.map(|it| it.to_string()),
         }
     }
 }
 
-fn key_differs(how: KeyDiffers, show: impl Fn(SystemTime) -> String) -> String {
-    let what = match how {
-        KeyDiffers::Missing => {
-            "its key is missing: no worker heard that it was deleted, evicted or expired sooner"
-                .to_owned()
-        }
-        KeyDiffers::Lasting => "its key has no time to live".to_owned(),
-        KeyDiffers::OtherTime(at) => format!("its key expires {}", show(at)),
-        KeyDiffers::OtherValue => "its key holds another value".to_owned(),
-        _ => "its key differs".to_owned(),
-    };
-    format!("{what}; the job follows an earlier state of the key, or a call has changed the job")
-}
-
 impl HappeningOut {
     pub fn new(it: &Happening, zone: &TimeZone) -> Self {
+        let sentence = it.sentence(|time| moment(time, it.at, zone));
         HappeningOut {
             kind: it.kind.to_string(),
             key: it.key().map(|key| key.to_string()),
@@ -275,7 +281,8 @@ impl HappeningOut {
             took: it.took.map(Span),
             letter: it.letter,
             note: it.note.clone(),
-            text: it.sentence(|time| moment(time, it.at, zone)),
+            said: SaidOut::of(&sentence),
+            text: sentence.to_string(),
         }
     }
 }
@@ -298,12 +305,14 @@ impl WaitOut {
             Wait::Requeue { .. } => ("requeue", None, None, None),
             _ => ("unknown", None, None, None),
         };
+        let sentence = wait.sentence(show);
         WaitOut {
             what: what.to_owned(),
             until: until.map(Time),
             since: since.map(Time),
             by,
-            text: wait.sentence(show),
+            said: SaidOut::of(&sentence),
+            text: sentence.to_string(),
         }
     }
 }

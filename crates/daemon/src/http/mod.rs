@@ -24,7 +24,7 @@
 //! | [`activity`] | the starts and ends of runs over the last hour or day |
 //! | [`history`] | the story of a job, and the length of histories |
 //! | [`tail`] | changes of jobs as they happen; [`tails`] limits their number, and [`feed`] reads for many of them |
-//! | [`actions`] | the log of what operators did |
+//! | [`actions`] | the log of what operators did; [`notes`] has the details in it |
 //! | [`audit`] | checks that every job is accounted for |
 //! | [`instances`] | the live instances and their routes |
 //! | [`servers`] | the servers, and the kinds with several shards |
@@ -35,7 +35,7 @@
 //! | [`health`] | the probes: whether the daemon lives, and whether it can serve |
 //! | [`openapi`] | the document that describes the API |
 //! | [`warnings`] | oddities of a job that was scheduled all the same |
-//! | [`wire`] | the JSON form of jobs, times and payloads |
+//! | [`wire`] | the JSON form of jobs, times and payloads; [`said`] that of sentences |
 //! | [`body`] | reads bodies and queries, and reports their faults |
 //! | [`problem`] | the error of a call; [`codes`] has a page for each code |
 //! | [`settings`] | the settings of the API |
@@ -69,6 +69,7 @@ mod limits;
 mod lines;
 mod list;
 mod metrics;
+mod notes;
 mod openapi;
 mod overview;
 pub(super) mod pages;
@@ -79,6 +80,7 @@ mod restore;
 mod rights;
 mod routes;
 mod rules;
+mod said;
 mod series;
 mod server;
 mod servers;
@@ -163,6 +165,7 @@ pub mod shapes {
     pub use super::restore::{RestoreIn, RestoredAs, RestoredOut};
     pub use super::rights::RightsOut;
     pub use super::rules::{PreviewOut, RuleIn, RuleOut};
+    pub use super::said::SaidOut;
     pub use super::series::{
         FateOut, MemberChangeOut, MemberIn, MemberOut, SeriesChangeOut, SeriesIn, SeriesOut,
         SeriesPreviewIn, StandOut,

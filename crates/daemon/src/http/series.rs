@@ -17,6 +17,7 @@ use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key};
 use super::problem::Problem;
+use super::said::SaidOut;
 use super::wire::{HeaderMap, Span, Time, given};
 
 /// A series that is made or changed. What is left out stays as it is; a new series needs `anchor`,
@@ -142,6 +143,9 @@ pub struct MemberChangeOut {
     /// Why it was left out, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_said: Option<SaidOut>,
 }
 
 /// What became of a member, in a word.
@@ -201,6 +205,9 @@ pub struct MemberOut {
     /// Why it was left out, or why it is not due at the time of its offset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_said: Option<SaidOut>,
     /// The number of its dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub letter: Option<u64>,
@@ -442,6 +449,7 @@ impl SeriesChangeOut {
                 at: member.offset,
                 what,
                 due: due.map(Time),
+                why_said: said(why.as_deref()),
                 why,
             }
         });
@@ -451,6 +459,11 @@ impl SeriesChangeOut {
             kept_until: change.kept_until.map(Time),
         }
     }
+}
+
+/// The reason of a member, for programs that say it in another language.
+fn said(why: Option<&str>) -> Option<SaidOut> {
+    SaidOut::of(&QuietHours::said(why?))
 }
 
 impl SeriesOut {
@@ -464,12 +477,14 @@ impl SeriesOut {
                 MemberState::LeftOut(why) => (StandOut::LeftOut, None, Some(why)),
                 _ => (StandOut::Ended, None, None),
             };
+            let why = left_out.or(member.moved);
             MemberOut {
                 key: member.key.to_string(),
                 at: member.offset,
                 state,
                 due: Time(member.due),
-                why: left_out.or(member.moved),
+                why_said: said(why.as_deref()),
+                why,
                 letter,
             }
         });

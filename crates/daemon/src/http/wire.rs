@@ -10,13 +10,16 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use jiff::fmt::friendly::{Spacing, SpanPrinter};
-use keyfall::{Headers, JobState, JobView, MaxLateness, Occurrence, RetryPolicy, Unseen};
+use keyfall::{
+    Headers, JobState, JobView, MaxLateness, Occurrence, QuietHours, RetryPolicy, Unseen,
+};
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::problem::Problem;
+use super::said::SaidOut;
 use crate::duration;
 
 /// A duration as people write it, such as `15m`, `2h 30m` or `PT15M`.
@@ -362,6 +365,9 @@ pub struct ShiftOut {
     pub from: Time,
     #[schema(example = "quiet hours 22:00-08:00")]
     pub why: String,
+    /// The same, for programs that say it in another language.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_said: Option<SaidOut>,
 }
 
 /// An event of a job.
@@ -432,6 +438,7 @@ impl Job {
             series: view.series_plan(),
             shift: view.shift().map(|(from, why)| ShiftOut {
                 from: Time(from),
+                why_said: SaidOut::of(&QuietHours::said(why)),
                 why: why.to_owned(),
             }),
             letter: view.letter(),
