@@ -43,6 +43,8 @@ def fill(site):
     for number in range(3):
         site.schedule(f"crm:trial:ends:{number}", {"customer": number}, after=f"{number + 1}d")
     site.reshard("crm:trial:ends", 3)
+    # An entry of the log of actions.
+    site.must("POST", "/v1/history", {"prefix": "crm:", "entries": 4000})
     rule = {"cron": "0 9 * * MON-FRI", "zone": "Europe/Berlin"}
     body = {"payload": {"user": 42}, "recurring": rule}
     site.must("PUT", "/v1/jobs/crm:digest:daily:42", body)

@@ -210,8 +210,8 @@ def test_a_limit_of_groups_is_set_and_changed(browser, site):
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("language, word", [("en", "Fix"), ("zh-CN", "修复")])
-def test_the_doctor_repairs_a_setting(browser, site, language, word):
+@pytest.mark.parametrize("language, word, note", [("en", "Fix", ": raised to"), ("zh-CN", "修复", "：提高到")])
+def test_the_doctor_repairs_a_setting(browser, site, language, word, note):
     site.config("client-output-buffer-limit", "pubsub 33554432 8388608 60")
     browser.speak(language)
     try:
@@ -223,6 +223,6 @@ def test_the_doctor_repairs_a_setting(browser, site, language, word):
         assert "pubsub-buffer" in browser.find("[role=status].fine").text
         assert browser.all("button[name=fix]") == []
         browser.get(site.url + "actions")
-        assert "pubsub-buffer: raised to" in browser.find(".rows tbody tr").text
+        assert "pubsub-buffer" + note in browser.find(".rows tbody tr").text
     finally:
         browser.speak("en")

@@ -154,14 +154,12 @@ impl Details {
     fn when(&self, cx: &Cx) -> Result<PostponeIn, Fault> {
         let (after, at) = (self.after.trim(), self.at.trim());
         match (after, at) {
-            ("", "") => Err(Fault::invalid(
-                "after",
-                "the new due time is missing: write a duration such as 15m, or choose a time",
-            )),
+            ("", "") => Err(Fault::invalid("after", "fault.no_time", &[])),
             (after, "") => {
-                let after = duration::parse(after).map_err(|wrong| {
-                    let (rule, remedy) = wrong.told();
-                    Fault::invalid("after", &format!("{after:?} {rule}; {remedy}"))
+                let is_number = after.bytes().all(|byte| byte.is_ascii_digit());
+                let after = duration::parse(after).map_err(|_| match is_number {
+                    true => Fault::invalid("after", "fault.no_unit", &[&after]),
+                    false => Fault::invalid("after", "fault.duration", &[&format!("{after:?}")]),
                 })?;
                 Ok(PostponeIn {
                     after: Some(Span(after)),
@@ -169,11 +167,8 @@ impl Details {
                 })
             }
             ("", at) => {
-                let wrong = |error: jiff::Error| {
-                    let detail =
-                        format!("{at:?} is not a time: {error}; choose one, or write a duration");
-                    Fault::invalid("at", &detail)
-                };
+                let wrong =
+                    |_: jiff::Error| Fault::invalid("at", "fault.time", &[&format!("{at:?}")]);
                 let local: DateTime = at.parse().map_err(wrong)?;
                 let zoned = local.to_zoned(cx.page.zone.clone()).map_err(wrong)?;
                 Ok(PostponeIn {
@@ -181,10 +176,7 @@ impl Details {
                     at: Some(Time(SystemTime::from(zoned.timestamp()))),
                 })
             }
-            _ => Err(Fault::invalid(
-                "at",
-                "there are two due times, a duration and a time: leave one of them empty",
-            )),
+            _ => Err(Fault::invalid("at", "fault.two_times", &[])),
         }
     }
 
@@ -201,8 +193,8 @@ impl Details {
             });
         }
         let json: Box<RawValue> = serde_json::from_str(&text).map_err(|error| {
-            let detail = format!("the payload was JSON, and the new one is not: {error}");
-            Fault::invalid("payload", &detail)
+            let place = [error.line(), error.column()];
+            Fault::invalid("payload", "fault.payload", &[&place[0], &place[1]])
         })?;
         Ok(PayloadIn {
             payload: Some(json),
@@ -211,10 +203,9 @@ impl Details {
     }
 
     fn letter(&self) -> Result<u64, Fault> {
-        self.letter.parse().map_err(|_| {
-            let detail = "the number of the dead letter is missing: go back to the job";
-            Fault::invalid("letter", detail)
-        })
+        self.letter
+            .parse()
+            .map_err(|_| Fault::invalid("letter", "fault.no_letter", &[]))
     }
 }
 

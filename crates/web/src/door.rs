@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use crate::entry::Entry;
 use crate::fault::Fault;
+use crate::words::Words;
 use crate::{Shared, Web};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -22,11 +23,12 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       frame-ancestors 'none'";
 
 pub(crate) async fn guard(State(web): Shared, request: Request, next: Next) -> Response {
+    let words = Words::of(request.headers());
     let mut answer = match checked(&web, request).await {
         Ok(request) => next.run(request).await,
         Err(fault) => {
             // A page needs a visitor, who was not let in.
-            let text = format!("{}\n", fault.detail);
+            let text = format!("{}\n", fault.said(words));
             (fault.status, text).into_response()
         }
     };
@@ -68,8 +70,7 @@ fn check_host(headers: &HeaderMap) -> Result<(), Fault> {
     if host.is_some_and(|host| host.to_str().is_ok_and(is_local)) {
         return Ok(());
     }
-    let why = "the `host` of the request is neither an address nor localhost";
-    Err(Fault::other_site(why))
+    Err(Fault::other_site("fault.other_host"))
 }
 
 /// Refuses forms of other sites. Browsers that know `sec-fetch-site` send it with every form over
@@ -80,7 +81,7 @@ fn check_origin(headers: &HeaderMap) -> Result<(), Fault> {
         if site == "same-origin" || site == "none" {
             return Ok(());
         }
-        return Err(Fault::other_site("the form belongs to another origin"));
+        return Err(Fault::other_site("fault.other_origin"));
     }
     let Some(origin) = headers.get(header::ORIGIN) else {
         return Ok(());
@@ -90,9 +91,7 @@ fn check_origin(headers: &HeaderMap) -> Result<(), Fault> {
     let host = headers.get(header::HOST).and_then(|it| it.to_str().ok());
     match (origin, host) {
         (Some((_, origin)), Some(host)) if origin.eq_ignore_ascii_case(host) => Ok(()),
-        _ => Err(Fault::other_site(
-            "the `origin` of the form is not the `host` of this page",
-        )),
+        _ => Err(Fault::other_site("fault.origin_is_not_host")),
     }
 }
 

@@ -1,8 +1,12 @@
 //! The error of a request, which becomes a page.
 
+use std::fmt::Display;
+
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use keyfall_daemon::shapes::Problem;
+
+use crate::words::Words;
 
 /// An error: what went wrong, the rule and the remedy. The [front](crate::cx) writes its page, in
 /// the language of the reader.
@@ -13,9 +17,10 @@ pub(crate) struct Fault {
     pub(crate) code: String,
     /// The title of the API, for a code without a title in the language of the reader.
     pub(crate) title: String,
-    pub(crate) detail: String,
-    /// The word that says it in the language of the reader, in place of `detail`.
-    pub(crate) word: Option<&'static str>,
+    detail: String,
+    /// The word that says it in the language of the reader, in place of `detail`, and its values.
+    word: Option<&'static str>,
+    values: Vec<String>,
     /// The faulty field.
     pub(crate) field: Option<String>,
     pub(crate) retryable: bool,
@@ -29,23 +34,48 @@ impl Fault {
             title: String::new(),
             detail: detail.to_owned(),
             word: None,
+            values: Vec::new(),
             field: None,
             retryable: false,
         }
     }
 
     /// An error of this page that the words know.
-    fn known(status: StatusCode, code: &str, word: &'static str) -> Self {
+    fn known(status: StatusCode, code: &str, word: &'static str, values: &[&dyn Display]) -> Self {
         let mut fault = Fault::own(status, code, "");
         fault.word = Some(word);
+        fault.values = values.iter().map(ToString::to_string).collect();
         fault
     }
 
-    /// A field of a form is invalid.
-    pub(crate) fn invalid(field: &str, detail: &str) -> Self {
-        let mut fault = Fault::own(StatusCode::BAD_REQUEST, "invalid_request", detail);
+    /// A field of a form is invalid, for the reason that these words say.
+    pub(crate) fn invalid(field: &str, word: &'static str, values: &[&dyn Display]) -> Self {
+        let status = StatusCode::BAD_REQUEST;
+        let mut fault = Fault::known(status, "invalid_request", word, values);
         fault.field = Some(field.to_owned());
         fault
+    }
+
+    /// The rule and the remedy in this language.
+    pub(crate) fn said(&self, words: &Words) -> String {
+        match self.word {
+            Some(word) => {
+                let values = self.values.iter().map(|value| value as &dyn Display);
+                words.fill(word, &values.collect::<Vec<_>>())
+            }
+            None => self.help(words).unwrap_or(&self.detail).to_owned(),
+        }
+    }
+
+    /// The words of the API, if the rule and the remedy stand there in another language.
+    pub(crate) fn original(&self, words: &Words) -> Option<&str> {
+        let is_said = self.word.is_none() && self.help(words).is_some();
+        is_said.then_some(&*self.detail)
+    }
+
+    /// The rule and the remedy of an error of the API, in a language other than its own.
+    fn help<'a>(&self, words: &'a Words) -> Option<&'a str> {
+        words.find(&format!("said-help.{}", self.code))
     }
 
     /// The API did not answer as this version of the page expects.
@@ -68,35 +98,41 @@ impl Fault {
 
     /// A change through a page that only reads.
     pub(crate) fn read_only() -> Self {
-        Fault::known(StatusCode::FORBIDDEN, "read_only", "fault.read_only")
+        Fault::known(StatusCode::FORBIDDEN, "read_only", "fault.read_only", &[])
     }
 
     /// A request that another site may have caused.
-    pub(crate) fn other_site(why: &str) -> Self {
-        let detail = format!(
-            "{why}: a page of another site may have sent it; open this page by its own address, and \
-             repeat what you did there"
-        );
-        Fault::own(StatusCode::FORBIDDEN, "other_site", &detail)
+    pub(crate) fn other_site(word: &'static str) -> Self {
+        Fault::known(StatusCode::FORBIDDEN, "other_site", word, &[])
     }
 
     pub(crate) fn unknown_page() -> Self {
-        Fault::known(StatusCode::NOT_FOUND, "unknown_page", "fault.unknown_page")
+        Fault::known(
+            StatusCode::NOT_FOUND,
+            "unknown_page",
+            "fault.unknown_page",
+            &[],
+        )
     }
 
     pub(crate) fn wrong_method() -> Self {
         let status = StatusCode::METHOD_NOT_ALLOWED;
-        Fault::known(status, "unknown_page", "fault.wrong_method")
+        Fault::known(status, "unknown_page", "fault.wrong_method", &[])
     }
 
     pub(crate) fn body_too_large(limit: usize) -> Self {
-        let detail = format!("the form has more than {limit} bytes, which is `http.body_limit`");
-        Fault::own(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", &detail)
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        Fault::known(
+            status,
+            "payload_too_large",
+            "fault.body_too_large",
+            &[&limit],
+        )
     }
 
     pub(crate) fn body_too_slow() -> Self {
-        let detail = "the form did not arrive within `http.body_timeout`; send it again";
-        Fault::own(StatusCode::REQUEST_TIMEOUT, "body_timeout", detail)
+        let status = StatusCode::REQUEST_TIMEOUT;
+        Fault::known(status, "body_timeout", "fault.body_too_slow", &[])
     }
 
     /// Whether Redis does not answer: the page recovers by itself.
@@ -113,6 +149,7 @@ impl From<Problem> for Fault {
             title: problem.title.into_owned(),
             detail: problem.detail,
             word: None,
+            values: Vec::new(),
             field: problem.field,
             retryable: problem.retryable,
         }

@@ -14,7 +14,7 @@
 //! | [`page`] | what every template can use: words, times, numbers |
 //! | [`links`] | links to the pages |
 //! | [`lines`] | reads an answer line by line |
-//! | [`words`] | the words of the page, in each language |
+//! | [`words`] | the words of the page, in each language; [`rule_words`] says rules of recurring jobs |
 //! | [`times`] | times and durations, in words |
 //! | [`assets`] | scripts, style and icon |
 //! | [`checkup`] | the findings of the doctor, at most once a minute |
@@ -54,6 +54,7 @@ mod reach;
 mod read;
 mod recurs;
 mod rows;
+mod rule_words;
 mod search;
 mod serial;
 mod times;

@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use axum::http::Uri;
 use jiff::tz::TimeZone;
-use keyfall_daemon::shapes::{RightsOut, Span, Time};
+use keyfall_daemon::shapes::{PreviewOut, RightsOut, SaidOut, Span, Time};
 
 use crate::assets::Assets;
+use crate::rule_words;
 use crate::times::{self, Moment};
 use crate::visible::{self, visible};
 use crate::words::Words;
@@ -91,6 +92,23 @@ impl Page {
     /// it say something else.
     pub(crate) fn text(&self, text: &str) -> String {
         visible::text(text)
+    }
+
+    /// A sentence of the API in the language of the reader, as the page shows it. `text` is the
+    /// English one.
+    pub(crate) fn say(&self, said: &Option<SaidOut>, text: &str) -> String {
+        self.text(&self.words.say(said.as_ref(), text))
+    }
+
+    /// The rule of a recurring job in words.
+    pub(crate) fn rule(&self, preview: &PreviewOut) -> String {
+        self.text(&rule_words::said(self.words, preview))
+    }
+
+    /// A text of a check of the doctor in the language of the reader; `text` is the English one.
+    pub(crate) fn of_check(&self, table: &str, id: &str, text: &str) -> String {
+        let known = self.words.find(&format!("said-{table}.{id}"));
+        self.text(known.unwrap_or(text))
     }
 
     /// A sentence about a number: `name.one` or `name.many`.

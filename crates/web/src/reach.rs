@@ -38,14 +38,8 @@ impl Reach {
                 everything: false,
                 dry_run: is_dry,
             }),
-            (true, false) => Err(Fault::invalid(
-                "prefix",
-                "the prefix is missing: write one, such as app1: or app1:trans:notice:, or choose all",
-            )),
-            (false, true) => Err(Fault::invalid(
-                "prefix",
-                "there are a prefix and the choice of all: leave one of them out",
-            )),
+            (true, false) => Err(Fault::invalid("prefix", "fault.no_prefix", &[])),
+            (false, true) => Err(Fault::invalid("prefix", "fault.prefix_and_all", &[])),
         }
     }
 }

@@ -16,7 +16,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
         axum::extract::Query::from_request_parts(parts, state)
             .await
             .map(|axum::extract::Query(read)| Query(read))
-            .map_err(|refused| Fault::invalid("address", &refused.body_text()))
+            .map_err(|refused| Fault::invalid("address", "fault.form", &[&refused.body_text()]))
     }
 }
 
@@ -30,6 +30,6 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Form<T> {
         axum::extract::Form::from_request(request, state)
             .await
             .map(|axum::extract::Form(read)| Form(read))
-            .map_err(|refused| Fault::invalid("form", &refused.body_text()))
+            .map_err(|refused| Fault::invalid("form", "fault.form", &[&refused.body_text()]))
     }
 }

@@ -74,16 +74,12 @@ impl Written {
     pub(crate) fn form(&self) -> Result<RuleForm, Fault> {
         let (text, zone) = (self.rule.trim(), self.zone.trim());
         if text.is_empty() {
-            let detail = "the rule is missing: write a cron expression, or an interval such as \
-                          `every 90m`";
-            return Err(Fault::invalid("rule", detail));
+            return Err(Fault::invalid("rule", "fault.no_rule", &[]));
         }
         let mut rule = match text.strip_prefix("every ") {
             _ if text.starts_with('{') => serde_json::from_str(text).map_err(|error| {
-                Fault::invalid(
-                    "rule",
-                    &format!("the rule begins like JSON, and is none: {error}"),
-                )
+                let place = [error.line(), error.column()];
+                Fault::invalid("rule", "fault.rule", &[&place[0], &place[1]])
             })?,
             Some(interval) => json!({"every": interval}),
             None => json!({"cron": text}),

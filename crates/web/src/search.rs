@@ -54,9 +54,7 @@ impl Search {
             match condition {
                 Some((name, _)) => search.set(name, word)?,
                 None if has_name => {
-                    let detail = "there are two names; search one, and put a text with spaces into \
-                                  quotes: error:\"connection refused\"";
-                    return Err(Fault::invalid("q", detail));
+                    return Err(Fault::invalid("q", "fault.two_names", &[]));
                 }
                 None => {
                     search.prefix = word;
@@ -91,22 +89,18 @@ impl Search {
                 (Some(before), _) => self.due_before = Some(moment(before)?),
                 (_, Some(after)) => self.due_after = Some(moment(after)?),
                 _ => {
-                    let detail = "`due:` needs a `<` or a `>`: due:<1h, due:>2026-12-24T18:00:00Z";
-                    return Err(Fault::invalid("q", detail));
+                    return Err(Fault::invalid("q", "fault.due", &[]));
                 }
             },
             "attempts" => {
                 let limit = value.strip_prefix('>').and_then(|it| it.parse().ok());
-                self.attempts_over = Some(limit.ok_or_else(|| {
-                    let detail = "`attempts:` needs a `>` and a number: attempts:>3";
-                    Fault::invalid("q", detail)
-                })?);
+                let wrong = || Fault::invalid("q", "fault.attempts", &[]);
+                self.attempts_over = Some(limit.ok_or_else(wrong)?);
             }
             "error" => self.error = Some(value),
             "recurring" => {
                 if value != "yes" {
-                    let detail = "`recurring:` needs `yes`, and lists only recurring jobs";
-                    return Err(Fault::invalid("q", detail));
+                    return Err(Fault::invalid("q", "fault.recurring", &[]));
                 }
                 self.recurring = true;
             }
@@ -207,15 +201,14 @@ fn state(word: &str) -> Result<State, Fault> {
     let found = STATES.into_iter().find(|state| state.word() == word);
     found.ok_or_else(|| {
         let words = STATES.map(State::word).join(", ");
-        let detail = format!("there is no state {word:?}: write one of {words}");
-        Fault::invalid("q", &detail)
+        Fault::invalid("q", "fault.no_state", &[&format!("{word:?}"), &words])
     })
 }
 
 fn moment(text: &str) -> Result<String, Fault> {
     match text.parse::<Moment>() {
         Ok(_) => Ok(text.to_owned()),
-        Err(detail) => Err(Fault::invalid("q", &detail)),
+        Err(_) => Err(Fault::invalid("q", "fault.moment", &[&format!("{text:?}")])),
     }
 }
 

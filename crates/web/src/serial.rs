@@ -33,9 +33,7 @@ pub(crate) fn written(series: &SeriesOut) -> String {
 pub(crate) fn moved(anchor: &str) -> Result<SeriesIn, Fault> {
     let anchor = anchor.trim();
     if anchor.is_empty() {
-        let detail = "the date is missing: write it on the wall of the zone of the series, such as \
-                      2026-12-24 18:00";
-        return Err(Fault::invalid("anchor", detail));
+        return Err(Fault::invalid("anchor", "fault.no_date", &[]));
     }
     Ok(SeriesIn {
         anchor: Some(anchor.to_owned()),

@@ -135,7 +135,8 @@ fn findings(page: &Page, seen: &Seen<'_>) -> Vec<Trouble> {
     let bad = doctor.findings.iter();
     let bad = bad.filter(|one| one.severity >= SeverityOut::Warning);
     bad.map(|one| {
-        let text = page.t2("trouble.finding", &one.id, &one.found);
+        let found = page.words.say(one.found_said.as_ref(), &one.found);
+        let text = page.t2("trouble.finding", &one.id, found);
         let link = format!("doctor#{}", one.id);
         match one.severity {
             SeverityOut::Error => error(text, Some(&link)),

@@ -5,6 +5,7 @@ use std::fmt::{Display, Write};
 use std::sync::LazyLock;
 
 use axum::http::{HeaderMap, header};
+use keyfall_daemon::shapes::SaidOut;
 
 /// The words of one language.
 pub(crate) struct Words {
@@ -65,6 +66,26 @@ impl Words {
         self.texts.get(name).map(String::as_str)
     }
 
+    /// A sentence of the API in this language, if it has words for it. `text` is the English one.
+    pub(crate) fn say(&self, said: Option<&SaidOut>, text: &str) -> String {
+        let said = said.and_then(|said| self.said(said));
+        said.unwrap_or_else(|| text.to_owned())
+    }
+
+    fn said(&self, said: &SaidOut) -> Option<String> {
+        let (code, values) = match said {
+            SaidOut::Text(text) => return Some(text.clone()),
+            SaidOut::Said { code, values } => (code, values),
+        };
+        let name = format!("said-{code}");
+        self.find(&name)?;
+        let values = values.iter().map(|value| self.said(value));
+        let values: Option<Vec<String>> = values.collect();
+        let values = values?;
+        let values: Vec<&dyn Display> = values.iter().map(|value| value as &dyn Display).collect();
+        Some(self.fill(&name, &values))
+    }
+
     /// The sentence of this name, with values in place of `{1}`, `{2}`, …
     pub(crate) fn fill(&self, name: &str, values: &[&dyn Display]) -> String {
         let mut filled = String::new();
@@ -117,6 +138,22 @@ mod tests {
             assert_eq!(Words::of(&headers).lang, lang, "{wanted}");
         }
         assert_eq!(Words::of(&HeaderMap::new()).lang, "en");
+    }
+
+    #[test]
+    fn a_sentence_of_the_api_is_said_if_all_its_parts_are_known() {
+        let words = Words::read("xx", "[said-a]\nb = '{2} before {1}'");
+        let text = |text: &str| SaidOut::Text(text.to_owned());
+        let of = |code: &str, values: Vec<SaidOut>| SaidOut::Said {
+            code: code.to_owned(),
+            values,
+        };
+        let inner = of("a.b", vec![text("1"), text("2")]);
+        let known = of("a.b", vec![inner.clone(), text("x{1}")]);
+        assert_eq!(words.say(Some(&known), "english"), "x{1} before 2 before 1");
+        let unknown = of("a.b", vec![inner, of("a.c", Vec::new())]);
+        assert_eq!(words.say(Some(&unknown), "english"), "english");
+        assert_eq!(words.say(None, "english"), "english");
     }
 
     #[test]

@@ -132,12 +132,12 @@ async fn a_reader_gets_no_buttons() {
 async fn a_wrong_form_names_the_field_and_the_remedy() {
     let site = Calls::new("a:b:c:1").site(false);
     for (form, field, remedy) in [
-        ("do=postpone", "after", "write a duration such as 15m"),
+        ("do=postpone", "after", "Write a duration such as 15m"),
         ("do=postpone&after=15", "after", "15"),
         (
             "do=postpone&after=15m&at=2026-12-24T18:00",
             "at",
-            "leave one",
+            "Leave one",
         ),
         ("do=postpone&at=soon", "at", "not a time"),
         ("do=payload&form=json&payload=%7B", "payload", "was JSON"),

@@ -1,5 +1,9 @@
 //! Words and templates: each language has the same words, and templates have none of their own.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use keyfall::doctor::{CHECKS, Check};
+
 use crate::words::{self, Words};
 
 /// The templates, by name.
@@ -32,18 +36,99 @@ fn literal(template: &str) -> String {
     text
 }
 
+/// The words of the page. Sentences of the API, which says them itself in English, are left out.
+fn own(words: &Words) -> BTreeSet<&str> {
+    let is_own = |name: &&str| !name.starts_with("said-");
+    words.names().into_iter().filter(is_own).collect()
+}
+
+/// Which places a text has for values.
+fn places(text: &str) -> Vec<bool> {
+    let place = |number: usize| text.contains(&format!("{{{number}}}"));
+    (1..=6).map(place).collect()
+}
+
 #[test]
 fn all_languages_have_the_same_words() {
     let languages = words::languages();
     for one in &languages[1..] {
-        assert_eq!(one.names(), languages[0].names(), "{}", one.lang);
-        for name in one.names() {
-            let places = |words: &Words| {
-                let text = words.t(name).to_owned();
-                assert!(!text.contains("{}"), "{name}: a place needs a number");
-                ["{1}", "{2}", "{3}"].map(|place| text.contains(place))
-            };
-            assert_eq!(places(one), places(&languages[0]), "{name}");
+        assert_eq!(own(one), own(&languages[0]), "{}", one.lang);
+        for name in own(one) {
+            let text = one.t(name);
+            assert!(!text.contains("{}"), "{name}: a place needs a number");
+            assert_eq!(places(text), places(languages[0].t(name)), "{name}");
+        }
+    }
+}
+
+/// A string of Rust at the beginning of this text, and the text behind it.
+fn string(text: &str) -> Option<(&str, &str)> {
+    let inside = text.trim_start().strip_prefix('"')?;
+    let mut is_escaped = false;
+    let end = inside.find(|letter: char| {
+        let is_end = letter == '"' && !is_escaped;
+        is_escaped = letter == '\\' && !is_escaped;
+        is_end
+    })?;
+    Some((&inside[..end], &inside[end + 1..]))
+}
+
+/// The sentences of the API by their codes, each with the number of its values, from the source of
+/// the library and the daemon. The number is missing if the sentence stands elsewhere, under a name.
+fn sentences() -> BTreeMap<String, Option<usize>> {
+    let mut all = BTreeMap::new();
+    for folder in ["/../../src", "/../daemon/src"] {
+        for (file, text) in files(&format!("{}{folder}", env!("CARGO_MANIFEST_DIR")), ".rs") {
+            let is_code = |line: &&str| !line.trim_start().starts_with("//");
+            let text: Vec<&str> = text.lines().filter(is_code).collect();
+            let text = text.join("\n");
+            let of_table = file.ends_with("notes.rs").then_some("    (");
+            for begin in ["Phrase::new(", ".numbered("].into_iter().chain(of_table) {
+                for call in text.split(begin).skip(1) {
+                    let Some((code, behind)) = string(call) else {
+                        continue;
+                    };
+                    let is_part =
+                        |letter: char| letter.is_ascii_lowercase() || ".-".contains(letter);
+                    if !code.contains('.') || !code.chars().all(is_part) {
+                        continue;
+                    }
+                    let sentence = behind.strip_prefix(',').and_then(string);
+                    let values = sentence.map(|(sentence, _)| sentence.matches("{}").count());
+                    let before = all.insert(code.to_owned(), values);
+                    assert!(before.is_none_or(|it| it == values), "{file}: {code}");
+                }
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn each_sentence_of_the_api_is_in_each_language() {
+    let mut sentences = sentences();
+    assert!(sentences.len() > 250, "{} sentences", sentences.len());
+    let of_check = |check: &Check| ["expected", "why"].map(|it| format!("{it}.{}", check.id));
+    let of_checks = CHECKS.iter().copied().flat_map(of_check);
+    sentences.extend(of_checks.map(|code| (code, Some(0))));
+    // Tables of which the page itself takes the words.
+    let of_page = ["said-help.", "said-rule.", "said-cron."];
+    for one in &words::languages()[1..] {
+        for (code, values) in &sentences {
+            let text = one.find(&format!("said-{code}"));
+            let text = text.unwrap_or_else(|| panic!("{}: no sentence {code}", one.lang));
+            let Some(values) = values else { continue };
+            let expected: Vec<bool> = (1..=6).map(|place| place <= *values).collect();
+            assert_eq!(places(text), expected, "{}: {code}: {text}", one.lang);
+        }
+        let said = one
+            .names()
+            .into_iter()
+            .filter_map(|name| name.strip_prefix("said-"));
+        for code in said.filter(|code| !sentences.contains_key(*code)) {
+            let name = format!("said-{code}");
+            let is_of_page = of_page.iter().any(|table| name.starts_with(table));
+            assert!(is_of_page, "{}: nobody says {code}", one.lang);
         }
     }
 }
@@ -56,9 +141,8 @@ fn words_are_named_where_they_are_used_and_used_where_they_are_named() {
         .into_iter()
         .chain(source)
         .collect();
-    let mut used = std::collections::BTreeSet::new();
-    // A fault names its words.
-    let mut tables = std::collections::BTreeSet::from(["problem".to_owned(), "fault".to_owned()]);
+    let mut used = BTreeSet::new();
+    let mut tables = BTreeSet::from(["problem".to_owned(), "fault".to_owned()]);
     for (file, text) in &all {
         for call in [
             ".t(\"",
@@ -73,6 +157,12 @@ fn words_are_named_where_they_are_used_and_used_where_they_are_named() {
                 if name == "a.b" || !name.contains('.') {
                     continue;
                 }
+                if name.starts_with("said-") {
+                    let others = &words::languages()[1..];
+                    let is_said = others.iter().all(|words| words.find(name).is_some());
+                    assert!(is_said, "{file}: there is no word {name}");
+                    continue;
+                }
                 let forms = match call {
                     ".count(\"" => vec![format!("{name}_one"), format!("{name}_many")],
                     _ => vec![name.to_owned()],
@@ -82,6 +172,15 @@ fn words_are_named_where_they_are_used_and_used_where_they_are_named() {
                     used.insert(form);
                 }
             }
+        }
+        let faults = "fault";
+        for part in text.split(&format!("\"{faults}.")).skip(1) {
+            let name = format!("{faults}.{}", part.split('"').next().unwrap());
+            // A template.
+            if name.ends_with(".html") {
+                continue;
+            }
+            assert!(names.contains(&*name), "{file}: there is no word {name}");
         }
         // A word that is chosen by the word of an action.
         for part in text.split("format!(\"").skip(1) {

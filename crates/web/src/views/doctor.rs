@@ -64,7 +64,11 @@ pub(crate) async fn fix(
     let out: DoctorOut = cx.caller.ask(call).await?;
     web.checkup.forget().await;
     let refused = out.findings.into_iter().find(|it| !it.repaired);
-    match refused.and_then(|it| it.fixed) {
+    let why = refused.and_then(|it| {
+        let fixed = it.fixed?;
+        Some(cx.page.words.say(it.fixed_said.as_ref(), &fixed))
+    });
+    match why {
         Some(why) => Err(Fault::redis_refuses(&why)),
         None => Ok(redirect(&link("doctor", &[("done", &fix)]))),
     }

@@ -139,17 +139,15 @@ impl Fields {
     fn limit(&self) -> Result<LimitIn, Fault> {
         let number = |field: &str, text: &str| match text.trim() {
             "" => Ok(None),
-            text => text.parse().map(Some).map_err(|_| {
-                Fault::invalid(
-                    field,
-                    &format!("{text:?} is not a number of jobs: write 1 or more"),
-                )
-            }),
+            text => text
+                .parse()
+                .map(Some)
+                .map_err(|_| Fault::invalid(field, "fault.no_number", &[&format!("{text:?}")])),
         };
         let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         let lines = self.weights.lines().filter(|line| !line.trim().is_empty());
-        let weights = LimitIn::weights(lines)
-            .map_err(|error| Fault::invalid("weights", &error.to_string()))?;
+        let weights =
+            LimitIn::weights(lines).map_err(|_| Fault::invalid("weights", "fault.weights", &[]))?;
         Ok(LimitIn {
             rate: text(&self.rate),
             burst: number("burst", &self.burst)?,

@@ -232,7 +232,11 @@ fn event(page: &Page, line: TailOut) -> Option<Bytes> {
         TailOut::Alive(_) => named("note", "", None),
         TailOut::Ended(problem) if problem.retryable => return None,
         TailOut::Ended(problem) => {
-            let note = named("note", &escaped(&problem.detail), None);
+            let note = named(
+                "note",
+                &escaped(&Fault::from(problem).said(page.words)),
+                None,
+            );
             note + &named("end", "", None)
         }
     };

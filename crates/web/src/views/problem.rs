@@ -10,7 +10,11 @@ use crate::page::Page;
 pub(crate) struct Problem {
     page: Page,
     title: String,
-    fault: Fault,
+    /// The rule and the remedy.
+    said: String,
+    /// The words of the API, if `said` is in another language.
+    original: Option<String>,
+    field: Option<String>,
     /// Whether the page loads itself again: the error may pass, and a repeat changes nothing.
     is_repeated: bool,
 }
@@ -21,24 +25,29 @@ pub(crate) struct Problem {
 pub(crate) struct Line<'a> {
     page: &'a Page,
     title: String,
-    fault: Fault,
+    said: String,
 }
 
 impl Problem {
     pub(crate) fn new(page: Page, fault: Fault, is_read: bool) -> Self {
         Problem {
             title: title(&page, &fault),
+            said: fault.said(page.words),
+            original: fault.original(page.words).map(ToOwned::to_owned),
             is_repeated: is_read && fault.is_away(),
+            field: fault.field,
             page,
-            fault,
         }
     }
 }
 
 impl<'a> Line<'a> {
     pub(crate) fn new(page: &'a Page, fault: Fault) -> Self {
-        let title = title(page, &fault);
-        Line { page, title, fault }
+        Line {
+            page,
+            title: title(page, &fault),
+            said: fault.said(page.words),
+        }
     }
 }
 
