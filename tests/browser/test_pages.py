@@ -147,6 +147,14 @@ def test_sentences_of_the_api_are_in_the_language_of_the_reader(browser, site, p
 
 
 @pytest.mark.quick
+def test_a_kind_is_found_on_the_overview(browser, site):
+    browser.get(site.url + "?prefix=crm%3A")
+    assert browser.find("#prefix").get_attribute("value") == "crm:"
+    assert "crm:digest:daily" in browser.text()
+    assert "shop:orders:close" not in browser.find("#live table").text
+
+
+@pytest.mark.quick
 def test_the_keyboard_searches_and_moves(browser, site):
     browser.get(site.url + "jobs")
     body = browser.find("body")
@@ -171,7 +179,7 @@ def test_the_keyboard_moves_through_the_reasons_of_dead_letters(browser, site):
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("page", ["dead", "actions"])
+@pytest.mark.parametrize("page", ["overview", "dead", "actions", "workers", "doctor"])
 def test_a_row_on_a_phone_shows_all_its_values(browser, site, page):
     browser.resize(375, 740)
     try:
