@@ -2,7 +2,7 @@
 """Measures the web page over many jobs: how long each page takes, what it costs Redis, and what open
 live pages cost: `make web-cost`.
 
-    measure.py [--pending 5000000] [--dead 100000] [--live 50]
+    measure.py [--pending 5000000] [--dead 100000] [--live 50] [--kinds 20]
 
 It starts a private Redis and a daemon, and prints a table for docs/web.md. Commands of Redis that
 take longer than five milliseconds are listed with it.
@@ -24,6 +24,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 KEYFALL = os.environ.get("KEYFALL", str(ROOT / "target/release/keyfall"))
 KINDS = [f"shop:{module}:{biz}" for module in ("orders", "mail", "carts", "stock") for biz in "abcde"]
+# The longest names that a kind can have.
+LONG = [f"{'a' * 64}:{'m' * 64}:{letter * 64}" for letter in "xyz"]
 REASONS = ["timeout after 3000 ms", "order {} not found", "the mail server answered 550: no user {}"]
 LINES = 1000
 SLOW_US = 5000
@@ -32,6 +34,7 @@ PAGES = {
     "overview": "",
     "chart of the jobs to come": "ahead",
     "kinds with a prefix": "?prefix=shop%3Amail%3A",
+    "search of a kind": "jobs?q=shop%3Amail%3A",
     "jobs": "jobs",
     "jobs with a prefix": "jobs?q=shop%3Aorders%3Ac%3A",
     "jobs due within an hour": "jobs?q=due%3A%3C1h",
@@ -42,6 +45,8 @@ PAGES = {
     "live": "live",
     "workers": "workers",
     "pauses": "pauses",
+    "kinds to pause": "pauses?ask=pause&all=yes",
+    "limits": "limits",
     "doctor": "doctor",
 }
 
@@ -160,7 +165,10 @@ def main():
     parser.add_argument("--dead", type=int, default=100_000)
     parser.add_argument("--live", type=int, default=50)
     parser.add_argument("--times", type=int, default=100)
+    parser.add_argument("--kinds", type=int, default=len(KINDS))
     options = parser.parse_args()
+    more = [f"app{n % 7}:module{n % 50}:kind{n}" for n in range(options.kinds - len(KINDS) - len(LONG))]
+    KINDS.extend(LONG + more if more else [])
     folder = Path(tempfile.mkdtemp(prefix="keyfall-web-"))
     redis_port, port = free_port(), free_port()
     server = os.environ.get("KEYFALL_REDIS_BIN") or shutil.which("redis-server") or "valkey-server"
@@ -171,7 +179,8 @@ def main():
     until_listening(redis_port)
     daemon = subprocess.Popen(
         [KEYFALL, "serve", "--redis-url", f"redis://127.0.0.1:{redis_port}", "--http-listen",
-         f"127.0.0.1:{port}", "--http-access-log=false", "--worker-dead-letters", "1000000"],
+         f"127.0.0.1:{port}", "--http-access-log=false", "--worker-dead-letters", "1000000",
+         "--http-new-kinds", "1000000"],
         cwd=folder, stdout=log, stderr=log)
     try:
         until_listening(port)
@@ -180,19 +189,21 @@ def main():
         print(f"filled in {time.monotonic() - begun:.0f} s", file=sys.stderr)
         link = Redis(redis_port)
         link.call("CONFIG", "SET", "slowlog-log-slower-than", SLOW_US)
-        print("| page | p50, ms | p99, ms | slowest command of Redis, ms |\n|---|--:|--:|--:|")
+        print("| page | p50, ms | p99, ms | processor time, ms | slowest command of Redis, ms |\n|---|--:|--:|--:|--:|")
         for name, path in PAGES.items():
             link.call("SLOWLOG", "RESET")
             link.call("CONFIG", "RESETSTAT")
             times = []
+            before = cpu(daemon)
             for _ in range(options.times):
                 start = time.monotonic()
                 must(port, "GET", f"/ui/{path}")
                 times.append(1000 * (time.monotonic() - start))
+            spent = 1000 * (cpu(daemon) - before) / options.times
             slow = link.call("SLOWLOG", "GET", "5")
             worst = max((entry[2] for entry in slow), default=0)
             shown = f"{worst / 1000:.1f}" if worst else "below 5"
-            print(f"| {name} | {percentile(times, 0.5):.1f} | {percentile(times, 0.99):.1f} | {shown} |")
+            print(f"| {name} | {percentile(times, 0.5):.1f} | {percentile(times, 0.99):.1f} | {spent:.1f} | {shown} |")
             for entry in slow[:2]:
                 print(f"{name}: {entry[2]} us: {' '.join(entry[3])[:160]}", file=sys.stderr)
         streams = []
