@@ -108,7 +108,7 @@ mod tests {
             check: &EVICTION_POLICY,
             severity: Severity::Info,
             is_seen: false,
-            found: "not seen: NOPERM".to_owned(),
+            found: "not seen: NOPERM".into(),
             remedy: None,
             fixed: None,
             is_fixed: false,

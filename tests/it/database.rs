@@ -214,7 +214,7 @@ async fn ended_jobs_are_found_in_the_archive() {
     }
     // Without a database there is nothing to search; the story of a job is told all the same.
     let plain = ["archive", "search", "--redis-url", &site.url];
-    run(&plain).await.fails(1, "ask a daemon that has one");
+    run(&plain).await.fails(1, "ask one that has");
     postgres.kill();
     asks(&search).await.fails(4, "PostgreSQL cannot be reached");
     let why = asks(&["why", &site.key("a")]).await;

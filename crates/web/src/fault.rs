@@ -150,7 +150,7 @@ impl From<Problem> for Fault {
             detail: problem.detail,
             word: None,
             values: Vec::new(),
-            field: problem.field,
+            field: problem.field.map(Into::into),
             retryable: problem.retryable,
         }
     }

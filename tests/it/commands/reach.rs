@@ -148,7 +148,9 @@ async fn a_probe_says_whether_a_daemon_is_ready() {
     let mut command = keyfall(&["probe"]);
     command.env("KEYFALL_API", &daemon.url);
     // A system without the certificates of any CA.
-    command.env("SSL_CERT_FILE", "/none").env("SSL_CERT_DIR", "/none");
+    command
+        .env("SSL_CERT_FILE", "/none")
+        .env("SSL_CERT_DIR", "/none");
     let ran = Ran::of(command).await;
     assert_eq!(ran.code, 0, "{ran:?}");
 

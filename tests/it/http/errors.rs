@@ -57,6 +57,7 @@ async fn the_examples_on_the_pages_are_real_answers() {
     refused("PATCH", JOB, json!(null)).await;
     let letter = "/v1/dead/app1:trans:notice:42?letter=7";
     refused("DELETE", letter, json!(null)).await;
+    refused("GET", "/v1/archive", json!(null)).await;
 
     let (status, placed) = daemon.send("PUT", JOB, json!({})).await;
     assert_eq!(status, 201);

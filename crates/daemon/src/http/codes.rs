@@ -34,6 +34,7 @@ macro_rules! codes {
 }
 
 codes! {
+    ArchiveUnavailable "archive_unavailable"
     BodyTimeout "body_timeout"
     Damaged "damaged"
     Forbidden "forbidden"
@@ -53,6 +54,7 @@ codes! {
     KindInUse "kind_in_use"
     KindUnlimited "kind_unlimited"
     LetterAbsent "letter_absent"
+    NoArchive "no_archive"
     OutcomeUnknown "outcome_unknown"
     PayloadTooLarge "payload_too_large"
     RateLimited "rate_limited"
@@ -119,6 +121,11 @@ mod tests {
             Problem::kind_unlimited("app1:trans:notice"),
         );
         assert_is_example(Code::Stopping, Problem::stopping());
+        #[cfg(feature = "database")]
+        assert_is_example(
+            Code::ArchiveUnavailable,
+            Problem::archive_away("PostgreSQL cannot be reached: Connection refused"),
+        );
     }
 
     #[test]

@@ -254,8 +254,6 @@ impl StoryOut {
             waits: waits.map(|wait| WaitOut::new(wait, show)).collect(),
             history_entries: story.kept,
             history_since: story.reaches.map(Time),
-            key_differs: story.key_differs.map(|how| key_differs(how, show)),
-            gap: story.gap(show),
             archived: Vec::new(),
             key_differs_said: key_differs.as_ref().and_then(SaidOut::of),
             key_differs: key_differs.map(|it| it.to_string()),

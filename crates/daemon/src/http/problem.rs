@@ -1,6 +1,7 @@
 //! The errors of the API, as `application/problem+json`, RFC 9457.
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -18,7 +19,7 @@ use super::wire::Span;
 pub struct Problem {
     /// The path of the page about this code, at the daemon that answered.
     #[serde(rename = "type", default)]
-    page: Cow<'static, str>,
+    page: Box<str>,
     /// The status of the answer.
     #[serde(serialize_with = "as_number", deserialize_with = "from_number")]
     #[schema(value_type = u16)]
@@ -31,12 +32,13 @@ pub struct Problem {
     pub code: Cow<'static, str>,
     /// The faulty part of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub field: Option<Box<str>>,
     /// Whether the same request can succeed later.
     pub retryable: bool,
     /// The number of seconds to wait before that.
     #[serde(skip)]
-    retry_after: Option<u64>,
+    retry_after: Option<NonZeroU64>,
 }
 
 fn as_number<S: serde::Serializer>(status: &StatusCode, to: S) -> Result<S::Ok, S::Error> {
@@ -117,10 +119,10 @@ impl Problem {
 
     /// The daemon has no archive.
     pub(super) fn no_archive() -> Self {
-        let detail = "this program has no database with ended jobs: ask a daemon that has one, by \
-                      --api or its address; it has one by `database.url`";
+        let detail = "this daemon has no database with ended jobs: ask one that has, or give it one \
+                      by `database.url`";
         let title = "There is no archive";
-        Problem::new(StatusCode::NOT_FOUND, "no_archive", title, detail)
+        Problem::new(StatusCode::NOT_FOUND, Code::NoArchive, title, detail)
     }
 
     /// The database of the archive does not answer, or refuses.
@@ -128,7 +130,7 @@ impl Problem {
     pub(super) fn archive_away(detail: &str) -> Self {
         let title = "The archive does not answer";
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        let mut problem = Problem::new(status, "archive_unavailable", title, detail);
+        let mut problem = Problem::new(status, Code::ArchiveUnavailable, title, detail);
         problem.retryable = true;
         problem
     }
@@ -311,7 +313,7 @@ impl Problem {
 
     /// Names the faulty part of the request.
     pub(super) fn field(mut self, field: impl Into<String>) -> Self {
-        self.field = Some(field.into());
+        self.field = Some(field.into().into_boxed_str());
         self
     }
 
@@ -344,7 +346,7 @@ impl Problem {
 
     fn retry_later(&mut self, seconds: u64) {
         self.retryable = true;
-        self.retry_after = Some(seconds);
+        self.retry_after = NonZeroU64::new(seconds);
     }
 }
 
@@ -468,7 +470,7 @@ impl IntoResponse for Problem {
         let kind = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, kind);
         if let Some(seconds) = self.retry_after {
-            headers.insert(header::RETRY_AFTER, seconds.into());
+            headers.insert(header::RETRY_AFTER, seconds.get().into());
         }
         if self.status == StatusCode::UNAUTHORIZED {
             let scheme = HeaderValue::from_static("Bearer");
