@@ -308,6 +308,7 @@ async fn produce_within(client: &Client) -> keyfall::Result<()> {
     client.schedule(key("next"), "").after(HOUR).await?;
     client.reschedule(key("next")).after(2 * HOUR).await?;
     client.update_payload(key("next"), "b").await?;
+    client.get(key("next")).await?;
     client.cancel(key("next")).await?;
     Ok(())
 }
