@@ -127,13 +127,13 @@ async fn several_kinds_share_a_number_of_leases() {
     let workers = [(); 2].map(|()| site.serve(router()));
     let limit = Limit::new().concurrency(4);
     site.client.limit(&prefix(&site), limit).await.unwrap();
-    crowd(&site, &KINDS, 60).await;
-    let jobs = runs.take(180).await;
+    crowd(&site, &KINDS, 120).await;
+    let jobs = runs.take(360).await;
     all_ended(&site, &KINDS).await;
     assert_eq!(meter.most(), 4, "all leases are used, and no more");
-    let half = by_kind(&jobs[..90]);
+    let half = by_kind(&jobs[..180]);
     assert!(
-        half.len() == 3 && half.values().all(|runs| *runs > 10),
+        half.len() == 3 && half.values().all(|runs| *runs > 20),
         "{half:?}"
     );
     for worker in workers {
