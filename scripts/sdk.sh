@@ -75,9 +75,9 @@ for node in $nodes; do
         exit 1
     }
 done
-first=${pythons%% *}
-build_python "$first"
-build_node
+build_node >"$sdk/build-node.log" 2>&1 &
+node_build=$!
+build_python "${pythons%% *}"
 # Most tests wait nearly all of the time.
 number=0 running=
 start() {
@@ -87,6 +87,7 @@ start() {
     echo "$2" >"$sdk/$number.name"
 }
 for python in $pythons; do start check_python "$python"; done
+wait "$node_build" || { cat "$sdk/build-node.log" >&2 && exit 1; }
 for node in $nodes; do start check_node "$node"; done
 failed=0
 for one in $running; do
