@@ -18,12 +18,18 @@ pub(crate) struct Fault {
     /// The title of the API, for a code without a title in the language of the reader.
     pub(crate) title: String,
     detail: String,
-    /// The word that says it in the language of the reader, in place of `detail`, and its values.
-    word: Option<&'static str>,
-    values: Vec<String>,
+    /// What says it in the language of the reader, in place of `detail`.
+    said: Option<Box<Said>>,
     /// The faulty field.
     pub(crate) field: Option<String>,
     pub(crate) retryable: bool,
+}
+
+/// A word of the languages, and its values.
+#[derive(Debug, Clone)]
+struct Said {
+    word: &'static str,
+    values: Vec<String>,
 }
 
 impl Fault {
@@ -33,8 +39,7 @@ impl Fault {
             code: code.to_owned(),
             title: String::new(),
             detail: detail.to_owned(),
-            word: None,
-            values: Vec::new(),
+            said: None,
             field: None,
             retryable: false,
         }
@@ -43,8 +48,8 @@ impl Fault {
     /// An error of this page that the words know.
     fn known(status: StatusCode, code: &str, word: &'static str, values: &[&dyn Display]) -> Self {
         let mut fault = Fault::own(status, code, "");
-        fault.word = Some(word);
-        fault.values = values.iter().map(ToString::to_string).collect();
+        let values = values.iter().map(ToString::to_string).collect();
+        fault.said = Some(Box::new(Said { word, values }));
         fault
     }
 
@@ -58,9 +63,9 @@ impl Fault {
 
     /// The rule and the remedy in this language.
     pub(crate) fn said(&self, words: &Words) -> String {
-        match self.word {
-            Some(word) => {
-                let values = self.values.iter().map(|value| value as &dyn Display);
+        match self.said.as_deref() {
+            Some(Said { word, values }) => {
+                let values = values.iter().map(|value| value as &dyn Display);
                 words.fill(word, &values.collect::<Vec<_>>())
             }
             None => self.help(words).unwrap_or(&self.detail).to_owned(),
@@ -69,7 +74,7 @@ impl Fault {
 
     /// The words of the API, if the rule and the remedy stand there in another language.
     pub(crate) fn original(&self, words: &Words) -> Option<&str> {
-        let is_said = self.word.is_none() && self.help(words).is_some();
+        let is_said = self.said.is_none() && self.help(words).is_some();
         is_said.then_some(&*self.detail)
     }
 
@@ -148,8 +153,7 @@ impl From<Problem> for Fault {
             code: problem.code.into_owned(),
             title: problem.title.into_owned(),
             detail: problem.detail,
-            word: None,
-            values: Vec::new(),
+            said: None,
             field: problem.field.map(Into::into),
             retryable: problem.retryable,
         }
