@@ -1,10 +1,12 @@
 -- archived: removes records of ended jobs that are in the archive.
 --
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
--- ARGV  1 ended, 2 died: the numbers of the first records that stay, of each list
+-- ARGV  1 ended, 2 died: the numbers of the first records that stay, of each list, 3 last ended,
+--       4 last died: the first line of the record before each
 -- Reply {'ok', now µs, removed}: how many records were removed
--- Holds: may be repeated, and be late: only records with lower numbers go. Works while Redis is
---       full.
+-- Holds: may be repeated, and be late: only records with lower numbers go, and none if the last of
+--       them is another one than was read: a server that has lost its last writes gives their
+--       numbers to others. Works while Redis is full.
 
 local calls_key = KEYS[1]
 local start = string.sub(calls_key, 1, -6)
@@ -25,13 +27,16 @@ end
 redis.call('HDEL', calls_key, '')
 local removed = 0
 for i, list in ipairs(lists) do
-  for _ = 1, tonumber(ARGV[i]) - list.first do
+  local count, line = tonumber(ARGV[i]) - list.first, ARGV[2 + i] .. '\n'
+  local last = count > 0 and redis.call('LINDEX', list.key, int(count - 1))
+  for _ = 1, last and string.sub(last, 1, #line) == line and count or 0 do
     local oldest = redis.call('LPOP', list.key)
-    if not oldest then
-      break
-    end
     list.first, list.bytes = list.first + 1, math.max(0, list.bytes - #oldest)
     removed = removed + 1
+  end
+  -- Also if another program has taken records away.
+  if redis.call('LLEN', list.key) == 0 then
+    list.bytes = 0
   end
 end
 local ended, died = lists[1], lists[2]

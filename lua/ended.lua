@@ -8,7 +8,6 @@
 --       many records were dropped; then the oldest records of `ended`, and those of `died`
 -- Holds: only reads.
 
-local READ = 64
 local limit, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local start = string.sub(KEYS[1], 1, -6)
 local _, stamp = now_us()
@@ -21,10 +20,12 @@ local reply = {'ok', stamp, kept[1] or '', first or '0', redis.call('LLEN', star
   dropped or '0'}
 for _, list in ipairs({'ended', 'died'}) do
   local count_at, size = #reply + 1, 0
+  -- Few at first: they may be large.
+  local wanted = 1
   reply[count_at] = 0
   while reply[count_at] < limit and size < most do
     local from = reply[count_at]
-    local read = redis.call('LRANGE', start .. list, from, math.min(from + READ, limit) - 1)
+    local read = redis.call('LRANGE', start .. list, from, math.min(from + wanted, limit) - 1)
     for _, record in ipairs(read) do
       if size < most then
         size = size + #record
@@ -32,9 +33,10 @@ for _, list in ipairs({'ended', 'died'}) do
         reply[count_at] = reply[count_at] + 1
       end
     end
-    if #read < READ then
+    if #read < wanted then
       break
     end
+    wanted = math.min(2 * wanted, 256)
   end
 end
 return reply

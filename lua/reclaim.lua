@@ -92,7 +92,8 @@ for i, id in ipairs(ids) do
       count_one(counts, misses[i])
       gone[#gone + 1] = id
       if archive then
-        archive_end(archive, misses[i], id, redis.call('HGET', shadow_key, id), held_by[i])
+        archive_end(archive, misses[i], id, redis.call('HGET', shadow_key, id),
+          held_by[i] or '')
       end
       tell(story, flag == 'cancelled' and flag or 'superseded', '', id, '-', '-')
       if successors[i] then

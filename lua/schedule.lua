@@ -59,9 +59,9 @@ local leases = redis.call('HLEN', lease_key) > 0 and redis.call('HMGET', lease_k
 local successors = next_of(next_key, ids, leases)
 local before = soonest(due_key, stamp)
 local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
--- The records that this call replaces are wanted.
+-- The records of this call, and with spaced items also those that are there.
 local is_read = is_spaced or archive
-local present_records = is_read and redis.call('HMGET', shadow_key, unpack(ids)) or {}
+local present_records = is_spaced and redis.call('HMGET', shadow_key, unpack(ids)) or {}
 local spaced, notes = string.sub(due_key, 1, -4) .. 'spaced:', {}
 
 local answers, records, scores, waiting, armed =
@@ -160,7 +160,8 @@ while at < words do
         if dues[i] then
           replaced = replaced + 1
           if archive then
-            archive_end(archive, 'replaced', id, replaced_record, nil, due_text(dues[i]))
+            archive_end(archive, 'replaced', id,
+              replaced_record or redis.call('HGET', shadow_key, id), nil, due_text(dues[i]))
           end
           answers[i] = 'replaced:' .. text
           what = 'replaced'

@@ -9,7 +9,7 @@ const MAX_MONTHS: u16 = 1200;
 const WAITING: (u64, u64) = (64 * 1024, 1 << 40);
 
 /// The longest payload that a record carries, in bytes.
-const MAX_PAYLOAD: u64 = 16 * 1024 * 1024;
+const MAX_PAYLOAD: u64 = 1024 * 1024;
 
 /// Which records of ended jobs a kind leaves for an archive, such as the one in PostgreSQL. See
 /// [`Selection::archive`](crate::Selection::archive).
@@ -46,7 +46,7 @@ impl ArchiveTerms {
         }
     }
 
-    /// The longest payload that a record carries, in bytes, up to 16 MiB. A longer one is left out,
+    /// The longest payload that a record carries, in bytes, up to 1 MiB. A longer one is left out,
     /// and its length is kept. Defaults to 0: no payloads.
     pub const fn payload(mut self, bytes: u64) -> Self {
         self.payload = bytes;
@@ -108,6 +108,12 @@ impl ArchiveTerms {
                 "`waiting` is {} bytes, and from {least} to {most}: it bounds what Redis holds while \
                  the archive is away",
                 self.waiting
+            )
+        } else if self.waiting < 8 * self.payload {
+            format!(
+                "`waiting` is {} bytes, and a record with its `payload` can take {} of them: write at \
+                 least eight times as much",
+                self.waiting, self.payload
             )
         } else if let Some(months) = [self.keep, self.keep_dead]
             .into_iter()
@@ -173,6 +179,7 @@ mod tests {
             (new().payload(MAX_PAYLOAD + 1), "`payload`"),
             (new().waiting(WAITING.0 - 1), "`waiting`"),
             (new().waiting(WAITING.1 + 1), "`waiting`"),
+            (new().waiting(1 << 20).payload(1 << 18), "eight times"),
             (new().keep_months(1201), "1201 months"),
             (new().keep_dead_months(1201), "1201 months"),
         ] {

@@ -1,12 +1,13 @@
 //! Connections to the database: a pool, which replaces those that have broken, and one that listens.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{
     Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_postgres::AsyncMessage;
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -31,6 +32,8 @@ pub struct Database {
     config: tokio_postgres::Config,
     tls: MakeRustlsConnect,
     statement_timeout: Duration,
+    /// How many searches of the archive may run at once.
+    pub(crate) searches: Arc<Semaphore>,
 }
 
 impl Database {
@@ -79,6 +82,7 @@ impl Database {
             config,
             tls,
             statement_timeout: settings.statement_timeout,
+            searches: Arc::new(Semaphore::new((settings.connections / 2).max(1))),
         })
     }
 

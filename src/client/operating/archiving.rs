@@ -78,27 +78,48 @@ impl Client {
     /// If Redis does not answer in time.
     pub async fn archives(&self) -> Result<Vec<Archived>> {
         let rules = self.store().archive_rules(self.deadline()).await?;
-        let archived = rules.into_iter().map(|(prefix, rule)| Archived {
-            prefix,
-            terms: rule.terms,
-            since: rule.set.to_system(),
-            by: rule.by,
+        let archived = rules.into_iter().filter_map(|(prefix, rule)| {
+            Some(Archived {
+                prefix,
+                terms: rule.terms?,
+                since: rule.set.to_system(),
+                by: rule.by,
+            })
         });
         Ok(archived.collect())
     }
 }
 
 impl Client {
-    /// Gives the shards of a kind the terms that cover it, in case one has lost them, as a server
-    /// that came back without data.
+    /// The kinds that leave records for an archive, or once did, in order.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn archived_kinds(&self) -> Result<Vec<Kind>> {
+        let rules = self.store().archive_rules(self.deadline()).await?;
+        if rules.is_empty() {
+            return Ok(Vec::new());
+        }
+        let is_covered = |kind: &Kind| {
+            let name = format!("{kind}:");
+            rules.iter().any(|(prefix, _)| name.starts_with(prefix))
+        };
+        Ok(self.kinds().await?.into_iter().filter(is_covered).collect())
+    }
+
+    /// Gives the shards of a kind the terms that cover it, in case one has lost or missed them, as a
+    /// server that was away. Does nothing for a kind that is not listed.
     ///
     /// # Errors
     /// If Redis does not answer in time.
     pub async fn archive_again(&self, kind: &Kind) -> Result<()> {
-        let until = self.deadline();
-        let layout = self.store().look_up(kind, until).await?;
-        let store = self.store();
-        store.apply_archive_rule(kind, layout, None, until).await
+        let (store, until) = (self.store(), self.deadline());
+        if !store.knows(kind, until).await? {
+            return Ok(());
+        }
+        let layout = store.look_up(kind, until).await?;
+        let away = store.apply_archive_rule(kind, layout, until).await?;
+        away.map_or(Ok(()), Err)
     }
 }
 
@@ -116,22 +137,24 @@ impl SetArchive<'_> {
         let client = self.selection.client;
         let (store, until) = (client.store(), client.deadline());
         let set = store.time(until).await?.floor_ms();
-        let rule = terms.map(|terms| ArchiveRule {
+        let rule = ArchiveRule {
             terms,
             set,
             by: self.by.unwrap_or_else(|| this_process().to_owned()),
-        });
+        };
         // A kind that begins from now on reads the rule.
-        store
-            .set_archive_rule(&prefix, rule.as_ref(), until)
-            .await?;
+        store.set_archive_rule(&prefix, &rule, until).await?;
         let (kinds, view) = client.kinds_in_view(&prefix, until).await?;
+        let mut missed = None;
         for kind in &kinds {
             let layout = store.look_up(kind, until).await?;
             // The rule of another prefix may hold.
-            let removed = rule.is_none().then_some(set);
-            let apply = store.apply_archive_rule(kind, layout, removed, until);
-            apply.await?;
+            if let Some(away) = store.apply_archive_rule(kind, layout, until).await? {
+                missed = Some(away);
+            }
+        }
+        if let Some(error) = missed {
+            return Err(error);
         }
         PartialView::all_done(view)?;
         Ok(kinds)

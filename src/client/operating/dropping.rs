@@ -83,6 +83,10 @@ impl Client {
     async fn drop_one(&self, kind: &Kind, until: Instant) -> Result<Dropped> {
         let store = self.store();
         let layout = store.look_up(kind, until).await?;
+        if self.records_wait(kind).await? {
+            let what = "records of ended jobs wait for the archive";
+            return Ok(Dropped::InUse(what.to_owned()));
+        }
         let mark = &unique_id();
         store.mark_dropping(kind, mark, until).await?;
         store.note_leaving(kind, until).await?;
@@ -107,8 +111,10 @@ impl Client {
         }
         // Before the kind leaves the list: a call that repeats this one after a crash finds it
         // there, and goes on.
-        if layout != Layout::FIRST {
-            self.raze_the_rest(kind, layout, until).await?;
+        if layout != Layout::FIRST && !self.raze_the_rest(kind, layout, until).await? {
+            store.keep_listed(kind, mark, until).await?;
+            let what = "records of ended jobs wait in a shard that it once had";
+            return Ok(Dropped::InUse(what.to_owned()));
         }
         store.drop_activity(kind, until).await?;
         let is_unlisted = store.unlist(kind, mark, until).await?;
@@ -125,9 +131,18 @@ impl Client {
         Ok(Dropped::Dropped)
     }
 
+    /// Whether any shard has records for the archive; a user who may not look has none.
+    async fn records_wait(&self, kind: &Kind) -> Result<bool> {
+        match self.ended(kind, 0).await {
+            Ok(ended) => Ok(ended.waiting > 0),
+            Err(error) if error.kind() == ErrorKind::Denied => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Removes the other ledgers that the kind has or ever had. If the kind comes back with several
-    /// shards, they are told of the new layout first.
-    async fn raze_the_rest(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<()> {
+    /// shards, they are told of the new layout first. Returns whether none of them holds anything.
+    async fn raze_the_rest(&self, kind: &Kind, layout: Layout, until: Instant) -> Result<bool> {
         let store = self.store();
         let razed = (1..MAX_SHARDS).map(async |shard| {
             let place = |layout: Layout| layout.place(shard);
@@ -140,7 +155,11 @@ impl Client {
         });
         let razed = stream::iter(razed).buffer_unordered(AT_ONCE);
         let razed: Vec<Result<Razed>> = razed.collect().await;
-        razed.into_iter().try_for_each(|razed| razed.map(drop))
+        let mut are_gone = true;
+        for razed in razed {
+            are_gone &= !matches!(razed?, Razed::Held(_));
+        }
+        Ok(are_gone)
     }
 }
 

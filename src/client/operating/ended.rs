@@ -173,7 +173,7 @@ impl Client {
         let layout = store.look_up(kind, until).await?;
         let removed = ended.read.iter().map(async |(shard, read)| {
             let ledger = store.ledger(kind, layout.place(*shard));
-            ledger.archived(*read, until).await
+            ledger.archived(read, until).await
         });
         let removed = join_all(removed).await.into_iter();
         removed.sum()
@@ -204,8 +204,10 @@ impl EndedJob {
         let end = text.iter().position(|byte| *byte == b'\n')?;
         let mut words = std::str::from_utf8(&text[..end]).ok()?.splitn(10, ' ');
         let end_of_job = JobEnd::parse(words.next()?)?;
-        let mut number = || words.next()?.parse::<u64>().ok();
-        let (ended, keep, fence, claims) = (number()?, number()?, number()?, number()?);
+        let ended: u64 = words.next()?.parse().ok()?;
+        // The end counts even if another program has broken the due time, or the terms.
+        let mut number = || Some(words.next()?.parse::<u64>().unwrap_or(0));
+        let (keep, fence, claims) = (number()?, number()?, number()?);
         let (due, letter, payload_bytes) = (number()?, number()?, number()?);
         let key = kind.key(words.next()?).ok()?;
         let by = words.next()?.to_owned();
@@ -218,7 +220,7 @@ impl EndedJob {
             accepted_at: ended_at,
             due_at: some(due).map(|due| UnixMs(due).to_system()),
             begun_at: some(fence).map(|fence| to_system(UnixUs(fence))),
-            attempts: u32::try_from(claims).ok()?,
+            attempts: u32::try_from(claims).unwrap_or(u32::MAX),
             by,
             error: None,
             headers: Headers::new(),
@@ -228,7 +230,7 @@ impl EndedJob {
             letter: some(letter),
             occurrence_at: None,
             header: "{}".to_owned(),
-            keep_months: u16::try_from(keep).ok()?,
+            keep_months: u16::try_from(keep).unwrap_or(0),
         };
         match Record::parse(text.slice(end + 1..)) {
             Ok(record) => job.fill(record),
@@ -314,6 +316,13 @@ mod tests {
     }
 
     #[test]
+    fn a_broken_number_loses_no_end() {
+        let text = "cancelled 2000000 70000 0 0 inf 0 0 a b:1\n{\"v\":1}\n1795000000000\n";
+        let job = parsed(text).unwrap();
+        assert_eq!((job.due_at, job.keep_months), (None, 0));
+    }
+
+    #[test]
     fn other_texts_are_no_records() {
         for text in [
             "",
@@ -322,7 +331,6 @@ mod tests {
             "lost 2000000 0 0 0 1000 0 0 a b:1\n{\"v\":1}\n1795000000000\n",
             "done soon 0 0 0 1000 0 0 a b:1\n{\"v\":1}\n1795000000000\n",
             "done 2000000 0 0 0 1000 0 0 a:b b:1\n{\"v\":1}\n1795000000000\n",
-            "done 2000000 70000 0 0 1000 0 0 a b:1\n{\"v\":1}\n1795000000000\n",
         ] {
             assert_eq!(parsed(text), None, "{text:?}");
         }

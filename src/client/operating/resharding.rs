@@ -184,8 +184,9 @@ impl<'a> Reshard<'a> {
         };
         // Before any client can use the new ledgers.
         store.limit_shards(kind, before, wanted, until).await?;
-        let apply = store.apply_archive_rule(kind, wanted, None, until);
-        apply.await?;
+        if let Some(away) = store.apply_archive_rule(kind, wanted, until).await? {
+            return Err(away);
+        }
         let written = store.propose(kind, before, wanted, until).await?;
         if written != wanted {
             return Err(Error::new(

@@ -1,15 +1,17 @@
 //! The rules of archives, one for each kind or prefix of kinds whose ends are recorded.
 //!
 //! A rule is the field `archive app1:mail:` of `keyfall:meta`, `payload most keep keep-dead set who`;
-//! `archive ` alone is for all kinds. Each ledger has the rule that covers its kind, the one of the
-//! longest prefix, in its `calls`. A kind that begins gets it before its first job is acknowledged.
+//! `archive ` alone is for all kinds. A rule that was removed stays as `off set who`, so that a server
+//! that was away, and a ledger that missed it, learn of it. Each ledger has the rule that covers its
+//! kind, the one of the longest prefix, in its `calls`, with the time of the newest rule that covers
+//! the kind. A kind that begins gets it before its first job is acknowledged.
 
 use std::time::Instant;
 
 use futures_util::future::join_all;
 
 use crate::archive::ArchiveTerms;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key::Kind;
 use crate::prefix::Prefix;
 use crate::shards::Layout;
@@ -24,8 +26,8 @@ const FIELD: &str = "archive ";
 /// The terms of an archive, and who set them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ArchiveRule {
-    /// The terms.
-    pub(crate) terms: ArchiveTerms,
+    /// The terms; `None` if they were removed.
+    pub(crate) terms: Option<ArchiveTerms>,
     /// The time at which they were set. The newest rule holds.
     pub(crate) set: UnixMs,
     /// The operator or process that set them.
@@ -36,12 +38,20 @@ impl ArchiveRule {
     /// The text that [`parse`](Self::parse) reads.
     pub(in crate::store) fn text(&self) -> String {
         let by = self.by.replace(char::is_control, " ");
-        format!("{} {} {by}", self.terms.rule_text(), self.set)
+        let terms = self.terms.as_ref();
+        let terms = terms.map_or_else(|| "off".to_owned(), ArchiveTerms::rule_text);
+        format!("{terms} {} {by}", self.set)
     }
 
     /// Reads a rule; `None` if another program wrote it.
     pub(in crate::store) fn parse(text: &str) -> Option<Self> {
-        let (terms, rest) = ArchiveTerms::of_rule(text)?;
+        let (terms, rest) = match text.strip_prefix("off ") {
+            Some(rest) => (None, rest),
+            None => {
+                let (terms, rest) = ArchiveTerms::of_rule(text)?;
+                (Some(terms), rest)
+            }
+        };
         let (set, by) = rest.split_once(' ')?;
         Some(ArchiveRule {
             terms,
@@ -59,7 +69,7 @@ fn prefixes_of(kind: &Kind) -> Vec<String> {
 }
 
 impl Store {
-    /// The rules by prefix, in order; of the servers that are there.
+    /// The rules by prefix, in order, those that were removed as well; of the servers that are there.
     pub(crate) async fn archive_rules(&self, until: Instant) -> Result<Vec<(String, ArchiveRule)>> {
         let known = self.on_each(until, |it, until| Box::pin(it.archive_prefixes(until)));
         let mut prefixes = known.await.of_those_there()?.concat();
@@ -82,23 +92,20 @@ impl Store {
             .collect())
     }
 
-    /// Stores the rule of a prefix, or removes it.
+    /// Stores the rule of a prefix.
     ///
     /// # Errors
     /// If one of the servers is away: each has to know all rules.
     pub(crate) async fn set_archive_rule(
         &self,
         prefix: &Prefix,
-        rule: Option<&ArchiveRule>,
+        rule: &ArchiveRule,
         until: Instant,
     ) -> Result<()> {
         let field = format!("{FIELD}{}", prefix.as_str());
         let set = self.on_each(until, |it, until| {
-            let mut cmd = redis::cmd(if rule.is_some() { "HSET" } else { "HDEL" });
-            cmd.arg(it.names.meta()).arg(&field);
-            if let Some(rule) = rule {
-                cmd.arg(rule.text());
-            }
+            let mut cmd = redis::cmd("HSET");
+            cmd.arg(it.names.meta()).arg(&field).arg(rule.text());
             Box::pin(async move { it.command(&cmd, until).await })
         });
         match set.await.there()?.1.pop() {
@@ -107,15 +114,14 @@ impl Store {
         }
     }
 
-    /// Gives the ledgers of this layout of a kind the rule that covers it. If none does, one that was
-    /// removed at `removed` ends. Servers that are away are left out.
+    /// Gives the ledgers of this layout of a kind the rule that covers it, if there is or was one.
+    /// Returns the error of a server that is away: its ledgers have not heard of the rule.
     pub(crate) async fn apply_archive_rule(
         &self,
         kind: &Kind,
         layout: Layout,
-        removed: Option<UnixMs>,
         until: Instant,
-    ) -> Result<()> {
+    ) -> Result<Option<Error>> {
         let prefixes = &prefixes_of(kind);
         let known = self.on_rest(until, |it, until| {
             Box::pin(it.archive_rules(prefixes, it.patience_for_one(until)))
@@ -123,57 +129,59 @@ impl Store {
         let known = match known.await.of_those_there() {
             // The node that has the rules is away, and must not keep kinds of other nodes from
             // beginning.
-            Err(error) if self.is_cluster() && is_of_absence(&error) => return Ok(()),
+            Err(error) if self.is_cluster() && is_of_absence(&error) => return Ok(Some(error)),
             known => known?,
         };
-        let newest = (0..prefixes.len()).find_map(|at| {
+        let covering = (0..prefixes.len()).filter_map(|at| {
             let rules = known.iter().filter_map(|rules| rules[at].as_ref());
             rules.max_by_key(|rule| rule.set)
         });
-        let rule = match (newest, removed) {
-            // It holds again since the removal of another one.
-            (Some(rule), removed) => Some(ArchiveRule {
-                set: rule.set.max(removed.unwrap_or(UnixMs(0))),
-                ..rule.clone()
-            }),
-            (None, Some(_)) => None,
-            (None, None) => return Ok(()),
+        let covering: Vec<&ArchiveRule> = covering.collect();
+        // The longest prefix with terms holds, since the last change of any of them.
+        let holds = covering.iter().find(|rule| rule.terms.is_some());
+        let (Some(newest), Some(holds)) = (
+            covering.iter().map(|rule| rule.set).max(),
+            holds.or(covering.first()),
+        ) else {
+            return Ok(None);
         };
-        let set = rule.as_ref().map(|rule| rule.set).or(removed);
-        let told = (rule.as_ref(), set.unwrap_or(UnixMs(0)));
-        self.archive_by(kind, layout, told, until).await
+        let rule = ArchiveRule {
+            set: newest,
+            ..(*holds).clone()
+        };
+        self.archive_by(kind, layout, &rule, until).await
     }
 
-    /// Gives the ledgers of this layout of a kind this rule, or none, with the time at which it was
-    /// set. One that has a newer rule keeps it.
+    /// Gives the ledgers of this layout of a kind this rule. One that has a newer rule keeps it.
+    /// Returns the error of a server that is away.
     pub(in crate::store) async fn archive_by(
         &self,
         kind: &Kind,
         layout: Layout,
-        (rule, set): (Option<&ArchiveRule>, UnixMs),
+        rule: &ArchiveRule,
         until: Instant,
-    ) -> Result<()> {
-        let text = rule.map_or_else(|| format!("off {set}"), ArchiveRule::text);
-        let text = &text;
+    ) -> Result<Option<Error>> {
+        let text = &rule.text();
         let ledgers = self.servers.iter().map(|it| async {
             let is_here = |shard: &u16| self.place_of(kind, *shard) == it.place();
             for shard in (0..layout.ledgers()).filter(is_here) {
                 let ledger = it.names.ledger(kind, shard);
                 let keys = [&*ledger.calls, &ledger.lanes];
                 let mut cmd = it.call_on(&ARCHIVE, &keys, &ledger);
-                cmd.arg(text).arg(set.0);
+                cmd.arg(text).arg(rule.set.0);
                 it.eval(&ARCHIVE, &cmd, &it.clock, &ledger.subject, until)
                     .await?;
             }
             Ok(())
         });
+        let mut away = None;
         for told in join_all(ledgers).await {
             match told {
-                Err(error) if self.has_parts() && is_of_absence(&error) => {}
+                Err(error) if self.has_parts() && is_of_absence(&error) => away = Some(error),
                 told => told?,
             }
         }
-        Ok(())
+        Ok(away)
     }
 }
 
@@ -220,11 +228,17 @@ mod tests {
     #[test]
     fn a_rule_is_read_as_it_was_written() {
         let rule = ArchiveRule {
-            terms: ArchiveTerms::new().keep_months(3),
+            terms: Some(ArchiveTerms::new().keep_months(3)),
             set: UnixMs(1_795_000_000_000),
             by: "anna of the night shift".into(),
         };
-        assert_eq!(ArchiveRule::parse(&rule.text()), Some(rule));
+        assert_eq!(ArchiveRule::parse(&rule.text()), Some(rule.clone()));
+        let removed = ArchiveRule {
+            terms: None,
+            ..rule
+        };
+        assert_eq!(removed.text(), "off 1795000000000 anna of the night shift");
+        assert_eq!(ArchiveRule::parse(&removed.text()), Some(removed));
         assert_eq!(ArchiveRule::parse("0 1 2 3 soon anna"), None);
         assert_eq!(ArchiveRule::parse("0 1 2 3 7"), None);
     }

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, try_join3};
 
 use crate::error::Result;
 use crate::key::Kind;
@@ -67,9 +67,14 @@ impl Store {
             }
         }
         self.found_aside(kind, layout, until);
-        self.apply_pause_rules(kind, until).await?;
-        self.apply_limit_rule(kind, until).await?;
-        self.apply_archive_rule(kind, layout, None, until).await?;
+        // At the same time: a call that lists a kind has little time left. Boxed, as above.
+        let rules: BoxFuture<'_, Result<_>> = Box::pin(try_join3(
+            self.apply_pause_rules(kind, until),
+            self.apply_limit_rule(kind, until),
+            self.apply_archive_rule(kind, layout, until),
+        ));
+        // The archiver tells ledgers on servers that are away.
+        let ((), (), _) = rules.await?;
         // Announced in every case: another client may have added the kind and died before its
         // announcement. It is only a hint, because workers also read the list anew.
         let of_layout = (layout != Layout::FIRST).then(|| format!("layout {kind} {layout}"));

@@ -27,10 +27,13 @@ pub(crate) struct EndedPage {
 }
 
 /// How far the records of a ledger were read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct EndsRead {
     ended: u64,
     died: u64,
+    /// The first line of the last record that was read of each list; it names the job and the time.
+    last_ended: Vec<u8>,
+    last_died: Vec<u8>,
 }
 
 impl Ledger {
@@ -40,7 +43,8 @@ impl Ledger {
         let mut cmd = self.call(&ENDED, &[&self.names.calls], [].into_iter());
         cmd.arg(limit).arg(READ_BYTES);
         let mut reply = self.eval(&ENDED, &cmd, until).await?.reply;
-        let is_archived = ArchiveRule::parse(&reply.text()?).is_some();
+        let rule = ArchiveRule::parse(&reply.text()?);
+        let is_archived = rule.is_some_and(|rule| rule.terms.is_some());
         let [first, waiting, bytes] = [reply.number()?, reply.number()?, reply.number()?];
         let [first_died, died, died_bytes] = [reply.number()?, reply.number()?, reply.number()?];
         let mut page = EndedPage {
@@ -50,25 +54,37 @@ impl Ledger {
             dropped: reply.number()?,
             ..EndedPage::default()
         };
-        let mut counts = [0, 0];
-        for count in &mut counts {
+        let mut read = [(0, Vec::new()), (0, Vec::new())];
+        for (count, last) in &mut read {
             *count = reply.number()?;
             for _ in 0..*count {
                 page.records.push(reply.bytes()?);
             }
+            if let Some(record) = page.records.last().filter(|_| *count > 0) {
+                *last = first_line(record).to_vec();
+            }
         }
+        let [(ended, last_ended), (died, last_died)] = read;
         page.read = EndsRead {
-            ended: first + counts[0],
-            died: first_died + counts[1],
+            ended: first + ended,
+            died: first_died + died,
+            last_ended,
+            last_died,
         };
         Ok(page)
     }
 
     /// Removes the records that were read so far; `lua/archived.lua`. May be repeated. Returns how
     /// many were removed. It works while Redis is full.
-    pub(crate) async fn archived(&self, read: EndsRead, until: Instant) -> Result<u64> {
+    pub(crate) async fn archived(&self, read: &EndsRead, until: Instant) -> Result<u64> {
         let mut cmd = self.call(&ARCHIVED, &[&self.names.calls], [].into_iter());
         cmd.arg(read.ended).arg(read.died);
+        cmd.arg(&read.last_ended).arg(&read.last_died);
         self.eval(&ARCHIVED, &cmd, until).await?.reply.number()
     }
+}
+
+fn first_line(record: &[u8]) -> &[u8] {
+    let end = record.iter().position(|byte| *byte == b'\n');
+    &record[..end.unwrap_or(record.len())]
 }

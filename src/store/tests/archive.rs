@@ -26,14 +26,14 @@ impl Bench {
     }
 
     async fn archive_since(&self, terms: Option<ArchiveTerms>, set: UnixMs) -> Result<()> {
-        let rule = terms.map(|terms| ArchiveRule {
+        let rule = ArchiveRule {
             terms,
             set,
             by: "anna".into(),
-        });
-        let told = (rule.as_ref(), set);
+        };
         let (store, kind) = (&self.ledger.store, self.ledger.kind());
-        store.archive_by(kind, Layout::FIRST, told, soon()).await
+        let told = store.archive_by(kind, Layout::FIRST, &rule, soon());
+        told.await.map(drop)
     }
 
     async fn ended(&self) -> EndedPage {
@@ -448,7 +448,7 @@ async fn records_go_when_they_were_read_and_no_others() {
     let both = bench.ended().await;
     assert_eq!((first.records.len(), both.records.len()), (2, 4));
     // Two archivers have read the first ones. A call may come twice, and be late.
-    let forget = async |page: &EndedPage| bench.ledger.archived(page.read, soon()).await.unwrap();
+    let forget = async |page: &EndedPage| bench.ledger.archived(&page.read, soon()).await.unwrap();
     assert_eq!([forget(&first).await, forget(&first).await], [2, 0]);
     let left = bench.ended().await;
     assert_eq!(
@@ -491,7 +491,7 @@ async fn the_oldest_records_are_dropped_beyond_the_bound_but_no_dead_letters() {
     assert_eq!((page.waiting, page.dropped), (3, 1));
     assert!(page.waiting_bytes <= 64 * 1024);
     // The archiver that has read the dropped one as well takes none of the others for it.
-    assert_eq!(bench.ledger.archived(full.read, soon()).await.unwrap(), 2);
+    assert_eq!(bench.ledger.archived(&full.read, soon()).await.unwrap(), 2);
     assert_eq!(bench.ends().await, [of("d", JobEnd::Cancelled)]);
     for id in 0..5 {
         let id = &format!("dead{id}");
@@ -530,7 +530,7 @@ async fn the_newest_terms_hold_and_records_that_wait_stay() {
     bench.cancel("unrecorded").await;
     let page = bench.ended().await;
     assert_eq!((page.waiting, page.is_archived), (1, false));
-    assert_eq!(bench.ledger.archived(page.read, soon()).await.unwrap(), 1);
+    assert_eq!(bench.ledger.archived(&page.read, soon()).await.unwrap(), 1);
     bench.balanced().await;
 }
 
@@ -543,7 +543,7 @@ async fn a_kind_whose_records_wait_is_in_use() {
     let razed = bench.ledger.raze(soon()).await.unwrap();
     assert!(matches!(razed, crate::store::Razed::Held(1)), "{razed:?}");
     let page = bench.ended().await;
-    bench.ledger.archived(page.read, soon()).await.unwrap();
+    bench.ledger.archived(&page.read, soon()).await.unwrap();
     let razed = bench.ledger.raze(soon()).await.unwrap();
     assert!(matches!(razed, crate::store::Razed::Gone), "{razed:?}");
     let fields: Vec<String> = bench.ask(&["HKEYS", &bench.names().calls]).await;
@@ -624,11 +624,86 @@ async fn lost_numbers_begin_anew_and_remove_nothing() {
     let _: u64 = bench.ask(&["HDEL", &bench.names().calls, "waiting"]).await;
     let lost = bench.ended().await;
     assert_eq!(lost.records, before.records);
-    assert_eq!(bench.ledger.archived(lost.read, soon()).await.unwrap(), 0);
-    assert_eq!(bench.ledger.archived(before.read, soon()).await.unwrap(), 0);
+    assert_eq!(bench.ledger.archived(&lost.read, soon()).await.unwrap(), 0);
+    assert_eq!(
+        bench.ledger.archived(&before.read, soon()).await.unwrap(),
+        0
+    );
     let again = bench.ended().await;
     assert_eq!(again.records, before.records);
-    assert_eq!(bench.ledger.archived(again.read, soon()).await.unwrap(), 1);
+    assert_eq!(bench.ledger.archived(&again.read, soon()).await.unwrap(), 1);
     assert_eq!(bench.ended().await.waiting, 0);
+    bench.balanced().await;
+}
+
+/// A server that has lost its last writes gives their numbers to other records.
+#[tokio::test]
+async fn an_archiver_that_read_lost_records_removes_no_others() {
+    let bench = Bench::new().await;
+    bench.archive(ArchiveTerms::new()).await.unwrap();
+    for id in ["a", "b"] {
+        bench.bring(id, Pending).await;
+        bench.cancel(id).await;
+    }
+    let read = bench.ended().await.read;
+    // The second record is lost.
+    let list = bench.names().calls.replace(":calls", ":ended");
+    let _: String = bench.ask(&["RPOP", &list]).await;
+    bench.bring("c", Pending).await;
+    bench.cancel("c").await;
+    assert_eq!(bench.ledger.archived(&read, soon()).await.unwrap(), 0);
+    let ends = [of("a", JobEnd::Cancelled), of("c", JobEnd::Cancelled)];
+    assert_eq!(bench.ends().await, ends);
+    bench.balanced().await;
+}
+
+/// A size that no longer fits the list drops no record.
+#[tokio::test]
+async fn the_size_of_a_list_that_was_deleted_is_forgotten() {
+    let bench = Bench::new().await;
+    bench.archive(ArchiveTerms::new()).await.unwrap();
+    let end = async |id: &str| {
+        bench.bring(id, Pending).await;
+        bench.cancel(id).await;
+    };
+    end("a").await;
+    let names = bench.names();
+    let list = names.calls.replace(":calls", ":ended");
+    let _: u64 = bench.ask(&["DEL", &list]).await;
+    let damaged = "1 9999999999 1 0 0";
+    let _: u64 = bench.ask(&["HSET", &names.calls, "waiting", damaged]).await;
+    end("b").await;
+    let page = bench.ended().await;
+    assert_eq!((page.waiting, page.dropped), (1, 0));
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn two_ends_of_a_name_in_one_call_are_told_apart() {
+    let bench = Bench::new().await;
+    bench.archive(ArchiveTerms::new()).await.unwrap();
+    let items = [(); 4].map(|()| bench.placement("job", after(HOUR)));
+    bench.place(&items).await;
+    let mut ends = bench.records().await;
+    assert_eq!(ends.len(), 3);
+    ends.sort_by_key(|end| end.ended_at);
+    ends.dedup_by_key(|end| (end.ended_at, end.accepted_at));
+    assert_eq!(ends.len(), 3);
+    bench.archived().await;
+}
+
+/// A name with a deadline and no lease stops no takeover of others.
+#[tokio::test]
+async fn a_damaged_lease_stops_no_takeover() {
+    let bench = Bench::new().await;
+    bench.archive(ArchiveTerms::new()).await.unwrap();
+    bench.bring("sound", LapsedNext).await;
+    bench.bring("damaged", LapsedNext).await;
+    let names = bench.names();
+    let _: u64 = bench.ask(&["HDEL", &names.lease, "damaged"]).await;
+    let taken = bench.reclaim(&["sound", "damaged"]).await;
+    assert_eq!(taken.answers.len(), 2);
+    let ends = bench.ends().await;
+    assert!(ends.contains(&of("sound", JobEnd::Replaced)), "{ends:?}");
     bench.balanced().await;
 }

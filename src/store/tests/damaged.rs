@@ -232,7 +232,7 @@ impl Scene {
             }
             "archived" => {
                 let read = EndsRead::default();
-                ledger.archived(read, soon()).await.map(|_| vec!["kept"])
+                ledger.archived(&read, soon()).await.map(|_| vec!["kept"])
             }
             "keep" => ledger.keep(lane, 9, soon()).await.map(|()| vec!["kept"]),
             "story" => {

@@ -260,7 +260,7 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.story("pending", "+", soon()).await.unwrap();
     bench.archive(ArchiveTerms::new()).await.unwrap();
     let page = ledger.ended(10, soon()).await.unwrap();
-    ledger.archived(page.read, soon()).await.unwrap();
+    ledger.archived(&page.read, soon()).await.unwrap();
     ledger.names_in(Part::Jobs, "0", soon()).await.unwrap();
     // Moves jobs of this ledger to the ledger in which they are.
     bench.bring("pending", State::Pending).await;
@@ -371,6 +371,7 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
                 "state" | "order" | "mode" => ["pending", "up", "set", "oldest"].contains(&arg),
                 "rule" => arg.contains(" anna\t"),
                 "terms" => arg.ends_with(" anna"),
+                "last ended" | "last died" => arg.is_empty(),
                 "by" => arg == "header=tenant",
                 "units" | "leases" if script.name == "limit" => arg.is_empty(),
                 "whole" => arg.is_empty(),

@@ -1,6 +1,6 @@
 //! The archiver: stores the records of ended jobs, and removes them from Redis after the commit.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,6 +20,9 @@ const BATCH: (usize, usize) = (50, 2_000);
 
 /// How often the kinds and their rules are read.
 const REFRESH: Duration = Duration::from_secs(5);
+
+/// How often all kinds are told their terms again, in case a server has missed them.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// How often months whose time is over are dropped.
 const RETENTION: Duration = Duration::from_secs(3_600);
@@ -51,8 +54,6 @@ struct Progress {
     is_busy: bool,
     /// The size of the next batch: a database that does not store one in time gets smaller ones.
     batch: usize,
-    /// Whether a rule covers it. Without one, its last records are stored.
-    is_wanted: bool,
     state: Waiting,
     /// The failure that was logged.
     told: Option<String>,
@@ -121,6 +122,7 @@ impl Archiver {
             () = stopped => {}
             () = this.archive() => unreachable!("it works for ever"),
             () = this.drop_expired() => unreachable!("it works for ever"),
+            () = this.tell_again() => unreachable!("it works for ever"),
         }
     }
 
@@ -129,13 +131,12 @@ impl Archiver {
         let mut kinds: HashMap<Kind, Progress> = HashMap::new();
         let mut tasks: JoinSet<(Kind, Step)> = JoinSet::new();
         let (mut refresh, mut told) = (Instant::now(), None);
-        let mut is_first = true;
         loop {
             if refresh <= Instant::now() {
                 refresh = Instant::now() + REFRESH;
-                match self.kinds(is_first).await {
+                match self.kinds().await {
                     Ok(found) => {
-                        (is_first, told) = (false, None);
+                        told = None;
                         note(&mut kinds, &found);
                     }
                     Err(error) => log(&mut told, &error.to_string(), false),
@@ -151,10 +152,8 @@ impl Archiver {
             tokio::select! {
                 ended = join_next(&mut tasks) => {
                     let (kind, step) = ended;
-                    if let Some(progress) = kinds.get_mut(&kind)
-                        && progress.is_over(step)
-                    {
-                        kinds.remove(&kind);
+                    if let Some(progress) = kinds.get_mut(&kind) {
+                        progress.end(step);
                     }
                 }
                 () = sleep_until(next) => {}
@@ -162,24 +161,21 @@ impl Archiver {
         }
     }
 
-    /// The kinds that a rule covers; at first all others too, which may have records from before.
-    async fn kinds(&self, is_first: bool) -> keyfall::Result<BTreeMap<Kind, bool>> {
-        let rules = self.client.archives().await?;
-        if rules.is_empty() && !is_first {
-            return Ok(BTreeMap::new());
+    /// The kinds that leave records, or once did.
+    async fn kinds(&self) -> keyfall::Result<BTreeSet<Kind>> {
+        Ok(self.client.archived_kinds().await?.into_iter().collect())
+    }
+
+    /// Tells each kind its terms again, now and then.
+    async fn tell_again(&self) {
+        loop {
+            tokio::time::sleep(AGAIN).await;
+            for kind in self.kinds().await.unwrap_or_default() {
+                if let Err(error) = self.client.archive_again(&kind).await {
+                    tracing::debug!(%kind, %error, "the archive of a kind was not set again");
+                }
+            }
         }
-        let kinds = self.client.kinds().await?.into_iter();
-        let is_covered = |kind: &Kind| {
-            let name = format!("{kind}:");
-            rules.iter().any(|rule| name.starts_with(&rule.prefix))
-        };
-        let found = kinds.map(|kind| {
-            let is_covered = is_covered(&kind);
-            (kind, is_covered)
-        });
-        Ok(found
-            .filter(|(_, is_covered)| is_first || *is_covered)
-            .collect())
     }
 
     /// Begins the work on kinds whose time has come.
@@ -196,17 +192,16 @@ impl Archiver {
         for (_, kind) in due.into_iter().take(MOST_KINDS - tasks.len()) {
             let progress = kinds.get_mut(&kind).expect("it is one of them");
             progress.is_busy = true;
-            let (this, is_wanted) = (Arc::clone(self), progress.is_wanted);
-            let batch = progress.batch;
+            let (this, batch) = (Arc::clone(self), progress.batch);
             tasks.spawn(async move {
-                let step = this.step(&kind, batch, is_wanted).await;
+                let step = this.step(&kind, batch).await;
                 (kind, step)
             });
         }
     }
 
     /// Moves one batch of a kind.
-    async fn step(&self, kind: &Kind, batch: usize, is_wanted: bool) -> Step {
+    async fn step(&self, kind: &Kind, batch: usize) -> Step {
         let ended = match self.client.ended(kind, batch).await {
             Ok(ended) => ended,
             Err(error) => {
@@ -224,12 +219,6 @@ impl Archiver {
             }
             Err((message, may_pass)) => Outcome::Failed(message, may_pass),
         };
-        if is_wanted && !ended.is_archived {
-            // A shard has lost its terms, or a server was away when they were set.
-            if let Err(error) = self.client.archive_again(kind).await {
-                tracing::debug!(%kind, %error, "the archive of a kind was not set again");
-            }
-        }
         Step { state, outcome }
     }
 
@@ -271,11 +260,11 @@ impl Archiver {
 }
 
 impl Progress {
-    /// Notes the end of a step. Returns whether nothing is left to do for the kind.
-    fn is_over(&mut self, step: Step) -> bool {
+    /// Notes the end of a step.
+    fn end(&mut self, step: Step) {
         self.is_busy = false;
         let now = Instant::now();
-        let (pause, last) = match step.outcome {
+        let pause = match step.outcome {
             Outcome::Failed(message, may_pass) => {
                 log(&mut self.told, &message, may_pass);
                 // What waits was not read if Redis has failed.
@@ -286,13 +275,13 @@ impl Progress {
                 self.next = now + pause;
                 self.pause = (2 * pause).min(PAUSES.1);
                 self.batch = (self.batch / 2).max(BATCH.0);
-                return false;
+                return;
             }
-            Outcome::Empty => (self.pause.max(IDLE.0), true),
+            Outcome::Empty => self.pause.max(IDLE.0),
             // The other archiver has its turn.
-            Outcome::Known => (IDLE.1, false),
-            Outcome::Stored => (IDLE.0, false),
-            Outcome::More => (Duration::ZERO, false),
+            Outcome::Known => IDLE.1,
+            Outcome::Stored => IDLE.0,
+            Outcome::More => Duration::ZERO,
         };
         self.batch = (2 * self.batch).min(BATCH.1);
         if self.told.take().is_some() {
@@ -301,7 +290,6 @@ impl Progress {
         self.state = step.state;
         self.next = now + pause;
         self.pause = (2 * pause).clamp(IDLE.0, IDLE.1);
-        last && !self.is_wanted
     }
 }
 
@@ -320,7 +308,8 @@ impl Waiting {
         let read = (ended.jobs.len() + ended.unreadable.len()) as u64;
         let left = self.records.saturating_sub(read);
         // Records of a kind are about alike.
-        self.bytes = self.bytes * left / self.records.max(1);
+        let bytes = u128::from(self.bytes) * u128::from(left) / u128::from(self.records.max(1));
+        self.bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.records = left;
         if left == 0 {
             self.oldest = None;
@@ -363,17 +352,14 @@ impl From<&EndedJob> for Row {
 }
 
 /// Takes over the kinds that were found.
-fn note(kinds: &mut HashMap<Kind, Progress>, found: &BTreeMap<Kind, bool>) {
-    for (kind, progress) in kinds.iter_mut() {
-        progress.is_wanted = found.get(kind).is_some_and(|is_covered| *is_covered);
-    }
-    for (kind, is_wanted) in found {
+fn note(kinds: &mut HashMap<Kind, Progress>, found: &BTreeSet<Kind>) {
+    kinds.retain(|kind, progress| progress.is_busy || found.contains(kind));
+    for kind in found {
         kinds.entry(kind.clone()).or_insert_with(|| Progress {
             next: Instant::now(),
             pause: IDLE.0,
             is_busy: false,
             batch: BATCH.1,
-            is_wanted: *is_wanted,
             state: Waiting::default(),
             told: None,
         });

@@ -22,6 +22,10 @@ impl Database {
     /// [`Error::Unreachable`]; [`Error::Refused`] if this role may not, or if the clock of the
     /// database differs from the clock of this process by more than a day.
     pub async fn drop_expired(&self) -> Result<Vec<String>> {
+        self.in_time(self.drop_all_expired()).await
+    }
+
+    async fn drop_all_expired(&self) -> Result<Vec<String>> {
         let failed = Error::of("to drop partitions of the archive");
         let connection = self.connection().await?;
         let now = connection.query_one("SELECT clock_timestamp()", &[]).await;

@@ -37,7 +37,12 @@ impl Database {
     /// cannot be read.
     pub async fn archived(&self, query: &ArchiveQuery) -> Result<ArchivePage> {
         let cursor = query.cursor()?;
-        self.in_time(self.page(query, cursor.as_ref())).await
+        self.in_time(async {
+            // Searches leave half of the connections to those who pass on and store.
+            let _turn = self.searches.acquire().await;
+            self.page(query, cursor.as_ref()).await
+        })
+        .await
     }
 
     async fn page(&self, query: &ArchiveQuery, cursor: Option<&Cursor>) -> Result<ArchivePage> {
