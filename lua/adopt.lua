@@ -94,7 +94,8 @@ local function header_of(digest, unusable)
     (unusable and ',"unusable":"' .. unusable .. '"' or '') .. '}'
 end
 
-local kept = redis.call('HMGET', calls_key, 'history', 'layout', 'unlisted', 'archive')
+local kept = redis.call('HMGET', calls_key, 'history', 'layout', 'unlisted', 'archive',
+  'changes')
 local unlisted = kept[3] or nil
 local refused = misplaced(kept[2], ARGV[2], stamp)
 if refused then
@@ -113,7 +114,7 @@ local successors = next_of(next_key, ids, leases)
 local records = redis.call('HMGET', shadow_key, unpack(ids))
 local expiries = redis.call('ZMSCORE', adopted_key, unpack(ids))
 local before = soonest(due_key, stamp)
-local story = new_story(kept[1])
+local story = noting(new_story(kept[1]), kept[5], calls_key)
 local archive = kept[4] and open_archive(kept[4], calls_key, stamp, ARGV[1])
 
 -- Keys that expired more than a second ago and whose jobs have ended: they leave `adopted`. The
@@ -358,6 +359,11 @@ local counted, fault = raise(stats_key, counts)
 if fault then
   return fault
 end
+fault = write_archive(archive, calls_key)
+if fault then
+  lower(stats_key, counts)
+  return fault
+end
 if counts.accepted and counted.accepted == counts.accepted then
   unlisted = begin_ledger(stamp, calls_key)
 end
@@ -386,7 +392,7 @@ end
 if #seen > 0 then
   redis.call('ZADD', adopted_key, unpack(seen))
 end
-write_archive(archive, calls_key)
+write_changes(story, calls_key, now)
 wake(ARGV[3], ARGV[4], news, before, now)
 write_story(story, history_key, ARGV[1])
 return {'ok', stamp, table.concat(answers, ' '), unlisted}

@@ -29,10 +29,15 @@ local removed = 0
 for i, list in ipairs(lists) do
   local count, line = tonumber(ARGV[i]) - list.first, ARGV[2 + i] .. '\n'
   local last = count > 0 and redis.call('LINDEX', list.key, int(count - 1))
-  for _ = 1, last and string.sub(last, 1, #line) == line and count or 0 do
-    local oldest = redis.call('LPOP', list.key)
-    list.first, list.bytes = list.first + 1, math.max(0, list.bytes - #oldest)
-    removed = removed + 1
+  local left = last and string.sub(last, 1, #line) == line and count or 0
+  while left > 0 do
+    -- Few at a time: they may be large.
+    local gone = redis.call('LPOP', list.key, math.min(left, 64))
+    for _, record in ipairs(gone) do
+      list.bytes = list.bytes - #record
+    end
+    list.first, list.bytes = list.first + #gone, math.max(0, list.bytes)
+    removed, left = removed + #gone, left - #gone
   end
   -- Also if another program has taken records away.
   if redis.call('LLEN', list.key) == 0 then

@@ -71,7 +71,8 @@ local missing = counter('accepted') + counter('requeued') + counter('moved_in')
 local missing_letters = counter('buried') + counter('letters_in') - counter('requeued')
   - counter('deleted') - counter('trimmed') - counter('letters_out') - members(dead_key)
 local before = soonest(due_key, stamp)
-local story = new_story(redis.call('HGET', calls_key, 'history'))
+local story = noting(new_story(redis.call('HGET', calls_key, 'history')),
+  redis.call('HGET', calls_key, 'changes'), calls_key)
 
 -- The data stored under a name.
 local function stored(job)
@@ -362,6 +363,7 @@ for _, job in ipairs(faults) do
   mend[job.fault](job)
 end
 write_archive(archive, calls_key)
+write_changes(story, calls_key, now)
 wake(ARGV[3], ARGV[4], news, before, now)
 write_story(story, history_key, ARGV[5])
 return reply

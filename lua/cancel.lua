@@ -29,7 +29,8 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history, _, _, archived = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, _, _, archived, changes =
+  past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end
@@ -52,7 +53,7 @@ local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
 
 local answers, removed, marked, dropped, disarmed, done = {}, {}, {}, {}, {}, {}
 local counts = {}
-local story = new_story(history)
+local story = noting(new_story(history), changes, calls_key)
 for i, id in ipairs(ids) do
   local there = 0
   -- An earlier item has cancelled the job; its run is still there.
@@ -107,6 +108,11 @@ local _, fault = raise(stats_key, counts)
 if fault then
   return fault
 end
+fault = write_archive(archive, calls_key)
+if fault then
+  lower(stats_key, counts)
+  return fault
+end
 if #removed > 0 then
   redis.call('ZREM', due_key, unpack(removed))
   redis.call('HDEL', shadow_key, unpack(removed))
@@ -117,7 +123,7 @@ end
 if #marked > 0 then
   redis.call('HSET', lease_key, unpack(marked))
 end
-write_archive(archive, calls_key)
+write_changes(story, calls_key, now)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 if #KEYS > FIXED then

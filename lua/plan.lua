@@ -30,7 +30,7 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[4], KEYS[5], KEYS[6], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history, unlisted, _, archived =
+local past, known, history, unlisted, _, archived, changes =
   past_reply(calls_key, lane, number, stamp, place)
 if past then
   past[4] = unlisted
@@ -69,7 +69,7 @@ end
 local answers, changed, moves, news = {}, {}, {}, {}
 local accepted, cancelled = 0, 0
 local accepted_at = ms_of(stamp)
-local story = new_story(history)
+local story = noting(new_story(history), changes, calls_key)
 
 local function put(id, job, due, text, header, payload)
   local what = job.due and (job.due == text and 'updated' or 'postponed') or 'scheduled'
@@ -131,6 +131,11 @@ local counted, fault = raise(stats_key, counts)
 if fault then
   return fault
 end
+fault = write_archive(archive, calls_key)
+if fault then
+  lower(stats_key, counts)
+  return fault
+end
 if accepted > 0 and counted.accepted == accepted then
   unlisted = begin_ledger(stamp, calls_key, lanes_key)
 end
@@ -159,7 +164,7 @@ if #KEYS > FIXED then
     end
   end
 end
-write_archive(archive, calls_key)
+write_changes(story, calls_key, now)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 wake(ARGV[5], ARGV[6], news, before, now)

@@ -28,7 +28,8 @@ local adopted_key = KEYS[9]
 local from, batch, marker = 'from/' .. ARGV[3], tonumber(ARGV[4]), ARGV[8]
 local now, stamp = now_us()
 
-local kept = redis.call('HMGET', calls_key, 'layout', from, 'fence', 'history', 'archive')
+local kept = redis.call('HMGET', calls_key, 'layout', from, 'fence', 'history', 'archive',
+  'changes')
 local refused = misplaced(kept[1], ARGV[2], stamp)
 if refused then
   return refused
@@ -55,7 +56,7 @@ for at = HEAD, #ARGV - 1, WIDTH do
   end
 end
 local before = soonest(due_key, stamp)
-local story = new_story(kept[4])
+local story = noting(new_story(kept[4]), kept[6], calls_key)
 local news = {}
 local archive = kept[5] and open_archive(kept[5], calls_key, stamp, ARGV[1])
 for _, job in ipairs(jobs) do
@@ -94,6 +95,11 @@ local _, fault = raise(stats_key, counts)
 if fault then
   return fault
 end
+fault = write_archive(archive, calls_key)
+if fault then
+  lower(stats_key, counts)
+  return fault
+end
 redis.call('HSET', calls_key, from, ARGV[4], 'fence', int(math.max(tonumber(kept[3] or 0) or 0,
   tonumber(ARGV[5]))))
 for _, job in ipairs(jobs) do
@@ -112,7 +118,7 @@ end
 for _, letter in ipairs(letters) do
   file(dead_key, grave_key, letter.id, letter.number, letter.at, letter.record)
 end
-write_archive(archive, calls_key)
+write_changes(story, calls_key, now)
 wake(ARGV[6], ARGV[7], news, before, now)
 write_story(story, history_key, ARGV[1])
 return {'ok', stamp}

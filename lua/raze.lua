@@ -36,12 +36,13 @@ end
 for _, hash in ipairs({KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[12]}) do
   held = held + fields(hash)
 end
--- Records for the archive wait beside the ledger; see `lib/archive.lua`.
+-- Records for the archive and changes for the copy wait beside the ledger; see `lib/archive.lua` and
+-- `lib/changes.lua`.
 local start = string.sub(KEYS[1], 1, -4)
-for _, list in ipairs({'ended', 'died'}) do
+for name, command in pairs({ended = 'LLEN', died = 'LLEN', changes = 'ZCARD'}) do
   -- A user without the right to look has no archive.
-  local records = redis.pcall('LLEN', start .. list)
-  held = held + (type(records) == 'number' and records or 0)
+  local waiting = redis.pcall(command, start .. name)
+  held = held + (type(waiting) == 'number' and waiting or 0)
 end
 redis.call('HLEN', KEYS[10])
 if held > 0 then
@@ -59,7 +60,7 @@ end
 redis.pcall('DEL', start .. 'groups', start .. 'turns', start .. 'rates')
 if is_remembered then
   redis.call('HDEL', calls_key, 'layout', 'history', 'batch', 'unlisted', 'archive', 'waiting',
-    PLACEHOLDER)
+    'copy', 'changes', PLACEHOLDER)
   -- Others get the share of a ledger that is gone; see `lib/share.lua`.
   if string.find(redis.call('HGET', calls_key, 'limit') or '', '\n~', 1, true) then
     redis.call('HDEL', calls_key, 'limit')

@@ -35,7 +35,7 @@ local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 local deadline = int(math.ceil(now / 1000) + tonumber(ARGV[4]))
 
-local seen, remembered, known, last_fence, since, history, _, _, limited, archived =
+local seen, remembered, known, last_fence, since, history, _, _, limited, archived, changes =
   recall(calls_key, lane, number)
 if seen == 'late' then
   return {'late', stamp}
@@ -76,7 +76,7 @@ local gone, forgotten, promoted, shadows, scores = {}, {}, {}, {}, {}
 local armed, armed_for = {}, {}
 local is_held = false
 local counts, news = {}, {}
-local story = new_story(history)
+local story = noting(new_story(history), changes, calls_key)
 for i, id in ipairs(ids) do
   local lapse = tonumber(lapses[i] or nil)
   if done[id] then
@@ -160,6 +160,11 @@ local _, fault = raise(stats_key, counts)
 if fault then
   return fault
 end
+fault = write_archive(archive, calls_key)
+if fault then
+  lower(stats_key, counts)
+  return fault
+end
 if #gone > 0 then
   redis.call('ZREM', leased_key, unpack(gone))
   redis.call('HDEL', lease_key, unpack(gone))
@@ -172,11 +177,11 @@ if #promoted > 0 then
   redis.call('HSET', shadow_key, unpack(shadows))
   redis.call('HDEL', next_key, unpack(promoted))
 end
-write_archive(archive, calls_key)
 if #taken > 0 then
   redis.call('ZADD', leased_key, unpack(deadlines))
   redis.call('HSET', lease_key, unpack(held))
 end
+write_changes(story, calls_key, now)
 local last = int(#taken > 0 and fence or fence - 1)
 if groups then
   local names = {}

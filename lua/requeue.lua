@@ -31,7 +31,8 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[6], KEYS[7], KEYS[8], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history, unlisted = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, unlisted, _, _, changes =
+  past_reply(calls_key, lane, number, stamp, place)
 if past then
   past[4] = unlisted
   return past
@@ -53,7 +54,7 @@ local answers, raised, shadows, scores = {}, {}, {}, {}
 local armed, armed_for = {}, {}
 local present, gone = {}, {}
 local news = {}
-local story = new_story(history)
+local story = noting(new_story(history), changes, calls_key)
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
   if is_old(place) then
@@ -104,6 +105,7 @@ if #KEYS > FIXED then
     end
   end
 end
+write_changes(story, calls_key, now)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 wake(ARGV[5], ARGV[6], news, before, now)

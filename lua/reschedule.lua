@@ -29,7 +29,8 @@ local calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7]
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, _, _, _, changes =
+  past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end
@@ -63,7 +64,7 @@ end
 
 local answers, scores, shadows, waiting, armed = {}, {}, {}, {}, {}
 local news = {}
-local story = new_story(history)
+local story = noting(new_story(history), changes, calls_key)
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
   local when, step = ARGV[at + 2], ARGV[at + 3]
@@ -117,6 +118,7 @@ if #KEYS > FIXED then
     end
   end
 end
+write_changes(story, calls_key, now)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 wake(ARGV[5], ARGV[6], news, before, now)

@@ -37,7 +37,7 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[6], KEYS[7], KEYS[8], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history, unlisted, _, archived =
+local past, known, history, unlisted, _, archived, changes =
   past_reply(calls_key, lane, number, stamp, place)
 if past then
   past[4] = unlisted
@@ -98,7 +98,7 @@ end
 local answers, buried, armed, pending = {}, {}, {}, {}
 local accepted, replaced = 0, 0
 local news = {}
-local told = new_story(history)
+local told = noting(new_story(history), changes, calls_key)
 for i, id in ipairs(ids) do
   local at = HEAD + (i - 1) * WIDTH
   local when, header, story = items[at + 4], items[at + 5], items[at + 6]
@@ -156,6 +156,11 @@ local counted, fault = raise(stats_key, counts)
 if fault then
   return fault
 end
+fault = write_archive(archive, calls_key)
+if fault then
+  lower(stats_key, counts)
+  return fault
+end
 if #shadows > 0 then
   fault = error_in(redis.pcall('HSET', shadow_key, unpack(shadows)))
   if fault then
@@ -186,7 +191,7 @@ if #KEYS > FIXED then
     end
   end
 end
-write_archive(archive, calls_key)
+write_changes(told, calls_key, now)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 wake(ARGV[5], ARGV[6], news, before, now)

@@ -33,7 +33,7 @@ local stats_key, calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7], 
 local lane, number, place, marker = ARGV[1], tonumber(ARGV[2]), ARGV[4], ARGV[7]
 local now, stamp = now_us()
 
-local past, known, history, unlisted, _, archived =
+local past, known, history, unlisted, _, archived, changes =
   past_reply(calls_key, lane, number, stamp, place)
 if past then
   past[4] = unlisted
@@ -74,7 +74,7 @@ local is_left = is_old(place)
 
 -- Neighbours mostly become the same and are due at the same time: the history is told of them
 -- together.
-local story = new_story(history)
+local story = noting(new_story(history), changes, calls_key)
 local told, told_due, told_from = nil, nil, 1
 local function tell_before(i)
   if told then
@@ -196,6 +196,11 @@ local counted, fault = raise(stats_key, counts)
 if fault then
   return fault
 end
+fault = write_archive(archive, calls_key)
+if fault then
+  lower(stats_key, counts)
+  return fault
+end
 if counted.accepted == accepted then
   unlisted = begin_ledger(stamp, calls_key, lanes_key)
 end
@@ -217,7 +222,7 @@ if #KEYS > FIXED then
     end
   end
 end
-write_archive(archive, calls_key)
+write_changes(story, calls_key, now)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 write_spacing(notes)

@@ -47,7 +47,7 @@ local lane, number, marker = ARGV[1], tonumber(ARGV[2]), ARGV[6]
 local now, stamp = now_us()
 local now_ms = math.floor(now / 1000)
 
-local past, known, history, _, limited, archived =
+local past, known, history, _, limited, archived, changes =
   past_reply(calls_key, lane, number, stamp)
 if past then
   past[4] = '0'
@@ -59,7 +59,7 @@ local groups = limit and limit.groups and open_groups(limit, due_key, now, int, 
 local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
 
 -- The `nil`s make room for four items: a list that grows is copied.
-local ids, terms, written = {nil, nil, nil, nil}, {nil, nil, nil, nil}, {}
+local ids, terms, written, unwritten = {nil, nil, nil, nil}, {nil, nil, nil, nil}, {}, {}
 local at, size, words = HEAD, 0, #ARGV
 while at < words do
   local alike = {
@@ -81,6 +81,8 @@ while at < words do
     ids[size], terms[size] = ARGV[i], alike
     if is_written then
       written[#written + 1] = ARGV[i]
+    elseif archive then
+      unwritten[#unwritten + 1] = ARGV[i]
     end
   end
 end
@@ -94,6 +96,10 @@ if #written > 0 then
   redis.call('ZCARD', dead_key)
   redis.call('HLEN', grave_key)
 end
+-- The archive gets a part of each; those behind the first megabytes are read one at a time.
+for i, record in ipairs(read_records(shadow_key, unwritten, REPLY_BYTES)) do
+  records[unwritten[i]] = record
+end
 
 local answers, ended, erased =
   {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}
@@ -102,7 +108,7 @@ local promoted, promoted_at, shadows, scores, buried = {}, {}, {}, {}, {}
 local armed, armed_for = {}, {}
 local news, occurrences = {}, {}
 local settled = {}
-local story = new_story(history)
+local story = noting(new_story(history), changes, calls_key)
 local ends, erasures = 0, 0
 
 -- Whether the call holds this lease. Neighbours mostly have the same lease and token.
@@ -128,7 +134,6 @@ local function tell_done(i)
   end
 end
 
--- A done job's record is read one at a time: it may be large, and only a part is kept.
 local function tell_archive(what, i, header, letter)
   if archive then
     local id = ids[i]
@@ -234,7 +239,16 @@ local before = #scores > 0 and soonest(due_key, stamp)
 -- also shows whether the records are of the right type.
 redis.call('HDEL', shadow_key, '')
 local values, fault = raise(stats_key, counts)
-fault = fault or error_in(redis.pcall('ZREM', leased_key, '', unpack(ended)))
+local before_them = values and #buried > 0 and values.buried - #buried + skipped(stats_key)
+for place, letter in ipairs(values and buried or {}) do
+  local i, id = unpack(letter)
+  local letter_number = int(before_them + place)
+  answers[i] = 'buried:' .. letter_number
+  tell(story, 'buried', terms[i].note, id, letter_number, run_ms(leases[i]))
+  tell_archive('buried', i, terms[i].header, letter_number)
+end
+fault = fault or write_archive(archive, calls_key)
+  or error_in(redis.pcall('ZREM', leased_key, '', unpack(ended)))
 if fault then
   lower(stats_key, values and counts or {})
   return fault
@@ -252,16 +266,10 @@ if #shadows > 0 then
   redis.call('ZADD', due_key, unpack(scores))
   redis.call('HSET', shadow_key, unpack(shadows))
 end
-local before_them = #buried > 0 and values.buried - #buried + skipped(stats_key)
 for place, letter in ipairs(buried) do
-  local i, id, record = unpack(letter)
-  local letter_number = before_them + place
-  answers[i] = 'buried:' .. int(letter_number)
-  tell(story, 'buried', terms[i].note, id, int(letter_number), run_ms(leases[i]))
-  bury(dead_key, grave_key, id, letter_number, now_ms, record)
-  tell_archive('buried', i, terms[i].header, int(letter_number))
+  local _, id, record = unpack(letter)
+  bury(dead_key, grave_key, id, before_them + place, now_ms, record)
 end
-write_archive(archive, calls_key)
 local follow = {}
 for i, id in ipairs(promoted) do
   local place = promoted_at[i]
@@ -278,6 +286,7 @@ if #buried > 0 then
     #buried)
   redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
 end
+write_changes(story, calls_key, now)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 if #KEYS > FIXED then

@@ -148,6 +148,8 @@ end
 if #jobs > 0 then
   redis.call('ZREM', due_key, unpack(jobs))
   redis.call('HDEL', shadow_key, unpack(jobs))
+  -- The other ledger notes the change; see `lib/changes.lua`.
+  redis.pcall('ZREM', string.sub(calls_key, 1, -6) .. 'changes', unpack(jobs))
 end
 for _, name in ipairs(marks) do
   redis.call('ZREM', adopted_key, string.sub(name, 1, -2))

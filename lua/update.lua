@@ -24,7 +24,8 @@ local calls_key, lanes_key, history_key = KEYS[5], KEYS[6], KEYS[7]
 local lane, number, place = ARGV[1], tonumber(ARGV[2]), ARGV[4]
 local now, stamp = now_us()
 
-local past, known, history = past_reply(calls_key, lane, number, stamp, place)
+local past, known, history, _, _, _, changes =
+  past_reply(calls_key, lane, number, stamp, place)
 if past then
   return past
 end
@@ -45,7 +46,7 @@ for i, id in ipairs(ids) do
 end
 
 local answers, shadows, waiting = {}, {}, {}
-local story = new_story(history)
+local story = noting(new_story(history), changes, calls_key)
 for i, id in ipairs(ids) do
   local payload, job = ARGV[HEAD + (i - 1) * WIDTH + 2], state[id]
   if leases[i] and job.successor then
@@ -75,6 +76,7 @@ end
 if #waiting > 0 then
   redis.call('HSET', next_key, unpack(waiting))
 end
+write_changes(story, calls_key, now)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 write_story(story, history_key, ARGV[3])

@@ -94,7 +94,7 @@
 //! | 2 | `retry` | computes when a job that failed runs again |
 //! | 2 | `routing` | finds the route that a job key belongs to |
 //! | 2 | `shards` | computes the shard of a job, and the server of a shard |
-//! | 3 | `archive` | the terms by which jobs leave records for an archive when they end |
+//! | 3 | `keeping` | the terms by which jobs leave records for an archive, and changes for a copy |
 //! | 3 | `ending` | decides the settlement of a run: done, later, or a dead letter |
 //! | 3 | `instance` | reads the description that a worker publishes |
 //! | 3 | `names` | names all keys and channels in Redis |
@@ -118,7 +118,6 @@
 
 #[cfg(feature = "worker")]
 mod activity;
-mod archive;
 mod client;
 #[cfg(feature = "worker")]
 mod clock;
@@ -140,6 +139,7 @@ mod headers;
 mod hooks;
 #[cfg(feature = "worker")]
 mod instance;
+mod keeping;
 mod key;
 mod lateness;
 #[cfg(feature = "worker")]
@@ -186,7 +186,6 @@ pub mod testing;
 
 #[cfg(feature = "worker")]
 pub use activity::Activity;
-pub use archive::ArchiveTerms;
 #[cfg(feature = "worker")]
 pub use client::{
     Action, ActivityChart, ActivitySpan, Declared, Dropped, ExtendLease, Extended, Happening,
@@ -196,16 +195,17 @@ pub use client::{
     Topology, TornLedger, Unrouted, UnroutedKinds, Wait, What,
 };
 pub use client::{
-    Archived, Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel,
-    CancelDurably, Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage,
-    DamagedJob, DeadGroup, DeadGroups, DeleteDeadLetter, DueWithin, EndedJob, EndedJobs, Flawed,
-    Functions, GroupDead, IfAbsent, IfPresent, JobEnd, JobState, JobView, KeptJob, KindLimit,
-    Kinds, LaneId, LateServer, LibraryState, Limits, ListJobs, MAX_BATCH_NUMBER,
-    MAX_NUMBERED_CALLS, Member, MemberChange, MemberState, MemberView, MoveTo, NewJob,
-    NumberedAnswer, NumberedCall, Ordered, Page, Pause, Paused, Placed, Postpone, Requeue,
-    Requeued, Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule, ScheduleIfAbsent,
-    ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView, SetArchive,
-    SetLimit, Stats, Unseen, Upcoming, Updated, fold_reason,
+    Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel, CancelDurably,
+    Cancelled, ChangedJob, Changes, Client, ClientBuilder, CopiedJob, CopiedShard, CopyMark,
+    CopyStep, CountUpcoming, Counts, Cursor, Damage, DamagedJob, DeadGroup, DeadGroups,
+    DeleteDeadLetter, DueWithin, EndedJob, EndedJobs, Flawed, Functions, GroupDead, IfAbsent,
+    IfPresent, JobEnd, JobState, JobView, KeptJob, KindLimit, Kinds, LaneId, LateServer,
+    LibraryState, Limits, ListJobs, MAX_BATCH_NUMBER, MAX_NUMBERED_CALLS, Member, MemberChange,
+    MemberState, MemberView, MoveTo, NewJob, NumberedAnswer, NumberedCall, Ordered, Page, Pause,
+    Paused, Placed, Postpone, Requeue, Requeued, Reschedule, Rescheduled, Restored, Resume,
+    RuleChange, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Series,
+    SeriesChange, SeriesView, SetLimit, SetTerms, Shards, Stats, TermsOf, Unseen, Upcoming,
+    Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;
@@ -220,6 +220,7 @@ pub use handler::{
 pub use headers::{Headers, MAX_HEADERS, MAX_HEADERS_BYTES};
 #[cfg(feature = "worker")]
 pub use hooks::{DeadJob, IntoTold, LateJob};
+pub use keeping::{ArchiveTerms, CopyTerms};
 pub use key::{IntoJobKey, JobKey, Kind, MAX_ID_BYTES, MAX_SEGMENT_BYTES};
 pub use lateness::{Late, MaxLateness};
 #[cfg(feature = "worker")]

@@ -55,7 +55,8 @@ impl Names {
     /// back without data although others had some, Unix ms, until an operator has taken note of it;
     /// `paused-by prefix` → `since who`, the time of a pause and the operator who made it; `limit kind`
     /// → `set jobs per-µs burst concurrency by`, the limit of a kind; `archive prefix` → `payload most
-    /// keep keep-dead set by`, the archive of kinds; `declared-limit kind` → the limit that a program declared last; `declared name key` → digest of a recurring job that a configuration declares.
+    /// keep keep-dead set by`, the archive of kinds; `copy prefix` → `most set by`, the copy of kinds;
+    /// `data-set` → the id of the data set; `declared-limit kind` → the limit that a program declared last; `declared name key` → digest of a recurring job that a configuration declares.
     pub(crate) fn meta(&self) -> String {
         format!("{}:meta", self.namespace)
     }
@@ -396,7 +397,8 @@ pub(crate) struct LedgerNames {
     /// keeps; `layout` → in the form of [`shards::Layout`]; `batch` → the batch that is on its way
     /// to another ledger; `from/subject` → the last batch that came from that ledger; `turn` → the
     /// number of the last pause or resume; `founding` → time since which the ledgers of its kind
-    /// are being created, Unix µs; `archive` and `waiting` → as in `lua/lib/archive.lua`.
+    /// are being created, Unix µs; `archive` and `waiting` → as in `lua/lib/archive.lua`; `copy` → `most set by`,
+    /// the terms of its copy; `changes` → as in `lua/lib/changes.lua`.
     pub(crate) calls: String,
     /// Sorted set: lane → time of the last look at it, Unix ms, so that silent lanes are found and
     /// `calls` stays small.

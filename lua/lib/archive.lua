@@ -35,34 +35,58 @@ local function open_archive(archive, calls_key, stamp, by)
     keep_dead = keep_dead, stamp = stamp, by = by, ended = {}, died = {}, count = {},
     ended_key = start .. 'ended', died_key = start .. 'died'}
   it.there = {redis.call('LLEN', it.ended_key), redis.call('LLEN', it.died_key)}
+  -- What is written behind the records must not fail.
+  redis.call('HLEN', start .. 'shadow')
+  redis.call('ZCARD', start .. 'leased')
   it.waiting = redis.call('HGET', calls_key, 'waiting')
   return it
+end
+
+-- The words `fence claims due` of a lease. The jobs of one claim share its text.
+local function words_of_lease(it, lease)
+  if it.lease ~= lease then
+    local _, claims, fence, due = split_lease(lease)
+    it.lease, it.fence, it.claims, it.due = lease, int(fence), claims, int(due)
+  end
+  return it.fence, it.claims, it.due
 end
 
 -- Adds the end of a job. `lease` is nil for one without a run, `due` is text, and `letter` the
 -- number of its dead letter or nil. With a header of the caller, which counts the attempts of the
 -- lease, the lease adds none.
 local function archive_end(it, what, id, record, lease, due, header, letter)
-  local old_header, steps, payload = split_record(record or '')
-  local claims, fence = 0, 0
+  local claims, fence = 0, '0'
   if lease then
-    local _, begun, at, was_due = split_lease(lease)
-    claims, fence, due = header and 0 or begun, at, int(was_due)
+    fence, claims, due = words_of_lease(it, lease)
+  end
+  record = record or ''
+  local first = string.find(record, '\n', 1, true)
+  local second = first and string.find(record, '\n', first + 1, true)
+  if not second then
+    record, first, second = '\n\n' .. record, 1, 2
+  end
+  local bytes = #record - second
+  if bytes > it.payload then
+    record = string.sub(record, 1, second)
+  end
+  if header then
+    record = header .. string.sub(record, first)
   end
   -- Two jobs of a name that end in one call do so a microsecond apart: the time tells them apart.
-  local before = it.count[id] or 0
-  it.count[id] = before + 1
-  local at = before == 0 and it.stamp or int(tonumber(it.stamp) + before)
+  local before = it.count[id]
+  it.count[id] = (before or 0) + 1
+  local at = before and int(tonumber(it.stamp) + before) or it.stamp
   local list = letter and it.died or it.ended
-  list[#list + 1] = table.concat({what, at, letter and it.keep_dead or it.keep, int(fence),
-    int(claims), due, letter or '0', int(#payload), id, it.by}, ' ') .. '\n'
-    .. (header or old_header) .. '\n' .. steps .. '\n' .. (#payload <= it.payload and payload or '')
+  list[#list + 1] = what .. ' ' .. at .. ' ' .. (letter and it.keep_dead or it.keep) .. ' ' .. fence
+    .. ' ' .. (header and 0 or claims) .. ' ' .. due .. ' ' .. (letter or '0') .. ' ' .. int(bytes)
+    .. ' ' .. id .. ' ' .. it.by .. '\n' .. record
 end
 
--- Writes the ends of this call. The oldest records go if too many wait.
+-- Writes the ends of this call: the first write of the ledger, so that a user who may not write
+-- them ends no job. Returns the error. The oldest records go if too many wait.
 local function write_archive(it, calls_key)
   if not it or #it.ended + #it.died == 0 then
-    return
+    return nil
   end
   local first, bytes, first_died, bytes_died, dropped =
     string.match(it.waiting or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
@@ -79,13 +103,17 @@ local function write_archive(it, calls_key)
   end
   for key, list in pairs({[it.ended_key] = it.ended, [it.died_key] = it.died}) do
     for at = 1, #list, PUSHED do
-      redis.call('RPUSH', key, unpack(list, at, math.min(at + PUSHED - 1, #list)))
+      local fault =
+        error_in(redis.pcall('RPUSH', key, unpack(list, at, math.min(at + PUSHED - 1, #list))))
+      if fault then
+        return fault
+      end
     end
   end
   -- More than have come, so that an excess shrinks.
   for _ = 1, bytes > it.most and #it.ended + 16 or 0 do
-    local oldest = bytes > it.most and redis.call('LPOP', it.ended_key)
-    if not oldest then
+    local oldest = bytes > it.most and redis.pcall('LPOP', it.ended_key)
+    if type(oldest) ~= 'string' then
       break
     end
     first, bytes = int(tonumber(first) + 1), math.max(0, bytes - #oldest)

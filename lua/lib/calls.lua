@@ -23,18 +23,20 @@ end
 
 -- Returns 'new', 'again' or 'late'; the remembered reply, for 'again'; whether the lane is known;
 -- the largest fencing value given out; and the fields `paused`, `history`, `layout`, `unlisted`,
--- `limit` and `archive`.
+-- `limit`, `archive` and `changes`.
 local function recall(calls, lane, number)
   local found = redis.call('HMGET', calls, lane, 'fence', 'paused', 'history', 'layout',
-    'unlisted', 'limit', 'archive')
+    'unlisted', 'limit', 'archive', 'changes')
   local last, fence = found[1], tonumber(found[2] or 0) or 0
   if not last then
-    return 'new', nil, false, fence, found[3], found[4], found[5], found[6], found[7], found[8]
+    return 'new', nil, false, fence, found[3], found[4], found[5], found[6], found[7], found[8],
+      found[9]
   end
   local blank = string.find(last, ' ', 1, true)
   local known = blank and tonumber(string.sub(last, 1, blank - 1)) or -1
   if number > known then
-    return 'new', nil, true, fence, found[3], found[4], found[5], found[6], found[7], found[8]
+    return 'new', nil, true, fence, found[3], found[4], found[5], found[6], found[7], found[8],
+      found[9]
   elseif number == known then
     return 'again', string.match(last, '^%d+ %d+ (.*)$'), true, fence, found[3], found[4], nil,
       found[6]
@@ -44,9 +46,10 @@ end
 
 -- The reply to a call that must not be carried out: the remembered reply, or a refusal if the call
 -- is late or has another layout; nil for other calls. Also returns whether the lane is known, and
--- the fields `history`, `unlisted`, `limit` and `archive`; the last is nil without one.
+-- the fields `history`, `unlisted`, `limit`, `archive` and `changes`; the last two are nil if they
+-- are missing.
 local function past_reply(calls, lane, number, stamp, place)
-  local seen, reply, known, _, _, history, layout, unlisted, limit, archive =
+  local seen, reply, known, _, _, history, layout, unlisted, limit, archive, changes =
     recall(calls, lane, number)
   if seen == 'late' then
     return {'late', stamp}
@@ -54,7 +57,7 @@ local function past_reply(calls, lane, number, stamp, place)
     return {'ok', stamp, reply}, known, history, unlisted or nil
   end
   return place and misplaced(layout, place, stamp), known, history, unlisted or nil, limit,
-    archive or nil
+    archive or nil, changes or nil
 end
 
 -- Writes the reply, and further fields if given. Number and time are text. A new lane makes room

@@ -34,7 +34,8 @@ local KEPT = 5000
 -- The approximate limit of the jobs in an entry, in bytes: it bounds the stream in bytes.
 local JOBS_BYTES = 1024
 
--- The entries of this call, to be written at its end. `history` is the field of `calls` that says
+-- The entries of this call, to be written at its end. They also note which jobs the call changes, if
+-- there is a copy of them; see `lib/changes.lua`. `history` is the field of `calls` that says
 -- how many entries the ledger keeps. Returns nil if it keeps none.
 local function new_story(history)
   local kept = tonumber(history or nil) or KEPT
@@ -78,6 +79,13 @@ end
 -- in their ids: they are told together, and the last entry is tried first.
 local function tell_all(story, what, note, ids, first, last, number, more)
   if not story or last < first then
+    return
+  end
+  local changed = story.changed
+  for i = changed and first or 1, changed and last or 0 do
+    changed[#changed + 1] = ids[i]
+  end
+  if story.kept == 0 then
     return
   end
   local entry = story.last

@@ -49,10 +49,12 @@ pub(crate) use listeners::{
 pub use operating::actions::{Action, LogAction};
 #[cfg(feature = "worker")]
 pub use operating::activity::{ActivityChart, ActivitySpan};
-pub use operating::archiving::{Archived, SetArchive};
 pub use operating::audit::everything::{AuditAll, AuditAllReport};
 pub use operating::audit::{Audit, AuditReport, Damage, Flawed};
 pub use operating::bulk::{Bulk, BulkReport, Postpone};
+pub use operating::changes::{
+    ChangedJob, Changes, CopiedJob, CopiedShard, CopyMark, CopyStep, Shards,
+};
 pub use operating::counting::{Counts, LateServer};
 pub use operating::cursor::Cursor;
 #[cfg(feature = "worker")]
@@ -84,6 +86,7 @@ pub use operating::servers::{PacerShare, RedisServer, Topology};
 pub use operating::stats::{DueWithin, Stats};
 #[cfg(feature = "worker")]
 pub use operating::story::{KeyDiffers, Story, Wait};
+pub use operating::terms::{SetTerms, TermsOf};
 pub use operating::upcoming::{CountUpcoming, Upcoming};
 pub use producing::change::{Cancel, CancelDurably, Cancelled, Reschedule, Rescheduled, Updated};
 #[cfg(feature = "worker")]

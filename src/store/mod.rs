@@ -39,7 +39,6 @@ pub(crate) use connections::subscriptions::follow_events;
 pub(crate) use connections::url::check_url;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::activity::ActivityShape;
-pub(crate) use kinds::archiving::ArchiveRule;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::dropping::Razed;
 use kinds::layout::Layouts;
@@ -51,11 +50,13 @@ pub(crate) use kinds::shares::Balance;
 pub(crate) use kinds::slot_repair::{MissingPart, SlotOutcome, Spares};
 #[cfg(feature = "worker")]
 pub(crate) use kinds::stray_slots::Stray;
+pub(crate) use kinds::terms::TermsRule;
 pub(crate) use ledger::Ledger;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::adopt::Why;
 pub(crate) use ledger::audit::{Judged, PARTS, Suspect};
-pub(crate) use ledger::ended::{EndedPage, EndsRead};
+pub(crate) use ledger::changes::{ChangesPage, JobAsIs, Noted};
+pub(crate) use ledger::ended::{EndedPage, EndsList, EndsRead};
 #[cfg(feature = "worker")]
 pub(crate) use ledger::history::{Added, Entry, HistoryStream, Line};
 pub(crate) use ledger::inspect::{Found, Tally};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keyfall::embedded::Embedded;
-use keyfall::{ArchiveTerms, Client, Kind, Outcome, Router, Stats, Worker};
+use keyfall::{ArchiveTerms, Client, Kind, Outcome, Router, Shards, Stats, Worker};
 use keyfall_database::Archiver;
 use keyfall_testing::patience::eventually;
 use keyfall_testing::postgres::Postgres;
@@ -71,7 +71,7 @@ impl Site {
         let kind = Kind::parse(&self.kind()).unwrap();
         eventually("all is in the archive", async || {
             let stats = self.client.stats(kind.as_str()).await.ok()?;
-            let ended = self.client.ended(&kind, 1).await.ok()?;
+            let ended = self.client.ended(&kind, Shards::All, 1).await.ok()?;
             (stats.pending + stats.leased + ended.waiting == 0).then_some(stats)
         })
         .await
@@ -223,7 +223,7 @@ async fn records_wait_while_the_table_cannot_be_written() {
     site.end_some(0).await;
     let kind = Kind::parse(&site.kind()).unwrap();
     eventually("the records wait", async || {
-        let ended = site.client.ended(&kind, 1).await.unwrap();
+        let ended = site.client.ended(&kind, Shards::All, 1).await.unwrap();
         (ended.waiting == 40).then_some(())
     })
     .await;

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use keyfall::{ArchiveTerms, Client, Dropped, EndedJob, ErrorKind, JobEnd, Kind, Outcome, Router};
+use keyfall::{
+    ArchiveTerms, Client, Dropped, EndedJob, ErrorKind, JobEnd, Kind, Outcome, Router, Shards,
+};
 
 use crate::runs::recorder;
 use crate::site::Site;
@@ -14,7 +16,11 @@ impl Site {
     /// The records of a kind of this app.
     pub(crate) async fn ended(&self, kind: &str) -> Vec<EndedJob> {
         let kind = Kind::parse(kind).unwrap();
-        self.client.ended(&kind, 10_000).await.unwrap().jobs
+        self.client
+            .ended(&kind, Shards::All, 10_000)
+            .await
+            .unwrap()
+            .jobs
     }
 
     async fn end(&self, key: &str) {
@@ -139,12 +145,12 @@ async fn records_stay_until_they_are_forgotten_and_keep_their_kind() {
     for id in 0..5 {
         site.end(&site.key(id)).await;
     }
-    let two = client.ended(&kind, 2).await.unwrap();
+    let two = client.ended(&kind, Shards::All, 2).await.unwrap();
     assert_eq!((two.jobs.len(), two.waiting, two.is_archived), (2, 5, true));
     site.end(&site.key("meanwhile")).await;
     assert_eq!(client.forget_ended(&kind, &two).await.unwrap(), 2);
     assert_eq!(client.forget_ended(&kind, &two).await.unwrap(), 0);
-    let rest = client.ended(&kind, 100).await.unwrap();
+    let rest = client.ended(&kind, Shards::All, 100).await.unwrap();
     assert_eq!(rest.jobs.len(), 4);
     assert_eq!(rest.jobs[3].key.id(), "meanwhile");
     let dropped = client.drop_kind(kind.as_str()).await.unwrap();
@@ -159,7 +165,15 @@ async fn records_stay_until_they_are_forgotten_and_keep_their_kind() {
     );
     // It begins anew, and leaves records.
     site.end(&site.key(1)).await;
-    assert_eq!(client.ended(&kind, 100).await.unwrap().jobs.len(), 1);
+    assert_eq!(
+        client
+            .ended(&kind, Shards::All, 100)
+            .await
+            .unwrap()
+            .jobs
+            .len(),
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -184,12 +198,15 @@ async fn shards_that_a_reshard_has_left_keep_their_records() {
     }
     site.all_ended().await;
     worker.stop().await;
-    let ended = client.ended(&kind, 100).await.unwrap();
+    let ended = client.ended(&kind, Shards::All, 100).await.unwrap();
     assert_eq!((ended.jobs.len(), ended.is_archived), (81, true));
     let done = ended.jobs.iter().filter(|it| it.end == JobEnd::Done);
     assert_eq!(done.count(), 80);
     assert_eq!(client.forget_ended(&kind, &ended).await.unwrap(), 81);
-    assert_eq!(client.ended(&kind, 100).await.unwrap().waiting, 0);
+    assert_eq!(
+        client.ended(&kind, Shards::All, 100).await.unwrap().waiting,
+        0
+    );
 }
 
 /// A ledger that has lost its terms gets them again.
@@ -202,9 +219,21 @@ async fn lost_terms_are_set_again() {
     site.end(&site.key(1)).await;
     let calls = format!("keyfall:{{{kind}/0}}:calls");
     let _: u64 = site.command(&["HDEL", &calls, "archive"]).await;
-    assert!(!client.ended(&kind, 100).await.unwrap().is_archived);
+    assert!(
+        !client
+            .ended(&kind, Shards::All, 100)
+            .await
+            .unwrap()
+            .is_archived
+    );
     client.archive_again(&kind).await.unwrap();
-    assert!(client.ended(&kind, 100).await.unwrap().is_archived);
+    assert!(
+        client
+            .ended(&kind, Shards::All, 100)
+            .await
+            .unwrap()
+            .is_archived
+    );
     site.end(&site.key(2)).await;
     assert_eq!(site.ended(&site.kind()).await.len(), 2);
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::ValueEnum;
-use keyfall::{ArchiveTerms, GroupBy, Limit, NewJob, Rule};
+use keyfall::{ArchiveTerms, GroupBy, Limit, NewJob, Rule, Shards};
 use tokio::time::{sleep, sleep_until};
 
 use super::args::Options;
@@ -117,7 +117,7 @@ pub(super) async fn run(workload: Workload, options: &Options) -> anyhow::Result
 async fn take_records(ground: &Ground) -> anyhow::Result<()> {
     let kind = ground.kind().parse()?;
     loop {
-        let ended = ground.client.ended(&kind, RECORDS).await?;
+        let ended = ground.client.ended(&kind, Shards::Present, RECORDS).await?;
         if ended.jobs.is_empty() {
             sleep(LOOK).await;
         } else {

@@ -7,9 +7,10 @@
 use std::time::Instant;
 
 use futures_util::StreamExt;
+use futures_util::future::try_join;
 use futures_util::stream;
 
-use crate::client::{Client, Stats};
+use crate::client::{Client, Shards, Stats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::shards::{Layout, MAX_SHARDS, ShardRef};
@@ -84,7 +85,7 @@ impl Client {
         let store = self.store();
         let layout = store.look_up(kind, until).await?;
         if self.records_wait(kind).await? {
-            let what = "records of ended jobs wait for the archive";
+            let what = "records of ended jobs wait for the archive, or changes for the copy";
             return Ok(Dropped::InUse(what.to_owned()));
         }
         let mark = &unique_id();
@@ -97,7 +98,7 @@ impl Client {
                 store.keep_listed(kind, mark, until).await?;
                 return Ok(Dropped::InUse(
                     "a job came meanwhile, plain keys that were adopted are still to expire, or \
-                     records of ended jobs wait for the archive"
+                     records of ended jobs wait for the archive, or changes for the copy"
                         .into(),
                 ));
             }
@@ -131,10 +132,14 @@ impl Client {
         Ok(Dropped::Dropped)
     }
 
-    /// Whether any shard has records for the archive; a user who may not look has none.
+    /// Whether any shard has records for the archive, or changes for the copy; a user who may not look
+    /// has none.
     async fn records_wait(&self, kind: &Kind) -> Result<bool> {
-        match self.ended(kind, 0).await {
-            Ok(ended) => Ok(ended.waiting > 0),
+        let ended = self.ended(kind, Shards::All, 0);
+        match try_join(ended, self.changes(kind, Shards::All, 0)).await {
+            Ok((ended, changes)) => {
+                Ok(ended.waiting > 0 || changes.shards.iter().any(|it| it.waiting > 0))
+            }
             Err(error) if error.kind() == ErrorKind::Denied => Ok(false),
             Err(error) => Err(error),
         }

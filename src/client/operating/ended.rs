@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use futures_util::future::join_all;
 
+use super::changes::Shards;
 use super::partial::PartialView;
 use crate::client::{Client, Unseen};
 use crate::error::Result;
 use crate::headers::Headers;
 use crate::key::{JobKey, Kind};
 use crate::record::{Record, RecordFault};
-use crate::shards::{Layout, MAX_SHARDS};
-use crate::store::{EndedPage, EndsRead};
+use crate::store::{EndedPage, EndsList, EndsRead};
 use crate::time::{UnixMs, UnixUs};
 
 /// How a job ended.
@@ -108,9 +108,11 @@ pub struct EndedJob {
 pub struct EndedJobs {
     /// The oldest records of each shard.
     pub jobs: Vec<EndedJob>,
-    /// Records that are not of this version, or damaged by another program. They are removed with
-    /// the others.
+    /// Records that another program has damaged. They are removed with the others.
     pub unreadable: Vec<Bytes>,
+    /// Records of a newer version, one of each list that has any. What lies behind one is left for an
+    /// archive of that version.
+    pub newer: Vec<Bytes>,
     /// How many records wait in all.
     pub waiting: u64,
     /// Their size, in bytes.
@@ -122,7 +124,7 @@ pub struct EndedJobs {
     /// The shards that could not be read, because one of several servers was away.
     pub unseen: Vec<Unseen>,
     /// How far each shard was read.
-    read: Vec<(u16, EndsRead)>,
+    read: Vec<(u16, [EndsRead; 2])>,
 }
 
 impl Client {
@@ -135,15 +137,11 @@ impl Client {
     ///
     /// # Errors
     /// If Redis does not answer in time.
-    pub async fn ended(&self, kind: &Kind, limit: usize) -> Result<EndedJobs> {
+    pub async fn ended(&self, kind: &Kind, shards: Shards, limit: usize) -> Result<EndedJobs> {
         let (store, until) = (self.store(), self.deadline());
         let layout = store.look_up(kind, until).await?;
         // Shards that a reshard has left keep their records.
-        let shards = match layout == Layout::FIRST {
-            true => 1,
-            false => MAX_SHARDS,
-        };
-        let ledgers = (0..shards).map(|shard| store.ledger(kind, layout.place(shard)));
+        let ledgers = (0..shards.of(layout)).map(|shard| store.ledger(kind, layout.place(shard)));
         let ledgers: Vec<_> = ledgers.collect();
         let pages = join_all(ledgers.iter().map(|ledger| ledger.ended(limit, until))).await;
         let mut view = PartialView::now(store);
@@ -185,16 +183,28 @@ impl EndedJobs {
         self.waiting += page.waiting;
         self.waiting_bytes += page.waiting_bytes;
         self.dropped += page.dropped;
-        if !page.records.is_empty() {
-            self.read.push((shard, page.read));
+        let read = page.lists.map(|list| {
+            let count = self.read_list(kind, &list);
+            (count, list.read(count))
+        });
+        if read.iter().any(|(count, _)| *count > 0) {
+            self.read.push((shard, read.map(|(_, read)| read)));
         }
-        for record in page.records {
-            let record = Bytes::from(record);
-            match EndedJob::parse(kind, &record) {
+    }
+
+    /// Reads a list up to a record of a newer version, and returns how many records these are.
+    fn read_list(&mut self, kind: &Kind, list: &EndsList) -> usize {
+        for (at, record) in list.records.iter().enumerate() {
+            match EndedJob::parse(kind, record) {
                 Some(job) => self.jobs.push(job),
-                None => self.unreadable.push(record),
+                None if is_of_a_newer_version(record) => {
+                    self.newer.push(record.clone());
+                    return at;
+                }
+                None => self.unreadable.push(record.clone()),
             }
         }
+        list.records.len()
     }
 }
 
@@ -252,6 +262,18 @@ impl EndedJob {
         self.error = header.error;
         self.headers = header.headers;
     }
+}
+
+/// Whether a record that cannot be read begins as one does: with a word for the end, and a time.
+fn is_of_a_newer_version(record: &[u8]) -> bool {
+    let line = record
+        .split(|byte| *byte == b'\n')
+        .next()
+        .unwrap_or_default();
+    let mut words = line.split(|byte| *byte == b' ');
+    let is_word = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_lowercase);
+    let is_time = |word: &[u8]| word.len() > 15 && word.iter().all(u8::is_ascii_digit);
+    words.next().is_some_and(is_word) && words.next().is_some_and(is_time) && words.count() >= 8
 }
 
 fn to_system(time: UnixUs) -> SystemTime {
@@ -320,6 +342,22 @@ mod tests {
         let text = "cancelled 2000000 70000 0 0 inf 0 0 a b:1\n{\"v\":1}\n1795000000000\n";
         let job = parsed(text).unwrap();
         assert_eq!((job.due_at, job.keep_months), (None, 0));
+    }
+
+    #[test]
+    fn a_list_is_read_up_to_a_record_of_a_newer_version() {
+        let kind = Kind::parse("app1:mail:send").unwrap();
+        let done = "done 1795000000123456 0 0 0 1000 0 0 a b:1\n{\"v\":1}\n1795000000000\n";
+        let newer = done.replace("done", "dissolved");
+        let records = [done, "garbage", done, &newer, done].map(|it| Bytes::from(it.to_owned()));
+        let list = EndsList {
+            first: 7,
+            records: records.to_vec(),
+        };
+        let mut ended = EndedJobs::default();
+        let count = ended.read_list(&kind, &list);
+        assert_eq!((count, ended.jobs.len(), ended.unreadable.len()), (3, 2, 1));
+        assert_eq!(ended.newer, [newer]);
     }
 
     #[test]

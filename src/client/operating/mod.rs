@@ -5,9 +5,9 @@
 pub(super) mod actions;
 #[cfg(feature = "worker")]
 pub(super) mod activity;
-pub(super) mod archiving;
 pub(super) mod audit;
 pub(super) mod bulk;
+pub(super) mod changes;
 pub(super) mod counting;
 pub(super) mod cursor;
 #[cfg(feature = "worker")]
@@ -40,4 +40,5 @@ pub(super) mod servers;
 pub(super) mod stats;
 #[cfg(feature = "worker")]
 pub(super) mod story;
+pub(super) mod terms;
 pub(super) mod upcoming;

@@ -184,7 +184,7 @@ impl<'a> Reshard<'a> {
         };
         // Before any client can use the new ledgers.
         store.limit_shards(kind, before, wanted, until).await?;
-        if let Some(away) = store.apply_archive_rule(kind, wanted, until).await? {
+        if let Some(away) = store.apply_kept_terms(kind, wanted, until).await? {
             return Err(away);
         }
         let written = store.propose(kind, before, wanted, until).await?;

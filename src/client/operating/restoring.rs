@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::headers::Headers;
 use crate::key::{IntoJobKey, JobKey};
 use crate::lateness::{Late, MaxLateness};
-use crate::record::{Header, Step, Terms};
+use crate::record::{Header, Record, Step, Terms};
 use crate::recurrence::{Occurrence, Plan, Recurring, Shift};
 use crate::retry::RetryPolicy;
 use crate::store::{BackupItem, KeptAs, When, Word};
@@ -264,6 +264,32 @@ fn story(
         line += &format!(" {what}@{}", since(*at)?.as_millis());
     }
     Ok(line)
+}
+
+impl KeptJob {
+    /// A pending job with this record.
+    pub(super) fn of_record(key: JobKey, due: SystemTime, record: Record) -> Self {
+        let accepted = record.first_scheduled_at();
+        let mut job = KeptJob::pending(key, due, record.payload);
+        job.accepted = Some(accepted);
+        job.steps = record
+            .steps
+            .into_iter()
+            .map(|step| (step.what, step.at))
+            .collect();
+        let header = record.header;
+        job.recurring = header.recur().cloned();
+        job.plan = header.plan().cloned();
+        job.attempts = header.attempts;
+        job.error = header.error;
+        job.headers = header.headers;
+        job.timeout = header.terms.timeout();
+        job.retry = header.terms.retry;
+        job.max_attempts = header.terms.max_attempts;
+        job.max_lateness = header.terms.max_lateness;
+        job.shift = header.shift;
+        job
+    }
 }
 
 impl From<&JobView> for KeptJob {

@@ -11,19 +11,20 @@
 //! | [`layout`], [`moving`] | the number of ledgers of a kind; moves of jobs between ledgers |
 //! | `declared` | the recurring jobs that a configuration declares |
 //! | [`dropping`] | removes kinds without jobs |
-//! | [`archiving`] | the rules by which jobs leave records for an archive when they end |
+//! | [`terms`] | the rules by which jobs leave records for an archive, and changes for a copy |
 //! | [`limits`], [`shares`] | limits: rates, and numbers of leases; how ledgers share one |
 //! | [`pause`], [`switches`] | pauses and resumes kinds; the rules that cover kinds by prefix |
 //! | [`order`] | order numbers, which say which of several jobs came last |
 //! | [`search`] | finds kinds with jobs by their keys, without the list of kinds |
+//! | [`data_set`] | the id of the data set |
 //! | [`common_keys`] | checks the keys that all kinds share |
 //! | `activity` | how many runs of a kind began and ended, minute by minute |
 //! | [`split`], [`stray_slots`], `slot_repair` | ledgers with a part on another node: how calls treat them, where the part is, how it is brought back |
 
 #[cfg(feature = "worker")]
 pub(super) mod activity;
-pub(super) mod archiving;
 pub(super) mod common_keys;
+pub(super) mod data_set;
 #[cfg(feature = "worker")]
 pub(super) mod declared;
 pub(super) mod dropping;
@@ -40,3 +41,4 @@ pub(super) mod slot_repair;
 pub(super) mod split;
 pub(super) mod stray_slots;
 pub(super) mod switches;
+pub(super) mod terms;

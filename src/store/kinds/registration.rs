@@ -71,7 +71,7 @@ impl Store {
         let rules: BoxFuture<'_, Result<_>> = Box::pin(try_join3(
             self.apply_pause_rules(kind, until),
             self.apply_limit_rule(kind, until),
-            self.apply_archive_rule(kind, layout, until),
+            self.apply_kept_terms(kind, layout, until),
         ));
         // The archiver tells ledgers on servers that are away.
         let ((), (), _) = rules.await?;

@@ -12,7 +12,7 @@
 //! | [`produce`], [`plan`], `work` | the operations of producers, on single jobs and on series, and of workers |
 //! | [`inspect`], [`list`], [`letters`] | reads of one job; lists of jobs, page by page; dead letters |
 //! | `history` | the history of jobs, for people |
-//! | `ended` | the records of ended jobs, for an archive |
+//! | `changes`, `ended` | the jobs that have changed, for a copy; the records of ended jobs, for an archive |
 //! | `adopt`, `keyspace` | adoption of plain keys, and the search for such keys |
 //! | [`triggers`], `touches`, `pace` | triggers in other slots than their ledger; touches of them; rounds of the pacer |
 //! | [`audit`], [`mending`] | searches for wrong names and wrong keys, and their repair |
@@ -39,6 +39,7 @@
 //! | `leaving` | hash | the batch that moves to another ledger |
 //! | `history` | stream | the last transitions, for people |
 //! | `ended`, `died` | list | records of ended jobs that wait for an archive; only while there are some; `lua/lib/archive.lua` |
+//! | `changes` | sorted set | ids of changed jobs that wait for a copy, by the version of their last change; `lua/lib/changes.lua` |
 //! | `groups`, `turns`, `rates` | sorted sets | jobs, turns and rates of the groups of a limit; only while there are some; `lua/lib/groups.lua` |
 
 #[cfg(feature = "worker")]
@@ -47,6 +48,7 @@ pub(super) mod adopt;
 mod aside;
 pub(super) mod audit;
 pub(super) mod call;
+pub(super) mod changes;
 pub(super) mod counted;
 pub(super) mod ended;
 #[cfg(feature = "worker")]

@@ -210,26 +210,26 @@ macro_rules! scripts {
 }
 
 scripts! {
-    SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "overtaken", "waiting", "spacing", "trigger", "lease", "archive"];
-    RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "record", "trigger", "successor", "waiting"];
-    UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "record", "successor", "waiting"];
-    AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "version", "trigger"];
-    PLAN = "plan", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger", "waiting", "lease", "archive"];
-    CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken", "version", "record", "waiting", "archive"];
+    SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "overtaken", "waiting", "spacing", "trigger", "lease", "archive", "changes"];
+    RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger", "successor", "waiting", "changes"];
+    UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "waiting", "changes"];
+    AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "version", "trigger", "changes"];
+    PLAN = "plan", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger", "waiting", "lease", "archive", "changes"];
+    CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken", "version", "record", "waiting", "archive", "changes"];
     #[cfg(feature = "worker")]
     CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease", "limit", "waiting", "groups", "entries", "turns"];
     #[cfg(feature = "worker")]
-    RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor", "limit", "waiting", "groups", "entries", "news", "archive"];
+    RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor", "limit", "waiting", "groups", "entries", "news", "archive", "changes"];
     #[cfg(feature = "worker")]
     RENEW = "renew", 2 keys, ["clock", "lease"];
     #[cfg(feature = "worker")]
-    SETTLE = "settle", 11 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor", "limit", "waiting", "groups", "entries", "news", "archive"];
+    SETTLE = "settle", 11 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor", "limit", "waiting", "groups", "entries", "news", "archive", "changes"];
     #[cfg(feature = "worker")]
     SWEEP = "sweep", 3 keys, ["clock", "paused", "lease", "limit", "waiting", "groups", "entries", "news"];
     #[cfg(feature = "worker")]
-    ADOPT = "adopt", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "lease", "successor", "trigger", "waiting", "archive"];
-    REQUEUE = "requeue", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead"];
-    RESTORE = "restore", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead", "waiting", "lease", "archive"];
+    ADOPT = "adopt", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "lease", "successor", "trigger", "waiting", "archive", "changes"];
+    REQUEUE = "requeue", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead", "changes"];
+    RESTORE = "restore", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead", "waiting", "lease", "archive", "changes"];
     DISCARD = "discard", 6 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "dead"];
     #[cfg(feature = "worker")]
     TRIM = "trim", 3 keys, ["clock", "placeholder", "dead"];
@@ -244,13 +244,13 @@ scripts! {
     ACTIVITY = "activity", 2 keys, ["clock"];
     UPCOMING = "upcoming", 1 keys, ["clock", "placeholder", "waiting"];
     SCAN = "scan", 7 keys, ["clock", "placeholder", "successor", "faults"];
-    AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "successor", "faults", "record", "lease", "trigger", "dead", "limit", "waiting", "groups", "entries", "news", "archive"];
+    AUDIT = "audit", 10 keys, ["clock", "placeholder", "history", "count", "successor", "faults", "record", "lease", "trigger", "dead", "limit", "waiting", "groups", "entries", "news", "archive", "changes"];
     ASIDE = "aside", 1 keys, ["clock", "placeholder"];
     CURE = "cure", 1 keys, ["clock"];
     LAYOUT = "layout", 1 keys, ["clock", "lasting"];
     START = "start", 2 keys, ["clock", "lasting"];
     TAKE = "take", 9 keys, ["clock", "lasting", "placeholder", "calls", "count", "dead", "waiting"];
-    PUT = "put", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead", "waiting", "lease", "archive"];
+    PUT = "put", 9 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "trigger", "dead", "waiting", "lease", "archive", "changes"];
     #[cfg(feature = "worker")]
     NAMES = "names", 1 keys, ["clock", "placeholder"];
     IDLE = "idle", 7 keys, ["clock", "lasting", "calls"];
@@ -263,9 +263,12 @@ scripts! {
     PAUSE = "pause", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
     #[cfg(feature = "worker")]
     KEEP = "keep", 3 keys, ["clock", "lasting", "calls"];
-    ARCHIVE = "archive", 2 keys, ["clock", "lasting"];
+    TERMS = "terms", 2 keys, ["clock", "lasting"];
     ENDED = "ended", 1 keys, ["clock"];
     ARCHIVED = "archived", 1 keys, ["clock"];
+    COPY = "copy", 4 keys, ["clock", "lasting", "placeholder"];
+    CHANGES = "changes", 5 keys, ["clock", "lease", "successor", "waiting"];
+    COPIED = "copied", 1 keys, ["clock"];
     #[cfg(feature = "worker")]
     STORY = "story", 2 keys, ["clock", "history"];
     RESUME = "resume", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];

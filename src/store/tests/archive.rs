@@ -1,4 +1,4 @@
-//! `archive.lua`, `ended.lua` and `archived.lua`, and the records that jobs leave when they end.
+//! `terms.lua`, `ended.lua` and `archived.lua`, and the records that jobs leave when they end.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use super::support::{
     Bench, HEADER, HOUR, KEPT, PENDING, State, after, at, bury, later, soon, suspect, word,
 };
 use crate::Stats;
-use crate::archive::ArchiveTerms;
 use crate::client::{EndedJob, JobEnd};
 use crate::error::{ErrorKind, Result};
+use crate::keeping::ArchiveTerms;
 use crate::shards::Layout;
 use crate::store::kinds::moving::{Item, MoveBatch};
-use crate::store::{ArchiveRule, Change, EndedPage, Lane, Next, Settlement, Verb, Why};
+use crate::store::{Change, EndedPage, EndsRead, Lane, Next, Settlement, TermsRule, Verb, Why};
 use crate::time::UnixMs;
 
 use State::*;
@@ -26,13 +26,13 @@ impl Bench {
     }
 
     async fn archive_since(&self, terms: Option<ArchiveTerms>, set: UnixMs) -> Result<()> {
-        let rule = ArchiveRule {
+        let rule = TermsRule {
             terms,
             set,
             by: "anna".into(),
         };
         let (store, kind) = (&self.ledger.store, self.ledger.kind());
-        let told = store.archive_by(kind, Layout::FIRST, &rule, soon());
+        let told = store.give_terms(kind, Layout::FIRST, &rule, soon());
         told.await.map(drop)
     }
 
@@ -42,9 +42,9 @@ impl Bench {
 
     /// The records that wait.
     async fn records(&self) -> Vec<EndedJob> {
-        let records = self.ended().await.records.into_iter();
+        let records = self.ended().await.all().into_iter();
         let kind = self.ledger.kind();
-        let read = |record: Vec<u8>| EndedJob::parse(kind, &Bytes::from(record)).unwrap();
+        let read = |record: Bytes| EndedJob::parse(kind, &record).unwrap();
         records.map(read).collect()
     }
 
@@ -67,6 +67,19 @@ impl Bench {
         assert_eq!(count(JobEnd::Buried), stats.buried, "{ends:?}");
         assert_eq!(count(JobEnd::Skipped), stats.skipped, "{ends:?}");
         stats
+    }
+}
+
+impl EndedPage {
+    /// The records of both lists.
+    pub(super) fn all(&self) -> Vec<Bytes> {
+        let lists = self.lists.iter();
+        lists.flat_map(|list| list.records.clone()).collect()
+    }
+
+    /// How far it reaches.
+    pub(super) fn whole(&self) -> [EndsRead; 2] {
+        std::array::from_fn(|at| self.lists[at].read(self.lists[at].records.len()))
     }
 }
 
@@ -224,7 +237,7 @@ async fn one_settlement_of_many_jobs_leaves_a_record_of_each() {
     bench.settle_all(&ends).await;
     assert_eq!(bench.ended().await.waiting, 1500);
     let page = bench.ledger.ended(100, soon()).await.unwrap();
-    assert_eq!((page.records.len(), page.waiting), (100, 1500));
+    assert_eq!((page.all().len(), page.waiting), (100, 1500));
     bench.balanced().await;
 }
 
@@ -446,21 +459,19 @@ async fn records_go_when_they_were_read_and_no_others() {
     end("second").await;
     bench.die("dead").await;
     let both = bench.ended().await;
-    assert_eq!((first.records.len(), both.records.len()), (2, 4));
+    assert_eq!((first.all().len(), both.all().len()), (2, 4));
     // Two archivers have read the first ones. A call may come twice, and be late.
-    let forget = async |page: &EndedPage| bench.ledger.archived(&page.read, soon()).await.unwrap();
+    let forget =
+        async |page: &EndedPage| bench.ledger.archived(&page.whole(), soon()).await.unwrap();
     assert_eq!([forget(&first).await, forget(&first).await], [2, 0]);
     let left = bench.ended().await;
-    assert_eq!(
-        left.records,
-        [both.records[1].clone(), both.records[3].clone()]
-    );
+    assert_eq!(left.all(), [both.all()[1].clone(), both.all()[3].clone()]);
     assert_eq!([forget(&both).await, forget(&first).await], [2, 0]);
     let left = bench.ended().await;
     assert_eq!((left.waiting, left.waiting_bytes), (0, 0));
     end("third").await;
     assert_eq!(forget(&both).await, 0);
-    assert_eq!(bench.ended().await.records.len(), 1);
+    assert_eq!(bench.ended().await.all().len(), 1);
     bench.balanced().await;
 }
 
@@ -491,7 +502,10 @@ async fn the_oldest_records_are_dropped_beyond_the_bound_but_no_dead_letters() {
     assert_eq!((page.waiting, page.dropped), (3, 1));
     assert!(page.waiting_bytes <= 64 * 1024);
     // The archiver that has read the dropped one as well takes none of the others for it.
-    assert_eq!(bench.ledger.archived(&full.read, soon()).await.unwrap(), 2);
+    assert_eq!(
+        bench.ledger.archived(&full.whole(), soon()).await.unwrap(),
+        2
+    );
     assert_eq!(bench.ends().await, [of("d", JobEnd::Cancelled)]);
     for id in 0..5 {
         let id = &format!("dead{id}");
@@ -530,7 +544,10 @@ async fn the_newest_terms_hold_and_records_that_wait_stay() {
     bench.cancel("unrecorded").await;
     let page = bench.ended().await;
     assert_eq!((page.waiting, page.is_archived), (1, false));
-    assert_eq!(bench.ledger.archived(&page.read, soon()).await.unwrap(), 1);
+    assert_eq!(
+        bench.ledger.archived(&page.whole(), soon()).await.unwrap(),
+        1
+    );
     bench.balanced().await;
 }
 
@@ -543,7 +560,7 @@ async fn a_kind_whose_records_wait_is_in_use() {
     let razed = bench.ledger.raze(soon()).await.unwrap();
     assert!(matches!(razed, crate::store::Razed::Held(1)), "{razed:?}");
     let page = bench.ended().await;
-    bench.ledger.archived(&page.read, soon()).await.unwrap();
+    bench.ledger.archived(&page.whole(), soon()).await.unwrap();
     let razed = bench.ledger.raze(soon()).await.unwrap();
     assert!(matches!(razed, crate::store::Razed::Gone), "{razed:?}");
     let fields: Vec<String> = bench.ask(&["HKEYS", &bench.names().calls]).await;
@@ -623,15 +640,25 @@ async fn lost_numbers_begin_anew_and_remove_nothing() {
     let before = bench.ended().await;
     let _: u64 = bench.ask(&["HDEL", &bench.names().calls, "waiting"]).await;
     let lost = bench.ended().await;
-    assert_eq!(lost.records, before.records);
-    assert_eq!(bench.ledger.archived(&lost.read, soon()).await.unwrap(), 0);
+    assert_eq!(lost.all(), before.all());
     assert_eq!(
-        bench.ledger.archived(&before.read, soon()).await.unwrap(),
+        bench.ledger.archived(&lost.whole(), soon()).await.unwrap(),
+        0
+    );
+    assert_eq!(
+        bench
+            .ledger
+            .archived(&before.whole(), soon())
+            .await
+            .unwrap(),
         0
     );
     let again = bench.ended().await;
-    assert_eq!(again.records, before.records);
-    assert_eq!(bench.ledger.archived(&again.read, soon()).await.unwrap(), 1);
+    assert_eq!(again.all(), before.all());
+    assert_eq!(
+        bench.ledger.archived(&again.whole(), soon()).await.unwrap(),
+        1
+    );
     assert_eq!(bench.ended().await.waiting, 0);
     bench.balanced().await;
 }
@@ -645,7 +672,7 @@ async fn an_archiver_that_read_lost_records_removes_no_others() {
         bench.bring(id, Pending).await;
         bench.cancel(id).await;
     }
-    let read = bench.ended().await.read;
+    let read = bench.ended().await.whole();
     // The second record is lost.
     let list = bench.names().calls.replace(":calls", ":ended");
     let _: String = bench.ask(&["RPOP", &list]).await;
@@ -706,4 +733,55 @@ async fn a_damaged_lease_stops_no_takeover() {
     let ends = bench.ends().await;
     assert!(ends.contains(&of("sound", JobEnd::Replaced)), "{ends:?}");
     bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_write_records_ends_no_job() {
+    let server = crate::embedded::Embedded::start().await.unwrap();
+    let bench = Bench::on(&server).await;
+    bench.archive(ArchiveTerms::new()).await.unwrap();
+    bench.schedule("cancel", after(HOUR)).await;
+    bench.schedule("replace", after(HOUR)).await;
+    let job = bench.run("settle", HOUR).await;
+    let dying = bench.run("bury", HOUR).await;
+    let user = ["ACL", "SETUSER", "default"];
+    let _: String = bench.ask(&[&user[..], &["-rpush"]].concat()).await;
+    // A counter that was raised and lowered again is there.
+    let there = async || {
+        let mut there = bench.snapshot().await;
+        there.retain(|name, value| !name.contains(":stats ") || value != "0");
+        there
+    };
+    let before = there().await;
+    let ends = [
+        bench.settlement("settle", &job.token, Verb::Done),
+        bench.settlement("bury", &dying.token, bury()),
+    ];
+    let mut refusals = Vec::new();
+    for end in &ends {
+        let end = std::slice::from_ref(end);
+        let settled = bench
+            .ledger
+            .settle(&mut Lane::new(), end, KEPT, soon())
+            .await;
+        refusals.push(settled.map(drop));
+    }
+    let keys = [bench.key("cancel")];
+    let cancelled = bench.ledger.cancel(&mut Lane::new(), &keys, soon()).await;
+    refusals.push(cancelled.map(drop));
+    let items = [bench.placement("replace", after(HOUR))];
+    let replaced = bench
+        .ledger
+        .schedule(&mut Lane::new(), &items, soon())
+        .await;
+    refusals.push(replaced.map(drop));
+    for refused in refusals {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    }
+    assert_eq!(there().await, before);
+    let _: String = bench.ask(&[&user[..], &["+rpush"]].concat()).await;
+    bench.settle("settle", &job.token, Verb::Done).await;
+    bench.settle("bury", &dying.token, bury()).await;
+    bench.archived().await;
 }

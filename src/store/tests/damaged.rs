@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::support::{Bench, HOUR, KEPT, PENDING, State, after, bury, soon, suspect, word, words};
 use crate::ErrorKind;
 use crate::activity::{Activity, Minutes};
-use crate::archive::ArchiveTerms;
 use crate::error::{Error, Result};
+use crate::keeping::{ArchiveTerms, CopyTerms};
 use crate::limit::{Limit, Share};
 use crate::shards::Layout;
+use crate::store::JobAsIs;
 use crate::store::kinds::layout::Expected;
 use crate::store::kinds::moving::{Item, Late, MoveBatch};
 use crate::store::ledger::limiting::{Look, ShareReply};
@@ -222,16 +223,33 @@ impl Scene {
                     _ => "shared",
                 }])
             }
-            "archive" => {
+            "terms" => {
                 bench.archive(ArchiveTerms::new()).await?;
                 Ok(vec!["told"])
             }
+            "copy" => {
+                let step = ledger
+                    .copy(CopyTerms::new(), (0, 0), 0, None, soon())
+                    .await?;
+                Ok(vec![if step.noted > 0 { "noted" } else { "nothing" }])
+            }
+            "changes" => {
+                let page = ledger
+                    .changes(9, &["Pending", "LeasedNext"], soon())
+                    .await?;
+                let word = |it: &JobAsIs| if it.job.is_some() { "there" } else { "ended" };
+                Ok(page.jobs.iter().map(word).collect())
+            }
+            "copied" => {
+                let read = [("Pending", 7)].into_iter();
+                ledger.copied(1, read, soon()).await.map(|()| vec!["kept"])
+            }
             "ended" => {
                 let page = ledger.ended(9, soon()).await?;
-                Ok(page.records.iter().map(|_| "record").collect())
+                Ok(page.all().iter().map(|_| "record").collect())
             }
             "archived" => {
-                let read = EndsRead::default();
+                let read = <[EndsRead; 2]>::default();
                 ledger.archived(&read, soon()).await.map(|_| vec!["kept"])
             }
             "keep" => ledger.keep(lane, 9, soon()).await.map(|()| vec!["kept"]),
@@ -432,7 +450,10 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("hold", &["absent"]),
         ("limit", &["limited"]),
         ("share", &["absent"]),
-        ("archive", &["told"]),
+        ("terms", &["told"]),
+        ("copy", &["noted"]),
+        ("changes", &["there", "there"]),
+        ("copied", &["kept"]),
         ("ended", &[]),
         ("archived", &["kept"]),
         ("keep", &["kept"]),

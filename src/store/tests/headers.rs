@@ -12,8 +12,8 @@ use super::support::{
     Bench, HOUR, KEPT, State, after, bury, key_called, keys_in_header, soon, suspect, word,
 };
 use crate::activity::{Activity, Minutes};
-use crate::archive::ArchiveTerms;
 use crate::embedded::Embedded;
+use crate::keeping::{ArchiveTerms, CopyTerms};
 use crate::key::Kind;
 use crate::limit::{GroupBy, Limit, Share};
 use crate::names::{MARKER, Names};
@@ -260,7 +260,12 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     ledger.story("pending", "+", soon()).await.unwrap();
     bench.archive(ArchiveTerms::new()).await.unwrap();
     let page = ledger.ended(10, soon()).await.unwrap();
-    ledger.archived(&page.read, soon()).await.unwrap();
+    ledger.archived(&page.whole(), soon()).await.unwrap();
+    let copy = ledger.copy(CopyTerms::new(), (0, 0), 0, None, soon());
+    copy.await.unwrap();
+    ledger.changes(10, &["pending"], soon()).await.unwrap();
+    let read = [("pending", 7)].into_iter();
+    ledger.copied(1, read, soon()).await.unwrap();
     ledger.names_in(Part::Jobs, "0", soon()).await.unwrap();
     // Moves jobs of this ledger to the ledger in which they are.
     bench.bring("pending", State::Pending).await;
@@ -351,7 +356,8 @@ async fn callers_pass_the_keys_and_arguments_that_headers_list() {
                 "who" => arg == crate::store::ledger::who(),
                 "before" => arg == "+",
                 "place" => arg == "0" || arg == "1",
-                "field" => arg == "layout",
+                "field" => ["layout", "archive"].contains(&arg),
+                "cursor" if script.name == "copy" => arg == "due 0",
                 "marked field" => arg == format!("={}", bench.ledger.kind()),
                 "mark" => arg == "mark",
                 "type" => arg == "hash",

@@ -10,6 +10,7 @@ mod archive;
 mod audit;
 mod beat;
 mod cancel;
+mod changes;
 mod claim;
 mod discard;
 mod letters;

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use axum::Json;
-use keyfall::{ArchiveTerms, Archived, ErrorKind, Selection};
+use keyfall::{ArchiveTerms, ErrorKind, Selection, TermsOf};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -162,8 +162,8 @@ pub struct EndedOut {
     pub occurrence: Option<Time>,
 }
 
-impl From<Archived> for ArchiveOut {
-    fn from(it: Archived) -> Self {
+impl From<TermsOf<ArchiveTerms>> for ArchiveOut {
+    fn from(it: TermsOf<ArchiveTerms>) -> Self {
         ArchiveOut {
             prefix: it.prefix,
             payload: it.terms.get_payload(),

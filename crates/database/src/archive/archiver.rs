@@ -5,7 +5,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use keyfall::{Client, EndedJob, EndedJobs, JobEnd, Kind};
+use keyfall::{Client, EndedJob, EndedJobs, JobEnd, Kind, Shards};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
@@ -21,7 +21,8 @@ const BATCH: (usize, usize) = (50, 2_000);
 /// How often the kinds and their rules are read.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// How often all kinds are told their terms again, in case a server has missed them.
+/// How often all kinds are told their terms again, in case a server has missed them, and shards that a
+/// reshard has left are read.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// How often months whose time is over are dropped.
@@ -54,6 +55,8 @@ struct Progress {
     is_busy: bool,
     /// The size of the next batch: a database that does not store one in time gets smaller ones.
     batch: usize,
+    /// When the shards that a reshard has left are read next.
+    all: Instant,
     state: Waiting,
     /// The failure that was logged.
     told: Option<String>,
@@ -193,16 +196,23 @@ impl Archiver {
             let progress = kinds.get_mut(&kind).expect("it is one of them");
             progress.is_busy = true;
             let (this, batch) = (Arc::clone(self), progress.batch);
+            let shards = match progress.all <= now {
+                true => Shards::All,
+                false => Shards::Present,
+            };
+            if shards == Shards::All {
+                progress.all = now + AGAIN;
+            }
             tasks.spawn(async move {
-                let step = this.step(&kind, batch).await;
+                let step = this.step(&kind, shards, batch).await;
                 (kind, step)
             });
         }
     }
 
     /// Moves one batch of a kind.
-    async fn step(&self, kind: &Kind, batch: usize) -> Step {
-        let ended = match self.client.ended(kind, batch).await {
+    async fn step(&self, kind: &Kind, shards: Shards, batch: usize) -> Step {
+        let ended = match self.client.ended(kind, shards, batch).await {
             Ok(ended) => ended,
             Err(error) => {
                 return Step {
@@ -227,6 +237,18 @@ impl Archiver {
             let record = record.escape_ascii().to_string();
             let shown: String = record.chars().take(500).collect();
             tracing::error!(%kind, record = shown, "the record of an ended job cannot be read");
+        }
+        if let Some(record) = ended.newer.first() {
+            let record = record.escape_ascii().to_string();
+            let shown: String = record.chars().take(500).collect();
+            let why = format!(
+                "a record of a newer version waits, and those behind it: run a daemon of that version. \
+                 It begins with {shown}"
+            );
+            if ended.jobs.is_empty() {
+                return Err((why, false));
+            }
+            tracing::warn!(%kind, "{why}");
         }
         let read = ended.jobs.len() + ended.unreadable.len();
         if read == 0 {
@@ -360,6 +382,7 @@ fn note(kinds: &mut HashMap<Kind, Progress>, found: &BTreeSet<Kind>) {
             pause: IDLE.0,
             is_busy: false,
             batch: BATCH.1,
+            all: Instant::now(),
             state: Waiting::default(),
             told: None,
         });

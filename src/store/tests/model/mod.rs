@@ -11,6 +11,7 @@
 //! | [`answer`], [`read`] | the answers of the model |
 //! | [`call`], [`pages`] | the same call to the real script, and operations of several calls |
 //! | [`compare`] | the stored data, against the model |
+//! | [`copy`] | a copy of the jobs, by the changes that the scripts note |
 //! | [`rig`] | both, step by step |
 //!
 //! The model is written from the documentation and shares nothing with the scripts. It has no
@@ -21,6 +22,7 @@ mod aim;
 mod answer;
 mod call;
 mod compare;
+mod copy;
 mod draw;
 mod ledger;
 mod letters;
@@ -43,13 +45,15 @@ use super::support::Bench;
 use crate::store::ledger::script;
 
 /// The scripts without an operation, with the reasons.
-const WITHOUT_OPERATION: [(&str, &str); 26] = [
+const WITHOUT_OPERATION: [(&str, &str); 29] = [
     ("adopt", "the model has no plain keys"),
-    ("archive", "the model has no archive"),
     ("archived", "the model has no archive"),
     ("arm", "triggers are in the slot of the ledger"),
     ("aside", "the model has no damage"),
     ("beat", "it is about no job"),
+    ("changes", "`copy` follows the model with it"),
+    ("copied", "`copy` follows the model with it"),
+    ("copy", "`copy` follows the model with it"),
     ("cure", "the model has no damage"),
     ("drop", "the model has one ledger"),
     ("ended", "the model has no archive"),
@@ -67,6 +71,7 @@ const WITHOUT_OPERATION: [(&str, &str); 26] = [
     ("start", "the model has one ledger"),
     ("story", "the model has no history"),
     ("take", "the model has one ledger"),
+    ("terms", "the model has no archive"),
     ("touch", "it repeats a remembered reply"),
     ("unmark", "a step of its own calls it"),
     ("upcoming", "it only reads due times, as `stats` does"),
@@ -105,6 +110,11 @@ fn random_calls_agree_with_the_table_on_keys_with_placeholders() {
     random_calls_do_so_on(Keys::Always);
 }
 
+#[test]
+fn random_calls_note_all_that_they_change_for_a_copy() {
+    random_calls_do_so_on(Keys::Copied);
+}
+
 /// The time for which the keys of a ledger exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keys {
@@ -112,6 +122,8 @@ enum Keys {
     AsNeeded,
     /// Always, by placeholders, as on a cluster.
     Always,
+    /// While they have contents, and a copy of the jobs is kept.
+    Copied,
 }
 
 fn random_calls_do_so_on(keys: Keys) {

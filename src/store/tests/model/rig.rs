@@ -8,6 +8,7 @@ use super::Keys;
 use super::answer::{Number, Reply};
 use super::call::{Call, render};
 use super::compare::{FOREIGN, differences};
+use super::copy::Copy;
 use super::ledger::{Ledger, Trigger};
 use super::operations::{CLIENTS, IDS, MOMENT, Operation, Step};
 use super::pages;
@@ -21,6 +22,8 @@ pub(super) struct Rig<'a> {
     keys: Keys,
     model: Ledger,
     clients: [Client; CLIENTS],
+    /// The copy that follows the ledger; then the ledger is compared with it, and not with the model.
+    copy: Option<Copy>,
 }
 
 struct Client {
@@ -63,7 +66,9 @@ impl<'a> Rig<'a> {
         let n = bench.names();
         let triggers = IDS.map(|id| bench.key(id));
         let mut clear = vec!["DEL"];
+        let changes = n.calls.replace(":calls", ":changes");
         clear.extend(n.all());
+        clear.push(&changes);
         clear.extend(triggers.iter().map(|key| key.as_str()));
         let _: u64 = bench.ask(&clear).await;
         if keys == Keys::Always {
@@ -88,6 +93,7 @@ impl<'a> Rig<'a> {
             keys,
             model,
             clients,
+            copy: (keys == Keys::Copied).then(Copy::default),
         }
     }
 
@@ -120,6 +126,11 @@ impl<'a> Rig<'a> {
                 Ok(())
             }
         };
+        if let Some(copy) = &mut self.copy {
+            let wrong = copy.follow(self.bench).await;
+            self.tick().await;
+            return wrong;
+        }
         let mut wrong = Vec::from_iter(outcome.err());
         wrong.extend(differences(self.bench, &self.model).await);
         let words = [&["EXISTS"], &self.bench.names().all()[..]].concat();

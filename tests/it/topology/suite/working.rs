@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use futures_util::future::join_all;
 use keyfall::{
     ArchiveTerms, Cancelled, Client, ErrorKind, Handler, Job, JobEnd, JobState, Kind, MissingKey,
-    NewJob, Outcome, Placed, Requeued, RetryPolicy, Router, Worker,
+    NewJob, Outcome, Placed, Requeued, RetryPolicy, Router, Shards, Worker,
 };
 
 use super::place::{Place, app_of, site};
@@ -266,7 +266,7 @@ pub(super) async fn each_ended_job_leaves_one_record<P: Place>() {
     let stats = site.all_ended().await;
     worker.stop().await;
     assert_eq!((stats.done, stats.buried, stats.replaced), (20, 20, 20));
-    let ended = site.client.ended(&kind, 1000).await.unwrap();
+    let ended = site.client.ended(&kind, Shards::All, 1000).await.unwrap();
     let count = |end| ended.jobs.iter().filter(|it| it.end == end).count();
     for end in [
         JobEnd::Done,
@@ -282,7 +282,14 @@ pub(super) async fn each_ended_job_leaves_one_record<P: Place>() {
         assert_eq!(job.letter.is_some(), job.end == JobEnd::Buried);
     }
     assert_eq!(site.client.forget_ended(&kind, &ended).await.unwrap(), 80);
-    assert_eq!(site.client.ended(&kind, 1000).await.unwrap().waiting, 0);
+    assert_eq!(
+        site.client
+            .ended(&kind, Shards::All, 1000)
+            .await
+            .unwrap()
+            .waiting,
+        0
+    );
     site.assert_balanced().await;
 }
 

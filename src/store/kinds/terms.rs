@@ -1,45 +1,42 @@
-//! The rules of archives, one for each kind or prefix of kinds whose ends are recorded.
+//! Terms of kinds: by which jobs leave records for an archive when they end, or changes for a copy.
 //!
-//! A rule is the field `archive app1:mail:` of `keyfall:meta`, `payload most keep keep-dead set who`;
-//! `archive ` alone is for all kinds. A rule that was removed stays as `off set who`, so that a server
-//! that was away, and a ledger that missed it, learn of it. Each ledger has the rule that covers its
-//! kind, the one of the longest prefix, in its `calls`, with the time of the newest rule that covers
-//! the kind. A kind that begins gets it before its first job is acknowledged.
+//! A rule is the field `archive app1:mail:` of `keyfall:meta`, its terms and `set who`; `archive `
+//! alone is for all kinds. A rule that was removed stays as `off set who`, so that a server that was
+//! away, and a ledger that missed it, learn of it. Each ledger has the rule that covers its kind, the
+//! one of the longest prefix, in its `calls`, with the time of the newest rule that covers the kind. A
+//! kind that begins gets it before its first job is acknowledged.
 
 use std::time::Instant;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join};
 
-use crate::archive::ArchiveTerms;
 use crate::error::{Error, Result};
+use crate::keeping::{ArchiveTerms, CopyTerms, KindTerms};
 use crate::key::Kind;
 use crate::prefix::Prefix;
 use crate::shards::Layout;
-use crate::store::ledger::script::ARCHIVE;
+use crate::store::ledger::script::TERMS;
 use crate::store::servers::fan_out::is_of_absence;
 use crate::store::{Server, Store, from_value};
 use crate::time::UnixMs;
 
-/// The beginning of the fields that hold rules.
-const FIELD: &str = "archive ";
-
-/// The terms of an archive, and who set them.
+/// The terms of a prefix, and who set them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ArchiveRule {
+pub(crate) struct TermsRule<T> {
     /// The terms; `None` if they were removed.
-    pub(crate) terms: Option<ArchiveTerms>,
+    pub(crate) terms: Option<T>,
     /// The time at which they were set. The newest rule holds.
     pub(crate) set: UnixMs,
     /// The operator or process that set them.
     pub(crate) by: String,
 }
 
-impl ArchiveRule {
+impl<T: KindTerms> TermsRule<T> {
     /// The text that [`parse`](Self::parse) reads.
     pub(in crate::store) fn text(&self) -> String {
         let by = self.by.replace(char::is_control, " ");
         let terms = self.terms.as_ref();
-        let terms = terms.map_or_else(|| "off".to_owned(), ArchiveTerms::rule_text);
+        let terms = terms.map_or_else(|| "off".to_owned(), T::rule_text);
         format!("{terms} {} {by}", self.set)
     }
 
@@ -48,12 +45,12 @@ impl ArchiveRule {
         let (terms, rest) = match text.strip_prefix("off ") {
             Some(rest) => (None, rest),
             None => {
-                let (terms, rest) = ArchiveTerms::of_rule(text)?;
+                let (terms, rest) = T::of_rule(text)?;
                 (Some(terms), rest)
             }
         };
         let (set, by) = rest.split_once(' ')?;
-        Some(ArchiveRule {
+        Some(TermsRule {
             terms,
             set: UnixMs(set.parse().ok()?),
             by: by.to_owned(),
@@ -70,8 +67,13 @@ fn prefixes_of(kind: &Kind) -> Vec<String> {
 
 impl Store {
     /// The rules by prefix, in order, those that were removed as well; of the servers that are there.
-    pub(crate) async fn archive_rules(&self, until: Instant) -> Result<Vec<(String, ArchiveRule)>> {
-        let known = self.on_each(until, |it, until| Box::pin(it.archive_prefixes(until)));
+    pub(crate) async fn terms_rules<T: KindTerms>(
+        &self,
+        until: Instant,
+    ) -> Result<Vec<(String, TermsRule<T>)>> {
+        let known = self.on_each(until, |it, until| {
+            Box::pin(it.prefixes_with_terms(T::FIELD, until))
+        });
         let mut prefixes = known.await.of_those_there()?.concat();
         prefixes.sort();
         prefixes.dedup();
@@ -79,7 +81,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let known = self.on_each(until, |it, until| {
-            Box::pin(it.archive_rules(&prefixes, until))
+            Box::pin(it.terms_rules::<T>(&prefixes, until))
         });
         let known = known.await.of_those_there()?;
         let newest = |at: usize| {
@@ -96,13 +98,13 @@ impl Store {
     ///
     /// # Errors
     /// If one of the servers is away: each has to know all rules.
-    pub(crate) async fn set_archive_rule(
+    pub(crate) async fn set_terms_rule<T: KindTerms>(
         &self,
         prefix: &Prefix,
-        rule: &ArchiveRule,
+        rule: &TermsRule<T>,
         until: Instant,
     ) -> Result<()> {
-        let field = format!("{FIELD}{}", prefix.as_str());
+        let field = format!("{} {}", T::FIELD, prefix.as_str());
         let set = self.on_each(until, |it, until| {
             let mut cmd = redis::cmd("HSET");
             cmd.arg(it.names.meta()).arg(&field).arg(rule.text());
@@ -114,9 +116,23 @@ impl Store {
         }
     }
 
+    /// Gives the ledgers of this layout of a kind the terms of its archive and of its copy. Returns the
+    /// error of a server that is away.
+    pub(crate) async fn apply_kept_terms(
+        &self,
+        kind: &Kind,
+        layout: Layout,
+        until: Instant,
+    ) -> Result<Option<Error>> {
+        let of_archive = self.apply_terms_rule::<ArchiveTerms>(kind, layout, until);
+        let of_copy = self.apply_terms_rule::<CopyTerms>(kind, layout, until);
+        let (of_archive, of_copy) = try_join(of_archive, of_copy).await?;
+        Ok(of_archive.or(of_copy))
+    }
+
     /// Gives the ledgers of this layout of a kind the rule that covers it, if there is or was one.
     /// Returns the error of a server that is away: its ledgers have not heard of the rule.
-    pub(crate) async fn apply_archive_rule(
+    pub(crate) async fn apply_terms_rule<T: KindTerms>(
         &self,
         kind: &Kind,
         layout: Layout,
@@ -124,7 +140,7 @@ impl Store {
     ) -> Result<Option<Error>> {
         let prefixes = &prefixes_of(kind);
         let known = self.on_rest(until, |it, until| {
-            Box::pin(it.archive_rules(prefixes, it.patience_for_one(until)))
+            Box::pin(it.terms_rules::<T>(prefixes, it.patience_for_one(until)))
         });
         let known = match known.await.of_those_there() {
             // The node that has the rules is away, and must not keep kinds of other nodes from
@@ -136,7 +152,7 @@ impl Store {
             let rules = known.iter().filter_map(|rules| rules[at].as_ref());
             rules.max_by_key(|rule| rule.set)
         });
-        let covering: Vec<&ArchiveRule> = covering.collect();
+        let covering: Vec<&TermsRule<T>> = covering.collect();
         // The longest prefix with terms holds, since the last change of any of them.
         let holds = covering.iter().find(|rule| rule.terms.is_some());
         let (Some(newest), Some(holds)) = (
@@ -145,20 +161,20 @@ impl Store {
         ) else {
             return Ok(None);
         };
-        let rule = ArchiveRule {
+        let rule = TermsRule {
             set: newest,
             ..(*holds).clone()
         };
-        self.archive_by(kind, layout, &rule, until).await
+        self.give_terms(kind, layout, &rule, until).await
     }
 
     /// Gives the ledgers of this layout of a kind this rule. One that has a newer rule keeps it.
     /// Returns the error of a server that is away.
-    pub(in crate::store) async fn archive_by(
+    pub(in crate::store) async fn give_terms<T: KindTerms>(
         &self,
         kind: &Kind,
         layout: Layout,
-        rule: &ArchiveRule,
+        rule: &TermsRule<T>,
         until: Instant,
     ) -> Result<Option<Error>> {
         let text = &rule.text();
@@ -167,9 +183,9 @@ impl Store {
             for shard in (0..layout.ledgers()).filter(is_here) {
                 let ledger = it.names.ledger(kind, shard);
                 let keys = [&*ledger.calls, &ledger.lanes];
-                let mut cmd = it.call_on(&ARCHIVE, &keys, &ledger);
-                cmd.arg(text).arg(rule.set.0);
-                it.eval(&ARCHIVE, &cmd, &it.clock, &ledger.subject, until)
+                let mut cmd = it.call_on(&TERMS, &keys, &ledger);
+                cmd.arg(T::FIELD).arg(text).arg(rule.set.0);
+                it.eval(&TERMS, &cmd, &it.clock, &ledger.subject, until)
                     .await?;
             }
             Ok(())
@@ -187,28 +203,31 @@ impl Store {
 
 impl Server {
     /// The rules of these prefixes, in their order.
-    async fn archive_rules(
+    async fn terms_rules<T: KindTerms>(
         &self,
         prefixes: &[String],
         until: Instant,
-    ) -> Result<Vec<Option<ArchiveRule>>> {
+    ) -> Result<Vec<Option<TermsRule<T>>>> {
         let mut get = redis::cmd("HMGET");
         get.arg(self.names.meta());
         for prefix in prefixes {
-            get.arg(format!("{FIELD}{prefix}"));
+            get.arg(format!("{} {prefix}", T::FIELD));
         }
         let texts: Vec<Option<Vec<u8>>> = from_value(self.command(&get, until).await?)?;
-        let rule = |text: Option<Vec<u8>>| ArchiveRule::parse(std::str::from_utf8(&text?).ok()?);
+        let rule = |text: Option<Vec<u8>>| TermsRule::parse(std::str::from_utf8(&text?).ok()?);
         Ok(texts.into_iter().map(rule).collect())
     }
 
-    async fn archive_prefixes(&self, until: Instant) -> Result<Vec<String>> {
+    async fn prefixes_with_terms(&self, what: &str, until: Instant) -> Result<Vec<String>> {
         let mut get = redis::cmd("HKEYS");
         get.arg(self.names.meta());
         let fields: Vec<Vec<u8>> = from_value(self.command(&get, until).await?)?;
         let prefix = |field: Vec<u8>| {
             let field = String::from_utf8(field).ok()?;
-            field.strip_prefix(FIELD).map(str::to_owned)
+            field
+                .strip_prefix(what)?
+                .strip_prefix(' ')
+                .map(str::to_owned)
         };
         Ok(fields.into_iter().filter_map(prefix).collect())
     }
@@ -227,19 +246,25 @@ mod tests {
 
     #[test]
     fn a_rule_is_read_as_it_was_written() {
-        let rule = ArchiveRule {
+        let rule = TermsRule {
             terms: Some(ArchiveTerms::new().keep_months(3)),
             set: UnixMs(1_795_000_000_000),
             by: "anna of the night shift".into(),
         };
-        assert_eq!(ArchiveRule::parse(&rule.text()), Some(rule.clone()));
-        let removed = ArchiveRule {
+        assert_eq!(
+            TermsRule::<ArchiveTerms>::parse(&rule.text()),
+            Some(rule.clone())
+        );
+        let removed = TermsRule {
             terms: None,
             ..rule
         };
         assert_eq!(removed.text(), "off 1795000000000 anna of the night shift");
-        assert_eq!(ArchiveRule::parse(&removed.text()), Some(removed));
-        assert_eq!(ArchiveRule::parse("0 1 2 3 soon anna"), None);
-        assert_eq!(ArchiveRule::parse("0 1 2 3 7"), None);
+        assert_eq!(
+            TermsRule::<ArchiveTerms>::parse(&removed.text()),
+            Some(removed)
+        );
+        assert_eq!(TermsRule::<ArchiveTerms>::parse("0 1 2 3 soon anna"), None);
+        assert_eq!(TermsRule::<ArchiveTerms>::parse("0 1 2 3 7"), None);
     }
 }

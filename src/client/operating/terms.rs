@@ -1,37 +1,38 @@
-//! The archive of ended jobs: which kinds leave records for it, and the records that wait.
+//! Which kinds leave records for an archive, and changes for a copy: their terms.
 
 use std::future::IntoFuture;
 use std::time::SystemTime;
 
 use super::partial::PartialView;
-use crate::archive::ArchiveTerms;
 use crate::client::{Client, Pending, Selection};
 use crate::error::{Error, ErrorKind, Result};
+use crate::keeping::{ArchiveTerms, CopyTerms, KindTerms};
 use crate::key::Kind;
 use crate::prefix::Prefix;
-use crate::store::{ArchiveRule, this_process};
+use crate::store::{TermsRule, this_process};
 
-/// A call to [`Selection::archive`] or [`Selection::stop_archive`]; sent when it is awaited. Answers
-/// the kinds that exist now, in order.
+/// A call to [`Selection::archive`], [`Selection::copy`], or one that ends them; sent when it is
+/// awaited. Answers the kinds that exist now, in order.
 #[must_use = "nothing is changed until it is awaited"]
-pub struct SetArchive<'a> {
+pub struct SetTerms<'a, T> {
     selection: Selection<'a>,
-    terms: Option<ArchiveTerms>,
+    terms: Option<T>,
     by: Option<String>,
 }
 
-/// A kind or prefix of kinds whose jobs leave records for an archive; from [`Client::archives`].
+/// A kind or prefix of kinds whose jobs leave records for an archive, or changes for a copy; from
+/// [`Client::archives`] and [`Client::copies`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Archived {
+pub struct TermsOf<T> {
     /// The prefix: a kind with a colon behind it, `app:module:`, `app:`, or empty for all kinds. Of
     /// the prefixes that cover a kind, the longest one holds.
     pub prefix: String,
     /// The terms.
-    pub terms: ArchiveTerms,
+    pub terms: T,
     /// The time at which they were set, by Redis' clock.
     pub since: SystemTime,
-    /// The operator or process that [set](SetArchive::by) them.
+    /// The operator or process that [set](SetTerms::by) them.
     pub by: String,
 }
 
@@ -49,12 +50,8 @@ impl<'a> Selection<'a> {
     /// # Errors
     /// When it is awaited: if the prefix is not valid or does not end at a segment, the terms are out
     /// of range, Redis does not answer in time, or one of several servers is away.
-    pub fn archive(self, terms: ArchiveTerms) -> SetArchive<'a> {
-        SetArchive {
-            selection: self,
-            terms: Some(terms),
-            by: None,
-        }
+    pub fn archive(self, terms: ArchiveTerms) -> SetTerms<'a, ArchiveTerms> {
+        SetTerms::new(self, Some(terms))
     }
 
     /// Removes the terms of this prefix. The terms of a shorter prefix, if there are any, hold
@@ -62,12 +59,27 @@ impl<'a> Selection<'a> {
     ///
     /// # Errors
     /// When it is awaited: as [`archive`](Self::archive).
-    pub fn stop_archive(self) -> SetArchive<'a> {
-        SetArchive {
-            selection: self,
-            terms: None,
-            by: None,
-        }
+    pub fn stop_archive(self) -> SetTerms<'a, ArchiveTerms> {
+        SetTerms::new(self, None)
+    }
+
+    /// Has the changes of these kinds' jobs noted, so that a program can keep a copy of the jobs that
+    /// are to run: `keyfall serve` with a database does. As with [`archive`](Self::archive), it holds
+    /// for kinds that come later, and the longest prefix holds. Returns the kinds that exist now.
+    ///
+    /// # Errors
+    /// When it is awaited: as [`archive`](Self::archive).
+    pub fn copy(self, terms: CopyTerms) -> SetTerms<'a, CopyTerms> {
+        SetTerms::new(self, Some(terms))
+    }
+
+    /// Removes the terms of this prefix. Without the terms of a shorter prefix, changes are noted no
+    /// more, and the copy loses these kinds.
+    ///
+    /// # Errors
+    /// When it is awaited: as [`archive`](Self::archive).
+    pub fn stop_copy(self) -> SetTerms<'a, CopyTerms> {
+        SetTerms::new(self, None)
     }
 }
 
@@ -76,27 +88,49 @@ impl Client {
     ///
     /// # Errors
     /// If Redis does not answer in time.
-    pub async fn archives(&self) -> Result<Vec<Archived>> {
-        let rules = self.store().archive_rules(self.deadline()).await?;
-        let archived = rules.into_iter().filter_map(|(prefix, rule)| {
-            Some(Archived {
+    pub async fn archives(&self) -> Result<Vec<TermsOf<ArchiveTerms>>> {
+        self.terms().await
+    }
+
+    /// The prefixes whose jobs are copied, in order.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn copies(&self) -> Result<Vec<TermsOf<CopyTerms>>> {
+        self.terms().await
+    }
+
+    async fn terms<T: KindTerms>(&self) -> Result<Vec<TermsOf<T>>> {
+        let rules = self.store().terms_rules(self.deadline()).await?;
+        let terms = rules.into_iter().filter_map(|(prefix, rule)| {
+            Some(TermsOf {
                 prefix,
                 terms: rule.terms?,
                 since: rule.set.to_system(),
                 by: rule.by,
             })
         });
-        Ok(archived.collect())
+        Ok(terms.collect())
     }
-}
 
-impl Client {
     /// The kinds that leave records for an archive, or once did, in order.
     ///
     /// # Errors
     /// If Redis does not answer in time.
     pub async fn archived_kinds(&self) -> Result<Vec<Kind>> {
-        let rules = self.store().archive_rules(self.deadline()).await?;
+        self.kinds_with_terms::<ArchiveTerms>().await
+    }
+
+    /// The kinds that are copied, or once were, in order.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn copied_kinds(&self) -> Result<Vec<Kind>> {
+        self.kinds_with_terms::<CopyTerms>().await
+    }
+
+    async fn kinds_with_terms<T: KindTerms>(&self) -> Result<Vec<Kind>> {
+        let rules = self.store().terms_rules::<T>(self.deadline()).await?;
         if rules.is_empty() {
             return Ok(Vec::new());
         }
@@ -107,24 +141,44 @@ impl Client {
         Ok(self.kinds().await?.into_iter().filter(is_covered).collect())
     }
 
-    /// Gives the shards of a kind the terms that cover it, in case one has lost or missed them, as a
+    /// Gives the shards of a kind the terms of its archive, in case one has lost or missed them, as a
     /// server that was away. Does nothing for a kind that is not listed.
     ///
     /// # Errors
     /// If Redis does not answer in time.
     pub async fn archive_again(&self, kind: &Kind) -> Result<()> {
+        self.tell_terms_again::<ArchiveTerms>(kind).await
+    }
+
+    /// The same with the terms of its copy.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn copy_again(&self, kind: &Kind) -> Result<()> {
+        self.tell_terms_again::<CopyTerms>(kind).await
+    }
+
+    async fn tell_terms_again<T: KindTerms>(&self, kind: &Kind) -> Result<()> {
         let (store, until) = (self.store(), self.deadline());
         if !store.knows(kind, until).await? {
             return Ok(());
         }
         let layout = store.look_up(kind, until).await?;
-        let away = store.apply_archive_rule(kind, layout, until).await?;
+        let away = store.apply_terms_rule::<T>(kind, layout, until).await?;
         away.map_or(Ok(()), Err)
     }
 }
 
-impl SetArchive<'_> {
-    /// The operator who sets the terms, for [`Archived::by`]. Defaults to this process, as
+impl<'a, T: KindTerms> SetTerms<'a, T> {
+    fn new(selection: Selection<'a>, terms: Option<T>) -> Self {
+        SetTerms {
+            selection,
+            terms,
+            by: None,
+        }
+    }
+
+    /// The operator who sets the terms, for [`TermsOf::by`]. Defaults to this process, as
     /// `host:process`.
     pub fn by(mut self, who: impl Into<String>) -> Self {
         self.by = Some(who.into());
@@ -132,24 +186,24 @@ impl SetArchive<'_> {
     }
 
     async fn send(self) -> Result<Vec<Kind>> {
-        let prefix = whole_segments(self.selection.prefix?.of_kinds("archived")?)?;
-        let terms = self.terms.map(ArchiveTerms::check).transpose()?;
+        let prefix = whole_segments::<T>(self.selection.prefix?.of_kinds(T::DONE)?)?;
+        let terms = self.terms.map(T::check).transpose()?;
         let client = self.selection.client;
         let (store, until) = (client.store(), client.deadline());
         let set = store.time(until).await?.floor_ms();
-        let rule = ArchiveRule {
+        let rule = TermsRule {
             terms,
             set,
             by: self.by.unwrap_or_else(|| this_process().to_owned()),
         };
         // A kind that begins from now on reads the rule.
-        store.set_archive_rule(&prefix, &rule, until).await?;
+        store.set_terms_rule(&prefix, &rule, until).await?;
         let (kinds, view) = client.kinds_in_view(&prefix, until).await?;
         let mut missed = None;
         for kind in &kinds {
             let layout = store.look_up(kind, until).await?;
             // The rule of another prefix may hold.
-            if let Some(away) = store.apply_archive_rule(kind, layout, until).await? {
+            if let Some(away) = store.apply_terms_rule::<T>(kind, layout, until).await? {
                 missed = Some(away);
             }
         }
@@ -161,7 +215,7 @@ impl SetArchive<'_> {
     }
 }
 
-impl<'a> IntoFuture for SetArchive<'a> {
+impl<'a, T: KindTerms> IntoFuture for SetTerms<'a, T> {
     type Output = Result<Vec<Kind>>;
     type IntoFuture = Pending<'a, Vec<Kind>>;
 
@@ -174,7 +228,7 @@ impl<'a> IntoFuture for SetArchive<'a> {
 ///
 /// # Errors
 /// [`ErrorKind::InvalidKey`] if it ends within a segment.
-fn whole_segments(prefix: Prefix) -> Result<Prefix> {
+fn whole_segments<T: KindTerms>(prefix: Prefix) -> Result<Prefix> {
     let text = prefix.as_str();
     if text.is_empty() || text.ends_with(':') {
         return Ok(prefix);
@@ -185,8 +239,9 @@ fn whole_segments(prefix: Prefix) -> Result<Prefix> {
     Err(Error::new(
         ErrorKind::InvalidKey,
         format!(
-            "the prefix `{text}` of an archive ends within a segment: write a kind, \
-             `app1:mail:send`, or a prefix that ends with a colon, `app1:mail:`"
+            "the prefix `{text}` of the {} ends within a segment: write a kind, \
+             `app1:mail:send`, or a prefix that ends with a colon, `app1:mail:`",
+            T::FIELD
         ),
     ))
 }

@@ -1,6 +1,7 @@
 //! [`ArchiveTerms`]: which records of ended jobs wait for an archive, and how long it keeps them.
 
-use crate::error::{Error, ErrorKind, Result};
+use super::{KindTerms, checked};
+use crate::error::Result;
 
 /// The longest time for which an archive keeps a record, in months: 100 years.
 const MAX_MONTHS: u16 = 1200;
@@ -93,10 +94,13 @@ impl ArchiveTerms {
     pub fn get_keep_dead_months(&self) -> u16 {
         self.keep_dead
     }
+}
 
-    /// # Errors
-    /// [`ErrorKind::InvalidSetting`], naming the setting, the rule and the remedy.
-    pub(crate) fn check(self) -> Result<Self> {
+impl KindTerms for ArchiveTerms {
+    const FIELD: &'static str = "archive";
+    const DONE: &'static str = "archived";
+
+    fn check(self) -> Result<Self> {
         let (least, most) = WAITING;
         let fault = if self.payload > MAX_PAYLOAD {
             format!(
@@ -123,14 +127,10 @@ impl ArchiveTerms {
         } else {
             return Ok(self);
         };
-        Err(Error::new(
-            ErrorKind::InvalidSetting,
-            format!("the archive cannot be like this: {fault}"),
-        ))
+        checked(self, Some(fault))
     }
 
-    /// The beginning of the rule of a ledger; see `lua/lib/archive.lua`.
-    pub(crate) fn rule_text(&self) -> String {
+    fn rule_text(&self) -> String {
         let ArchiveTerms {
             payload,
             waiting,
@@ -140,8 +140,7 @@ impl ArchiveTerms {
         format!("{payload} {waiting} {keep} {keep_dead}")
     }
 
-    /// Reads [`rule_text`](Self::rule_text), and returns the rest of the text.
-    pub(crate) fn of_rule(text: &str) -> Option<(Self, &str)> {
+    fn of_rule(text: &str) -> Option<(Self, &str)> {
         let mut words = text.splitn(5, ' ');
         let terms = ArchiveTerms {
             payload: words.next()?.parse().ok()?,
