@@ -5,6 +5,7 @@
 //! | [`outbox`] | rows of the outbox become jobs: once, in order, after the commit, or are refused |
 //! | [`archive`] | jobs that have ended: stored once, dropped by months, found again |
 //! | [`archiver`] | the records of ended jobs are stored once, whatever is killed meanwhile |
+//! | [`copy`] | pending jobs are mirrored: the newest version wins, whatever is killed meanwhile |
 //! | [`crashes`] | relays, PostgreSQL and Redis are killed at each step |
 //! | [`rates`] | how fast rows are passed on |
 //! | [`schema`] | the tables: made twice, changed by somebody, used with few rights |
@@ -13,6 +14,7 @@
 
 mod archive;
 mod archiver;
+mod copy;
 mod crashes;
 mod outbox;
 mod rates;

@@ -14,7 +14,7 @@ async fn several_programs_make_the_tables_once() {
         made.unwrap();
     }
     let steps: i64 = site.one("SELECT count(*) FROM keyfall_migrations").await;
-    assert_eq!(steps, 2);
+    assert_eq!(steps, 3);
     site.database().migrate().await.unwrap();
 }
 
@@ -25,6 +25,15 @@ async fn tables_that_are_missing_or_changed_are_refused_with_the_reason() {
     assert!(told().await.contains("keyfall_outbox is not"), "none yet");
     site.database().migrate().await.unwrap();
     for (change, why) in [
+        (
+            "ALTER TABLE keyfall_copy_ledgers ALTER through TYPE integer",
+            "the table keyfall_copy_ledgers is not the one that Keyfall uses: its column through is a \
+             integer, not a bigint",
+        ),
+        (
+            "ALTER TABLE keyfall_copy DROP look",
+            "the table keyfall_copy is not the one that Keyfall uses: it has no column look",
+        ),
         (
             "ALTER TABLE keyfall_archive DROP worker",
             "the table keyfall_archive is not the one that Keyfall uses: it has no column worker",

@@ -12,6 +12,7 @@
 //! | `migrations` | the tables: made, brought up to date, checked |
 //! | `outbox` | the relay |
 //! | `archive` | every job that has ended: stored once, dropped by months, found again |
+//! | `copy` | every pending job, so that a Redis that is lost can be built again |
 //! | `error` | the one error type |
 //!
 //! [`Database::archived`] looks for jobs that have ended, in the table `keyfall_archive`.
@@ -31,6 +32,7 @@
 
 mod archive;
 mod connection;
+mod copy;
 mod error;
 mod migrations;
 mod outbox;
@@ -38,6 +40,7 @@ pub mod settings;
 
 pub use archive::{ArchivePage, ArchiveQuery, ArchivedJob, Archiver, How};
 pub use connection::Database;
+pub use copy::{CopiedKind, CopyState};
 pub use error::{Error, Result};
 pub use outbox::{OutboxStatus, Relay};
 pub use settings::Settings;
@@ -46,4 +49,7 @@ pub use settings::Settings;
 #[doc(hidden)]
 pub mod internals {
     pub use crate::archive::{Row, store};
+    pub use crate::copy::{
+        Change, CopiedRow, Judged, KindLock, LedgerMark, LedgerRow, Lost, RolledBack, Stored,
+    };
 }

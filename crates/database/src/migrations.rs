@@ -9,16 +9,17 @@ use crate::connection::Database;
 use crate::error::{Error, Result};
 
 /// The steps: each has a number, by its place, from 1.
-const STEPS: [(&str, &str); 2] = [
+const STEPS: [(&str, &str); 3] = [
     ("outbox", include_str!("../migrations/0001_outbox.sql")),
     ("archive", include_str!("../migrations/0002_archive.sql")),
+    ("copy", include_str!("../migrations/0003_copy.sql")),
 ];
 
 /// Held while the tables are changed, so that of several programs one does it.
 const LOCK: i64 = 0x006b_6579_6661_6c6c;
 
 /// The columns that this version uses, with their types as `information_schema` names them.
-const COLUMNS: [(&str, &str, &str); 47] = [
+const COLUMNS: [(&str, &str, &str); 84] = [
     ("keyfall_outbox", "id", "bigint"),
     ("keyfall_outbox", "op", "text"),
     ("keyfall_outbox", "key", "text"),
@@ -82,6 +83,59 @@ const COLUMNS: [(&str, &str, &str); 47] = [
     ("keyfall_archive", "header", "jsonb"),
     ("keyfall_archive_kinds", "kind", "text"),
     ("keyfall_archive_kinds", "how", "text"),
+    ("keyfall_copy", "key", "text"),
+    ("keyfall_copy", "kind", "text"),
+    ("keyfall_copy", "shard", "smallint"),
+    ("keyfall_copy", "epoch", "bigint"),
+    ("keyfall_copy", "version", "bigint"),
+    ("keyfall_copy", "due_at", "timestamp with time zone"),
+    ("keyfall_copy", "record", "bytea"),
+    (
+        "keyfall_copy",
+        "successor_due_at",
+        "timestamp with time zone",
+    ),
+    ("keyfall_copy", "successor", "bytea"),
+    ("keyfall_copy", "look", "bigint"),
+    ("keyfall_copy", "changed_at", "timestamp with time zone"),
+    ("keyfall_copy", "ended_at", "timestamp with time zone"),
+    ("keyfall_copy_ledgers", "kind", "text"),
+    ("keyfall_copy_ledgers", "shard", "smallint"),
+    ("keyfall_copy_ledgers", "epoch", "bigint"),
+    ("keyfall_copy_ledgers", "number", "bigint"),
+    ("keyfall_copy_ledgers", "through", "bigint"),
+    ("keyfall_copy_ledgers", "fence", "bigint"),
+    ("keyfall_copy_ledgers", "filled", "boolean"),
+    ("keyfall_copy_ledgers", "clock", "timestamp with time zone"),
+    (
+        "keyfall_copy_ledgers",
+        "looked_at",
+        "timestamp with time zone",
+    ),
+    ("keyfall_copy_kinds", "kind", "text"),
+    ("keyfall_copy_state", "one", "boolean"),
+    ("keyfall_copy_state", "data_set", "text"),
+    ("keyfall_copy_state", "since", "timestamp with time zone"),
+    ("keyfall_copy_state", "stopped", "text"),
+    ("keyfall_outbox_kept", "id", "bigint"),
+    ("keyfall_outbox_kept", "op", "text"),
+    ("keyfall_outbox_kept", "key", "text"),
+    ("keyfall_outbox_kept", "due", "timestamp with time zone"),
+    ("keyfall_outbox_kept", "delay", "interval"),
+    ("keyfall_outbox_kept", "payload", "bytea"),
+    ("keyfall_outbox_kept", "terms", "jsonb"),
+    (
+        "keyfall_outbox_kept",
+        "inserted_at",
+        "timestamp with time zone",
+    ),
+    ("keyfall_outbox_kept", "kind", "text"),
+    ("keyfall_outbox_kept", "number", "bigint"),
+    (
+        "keyfall_outbox_kept",
+        "passed_at",
+        "timestamp with time zone",
+    ),
 ];
 
 impl Database {
