@@ -74,6 +74,9 @@ async fn a_caller_and_a_relay_need_few_rights() {
         GRANT SELECT, DELETE ON keyfall_outbox TO {relay};
         GRANT SELECT, INSERT, UPDATE ON keyfall_outbox_lanes TO {relay};
         GRANT SELECT, INSERT, UPDATE ON keyfall_outbox_refused TO {relay};
+        GRANT SELECT ON keyfall_copy_kinds TO {relay};
+        GRANT INSERT ON keyfall_outbox_kept TO {relay};
+        GRANT USAGE ON keyfall_copy_looks TO {relay};
         GRANT SELECT ON keyfall_migrations TO {relay}"
     );
     site.sql.batch_execute(&grants).await.unwrap();

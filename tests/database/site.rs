@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use keyfall::embedded::Embedded;
+use keyfall::embedded::{Embedded, Options};
 use keyfall::{Client, JobView, Stats};
 use keyfall_database::{Database, Relay, Settings};
 use keyfall_testing::patience::eventually;
@@ -83,7 +83,12 @@ impl Site {
 
     /// On a Redis of its own, with the tables: an archiver stores the jobs of all kinds.
     pub(crate) async fn alone(app: &str) -> (Embedded, Self) {
-        let redis = Embedded::start().await.unwrap();
+        Site::alone_with(Embedded::options(), app).await
+    }
+
+    /// On a Redis of its own with these options, with the tables.
+    pub(crate) async fn alone_with(options: Options, app: &str) -> (Embedded, Self) {
+        let redis = options.start().await.unwrap();
         let site = Site::on(&servers().postgres, &redis.url(), app).await;
         site.database().migrate().await.unwrap();
         (redis, site)

@@ -5,12 +5,16 @@
 //! | [`store`] | the newest version of each key wins, whatever it holds |
 //! | [`lock`] | one copier works on a kind at a time, and PostgreSQL is killed meanwhile |
 //! | [`ledgers`] | what is known of each ledger, and how one that was rolled back is noticed |
+//! | [`kept`] | the outbox keeps rows until the copy has their effect, and passes them on again |
 //! | [`status`] | counts, the data set, and what is removed |
+//! | [`rights`] | the rights that a role needs |
 //! | [`rates`] | how fast changes are stored, and jobs are read |
 
+mod kept;
 mod ledgers;
 mod lock;
 mod rates;
+mod rights;
 mod status;
 mod store;
 

@@ -4,6 +4,7 @@
 use deadpool_postgres::Transaction;
 use keyfall::MAX_NUMBERED_CALLS;
 
+use super::kept::remove_passed;
 use super::row::{COLUMNS, OutboxRow};
 use crate::connection::Database;
 use crate::error::{Error, Result};
@@ -203,10 +204,9 @@ async fn write_note(
 
 /// Removes rows; those with a reason are kept among the refused ones.
 async fn remove(change: &Transaction<'_>, batch: &[i64], refused: &[(i64, String)]) -> Result<()> {
-    let failed = Error::of("to remove rows of the outbox");
+    let (ids, reasons): (Vec<i64>, Vec<&str>) =
+        refused.iter().map(|(id, why)| (*id, why.as_str())).unzip();
     if !refused.is_empty() {
-        let (ids, reasons): (Vec<i64>, Vec<&str>) =
-            refused.iter().map(|(id, why)| (*id, why.as_str())).unzip();
         let keep = "INSERT INTO keyfall_outbox_refused
                 (id, op, key, due, delay, payload, terms, inserted_at, reason)
             SELECT o.id, op, key, due, delay, payload, terms, inserted_at, r.reason
@@ -217,14 +217,9 @@ async fn remove(change: &Transaction<'_>, batch: &[i64], refused: &[(i64, String
                 terms = excluded.terms, inserted_at = excluded.inserted_at,
                 refused_at = excluded.refused_at, reason = excluded.reason";
         let kept = change.execute(keep, &[&ids, &reasons]).await;
-        kept.map_err(&failed)?;
+        kept.map_err(Error::of("to remove rows of the outbox"))?;
     }
-    let delete = change
-        .prepare_cached("DELETE FROM keyfall_outbox WHERE id = ANY($1)")
-        .await
-        .map_err(&failed)?;
-    change.execute(&delete, &[&batch]).await.map_err(&failed)?;
-    Ok(())
+    remove_passed(change, batch, &ids).await
 }
 
 /// The rows of a batch that was noted before, in its order.

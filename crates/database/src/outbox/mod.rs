@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`relay`] | wakes, finds kinds with rows, and passes on what they have |
 //! | [`batch`] | takes the next rows of a kind, and removes those that were passed on |
+//! | [`kept`] | keeps rows that were passed on, until the copy has their effect |
 //! | [`row`] | a row as a call |
 //! | [`status`] | how many rows wait |
 //!
@@ -13,6 +14,7 @@
 //! share the kinds by a time until which the others leave one alone, and that is for speed only.
 
 mod batch;
+mod kept;
 mod relay;
 mod row;
 mod status;
