@@ -5,6 +5,7 @@
 //! | [`outbox`] | rows of the outbox become jobs: once, in order, after the commit, or are refused |
 //! | [`archive`] | jobs that have ended: stored once, dropped by months, found again |
 //! | [`archiver`] | the records of ended jobs are stored once, whatever is killed meanwhile |
+//! | [`copier`] | the copy follows Redis, and brings back what Redis has lost |
 //! | [`copy`] | pending jobs are mirrored: the newest version wins, whatever is killed meanwhile |
 //! | [`crashes`] | relays, PostgreSQL and Redis are killed at each step |
 //! | [`rates`] | how fast rows are passed on |
@@ -14,6 +15,7 @@
 
 mod archive;
 mod archiver;
+mod copier;
 mod copy;
 mod crashes;
 mod outbox;

@@ -35,10 +35,10 @@ pub(crate) struct List {
     server: Server,
 }
 
-/// The kinds of an archive.
+/// The kinds of an archive or a copy.
 #[derive(clap::Args, Debug)]
 #[group(required = true, multiple = false)]
-struct Kinds {
+pub(crate) struct Kinds {
     /// A kind, app:module:biz, or a prefix of kinds that ends with a colon, app:module:
     #[arg(value_name = "PREFIX")]
     prefix: Option<String>,
@@ -49,12 +49,12 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn prefix(&self) -> String {
+    pub(crate) fn prefix(&self) -> String {
         self.prefix.clone().unwrap_or_default()
     }
 
     /// The kinds, in words.
-    fn named(&self) -> &str {
+    pub(crate) fn named(&self) -> &str {
         self.prefix.as_deref().unwrap_or("all kinds")
     }
 }

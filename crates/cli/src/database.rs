@@ -16,19 +16,25 @@ pub(crate) enum Command {
     Check(Args),
 }
 
-pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
-    let (Command::Migrate(args) | Command::Check(args)) = &command;
-    let config = Config::load(args).map_err(|faults| {
+/// The remedy if no setting names the database.
+pub(crate) const UNNAMED: &str = "no database is named: write `--database-url postgresql://user@host:5432/name`, \
+     KEYFALL_DATABASE_URL, or `database.url` into the configuration";
+
+/// The configuration that these arguments name.
+pub(crate) fn loaded(args: &Args) -> anyhow::Result<Config> {
+    Config::load(args).map_err(|faults| {
         let s = if faults.count() == 1 { "" } else { "s" };
         anyhow::anyhow!(
             "the configuration has {} fault{s}\n{faults}",
             faults.count()
         )
-    })?;
-    let settings = config.database_settings().context(
-        "no database is named: write `--database-url postgresql://user@host:5432/name`, \
-         KEYFALL_DATABASE_URL, or `database.url` into the configuration",
-    )?;
+    })
+}
+
+pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+    let (Command::Migrate(args) | Command::Check(args)) = &command;
+    let config = loaded(args)?;
+    let settings = config.database_settings().context(UNNAMED)?;
     let database = Database::open(settings)?;
     match command {
         Command::Migrate(_) => {
@@ -54,6 +60,20 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
             match outbox.refused {
                 0 => println!("no row was refused"),
                 rows => println!("refused, with the reason in keyfall_outbox_refused: {rows}"),
+            }
+            for copied in database.copied_kinds().await? {
+                let whole = if copied.is_filled {
+                    ""
+                } else {
+                    ", not all of them yet"
+                };
+                println!(
+                    "copied of {}: {} pending jobs{whole}",
+                    copied.kind, copied.pending
+                );
+            }
+            if let Some(why) = database.copy_state().await?.and_then(|state| state.stopped) {
+                println!("the copy is stopped: {why}: look with `keyfall rebuild`");
             }
         }
     }

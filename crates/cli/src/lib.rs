@@ -25,6 +25,7 @@ mod cluster;
 mod completions;
 mod config;
 mod connect;
+mod copy;
 mod database;
 mod dead;
 mod dev;
@@ -46,6 +47,7 @@ mod pause;
 mod plain;
 mod probe;
 mod progress;
+mod rebuild;
 mod recur;
 mod reshard;
 mod schedule;
@@ -205,6 +207,17 @@ enum Command {
         after_help = "Examples:\n  keyfall archive set app1:mail: --keep-months 24\n  keyfall archive search app1:mail: --how buried"
     )]
     Archive(archive::Command),
+    /// Choose which kinds have their pending jobs copied to PostgreSQL
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  keyfall copy set app1:order:\n  keyfall copy ls"
+    )]
+    Copy(copy::Command),
+    /// Compare Redis with its copy in PostgreSQL, and bring back the jobs that Redis has lost
+    #[command(
+        after_help = "Examples:\n  keyfall rebuild --config keyfall.toml\n  keyfall rebuild --config keyfall.toml --yes"
+    )]
+    Rebuild(rebuild::Options),
     /// Check that every job is accounted for, and repair damage
     #[command(
         after_help = "Examples:\n  keyfall audit\n  keyfall audit app1:trans:notice: --repair"
@@ -379,6 +392,8 @@ fn start(command: Command) -> anyhow::Result<()> {
             Command::Pause(options) => pause::pause(options).await,
             Command::Resume(options) => pause::resume(options).await,
             Command::Archive(command) => archive::run(command).await,
+            Command::Copy(command) => copy::run(command).await,
+            Command::Rebuild(options) => rebuild::run(options).await,
             Command::Limit(options) => limit::limit(options).await,
             Command::Unlimit(options) => limit::unlimit(options).await,
             Command::Audit(options) => audit::run(options).await,

@@ -1,11 +1,11 @@
-//! The database beside the daemon: its tables, the relay of its outbox, and the archiver.
+//! The database beside the daemon: its tables, the relay of its outbox, the archiver and the copier.
 
 use std::future::pending;
 use std::time::Duration;
 
 use anyhow::Context;
 use keyfall::Client;
-use keyfall_database::{Archiver, Database, Error, Relay};
+use keyfall_database::{Archiver, Copier, Database, Error, Relay};
 
 use crate::config::Config;
 
@@ -16,6 +16,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 pub(crate) struct DatabaseWork {
     database: Database,
     migrates: bool,
+    refuses_lost_data: bool,
     is_ready: bool,
 }
 
@@ -32,6 +33,7 @@ impl DatabaseWork {
         let mut work = DatabaseWork {
             database: Database::open(settings)?,
             migrates: config.database.migrate,
+            refuses_lost_data: config.database.refuse_lost_data,
             is_ready: false,
         };
         match work.prepare().await {
@@ -56,7 +58,27 @@ impl DatabaseWork {
         self.database.clone()
     }
 
-    /// Passes on the rows of the outbox, and stores the records of ended jobs, for ever.
+    /// Compares the data set of Redis with the one that was copied, if the configuration asks for it.
+    ///
+    /// # Errors
+    /// If they differ, or the copy is stopped for another reason.
+    pub(crate) async fn check_data_set(&self, client: &Client) -> anyhow::Result<()> {
+        if !self.refuses_lost_data || !self.is_ready {
+            return Ok(());
+        }
+        let compared = Copier::compare_once(client, &self.database).await;
+        match compared.context("the data set of Redis and the copy")? {
+            None => Ok(()),
+            Some(why) => anyhow::bail!(
+                "{why}: see with `keyfall rebuild` what is missing, and bring it back with \
+                 `keyfall rebuild --yes`. With `database.refuse_lost_data = false` the worker starts \
+                 without it"
+            ),
+        }
+    }
+
+    /// Passes on the rows of the outbox, stores the records of ended jobs, and keeps the copy, for
+    /// ever.
     pub(crate) async fn run(mut self, client: Client) {
         let mut told = String::new();
         while !self.is_ready {
@@ -71,9 +93,16 @@ impl DatabaseWork {
                 }
             }
         }
-        tracing::info!("rows of keyfall_outbox are passed on, and ended jobs archived");
+        tracing::info!(
+            "rows of keyfall_outbox are passed on, ended jobs archived, and jobs copied"
+        );
         let relay = Relay::new(client.clone(), self.database.clone());
-        let archiver = Archiver::new(client, self.database);
-        tokio::join!(relay.run_until(pending()), archiver.run_until(pending()));
+        let archiver = Archiver::new(client.clone(), self.database.clone());
+        let copier = Copier::new(client, self.database);
+        tokio::join!(
+            relay.run_until(pending()),
+            archiver.run_until(pending()),
+            copier.run_until(pending()),
+        );
     }
 }

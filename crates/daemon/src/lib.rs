@@ -36,5 +36,5 @@ pub mod tokens;
 mod traces;
 
 pub use http::{Ui, UiTerms, in_process, is_local, shapes};
-pub use serve::{Options, run};
+pub use serve::{Options, connect, run};
 pub use traces::Traces;

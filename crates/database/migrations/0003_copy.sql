@@ -59,7 +59,9 @@ CREATE TABLE keyfall_copy_state (
     one boolean PRIMARY KEY DEFAULT true CONSTRAINT keyfall_copy_has_one_state CHECK (one),
     data_set text NOT NULL,
     since timestamptz NOT NULL DEFAULT clock_timestamp(),
-    stopped text
+    stopped text,
+    -- The rules of archives, copies and limits, as Redis stores them: an object of texts.
+    rules jsonb NOT NULL DEFAULT '{}'
 );
 
 -- Rows of the outbox that were passed on, of kinds that are copied, until the copy has their effect.

@@ -15,9 +15,23 @@ pub enum Error {
     /// The database cannot be reached, or the connection broke. A later call can succeed.
     #[error("PostgreSQL cannot be reached: {0}")]
     Unreachable(String),
+    /// Redis has refused a call, or does not answer.
+    #[error(transparent)]
+    Redis(#[from] keyfall::Error),
     /// The tables are not those that this version needs.
     #[error("{0}")]
     Schema(String),
+    /// Some jobs of the copy could not be brought back.
+    #[error(
+        "{jobs} jobs could not be brought back, and stay in the copy, which stays stopped. The first: \
+         {first}. Mend the reason and repeat the rebuild, or give them up with `--leave-unreadable`"
+    )]
+    Rebuild {
+        /// How many.
+        jobs: usize,
+        /// The key of one of them, and the reason.
+        first: String,
+    },
     /// A search of the archive is not valid, or has taken too long.
     #[error("{0}")]
     Search(String),
@@ -34,6 +48,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a later call can succeed without a change of settings or rights.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Error::Unreachable(_) => true,
+            Error::Redis(error) => error.is_retryable(),
+            _ => false,
+        }
+    }
+
     /// The error of a statement; `what` is what was asked for.
     pub(crate) fn of(what: &'static str) -> impl Fn(tokio_postgres::Error) -> Error {
         move |error| {

@@ -13,6 +13,7 @@
 //! | `outbox` | the relay |
 //! | `archive` | every job that has ended: stored once, dropped by months, found again |
 //! | `copy` | every pending job, so that a Redis that is lost can be built again |
+//! | `rounds` | the turns of kinds, for archive and copy |
 //! | `error` | the one error type |
 //!
 //! [`Database::archived`] looks for jobs that have ended, in the table `keyfall_archive`.
@@ -36,11 +37,12 @@ mod copy;
 mod error;
 mod migrations;
 mod outbox;
+mod rounds;
 pub mod settings;
 
 pub use archive::{ArchivePage, ArchiveQuery, ArchivedJob, Archiver, How};
 pub use connection::Database;
-pub use copy::{CopiedKind, CopyState};
+pub use copy::{CopiedKind, Copier, CopyState, Missing, Rebuild, Rebuilt};
 pub use error::{Error, Result};
 pub use outbox::{OutboxStatus, Relay};
 pub use settings::Settings;

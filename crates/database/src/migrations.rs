@@ -19,7 +19,7 @@ const STEPS: [(&str, &str); 3] = [
 const LOCK: i64 = 0x006b_6579_6661_6c6c;
 
 /// The columns that this version uses, with their types as `information_schema` names them.
-const COLUMNS: [(&str, &str, &str); 84] = [
+const COLUMNS: [(&str, &str, &str); 85] = [
     ("keyfall_outbox", "id", "bigint"),
     ("keyfall_outbox", "op", "text"),
     ("keyfall_outbox", "key", "text"),
@@ -117,6 +117,7 @@ const COLUMNS: [(&str, &str, &str); 84] = [
     ("keyfall_copy_state", "data_set", "text"),
     ("keyfall_copy_state", "since", "timestamp with time zone"),
     ("keyfall_copy_state", "stopped", "text"),
+    ("keyfall_copy_state", "rules", "jsonb"),
     ("keyfall_outbox_kept", "id", "bigint"),
     ("keyfall_outbox_kept", "op", "text"),
     ("keyfall_outbox_kept", "key", "text"),

@@ -67,6 +67,9 @@ pub struct CopiedShard {
     pub read_at: u64,
     /// The terms of its copy; `None` if it is not copied.
     pub terms: Option<CopyTerms>,
+    /// Whether the terms [were removed](crate::Selection::stop_copy). A shard that has lost them has
+    /// neither.
+    pub is_off: bool,
     /// Whether it notes its changes: a copy [has begun](Client::begin_copy), and not too many have
     /// waited since.
     pub is_noting: bool,
@@ -314,6 +317,7 @@ impl Changes {
             epoch: page.epoch,
             read_at: page.at.0,
             terms: page.terms,
+            is_off: page.is_off,
             is_noting: noted.is_on,
             version: noted.version,
             number: noted.number,

@@ -1,5 +1,6 @@
 //! Which kinds leave records for an archive, and changes for a copy: their terms.
 
+use std::collections::BTreeMap;
 use std::future::IntoFuture;
 use std::time::SystemTime;
 
@@ -156,6 +157,34 @@ impl Client {
     /// If Redis does not answer in time.
     pub async fn copy_again(&self, kind: &Kind) -> Result<()> {
         self.tell_terms_again::<CopyTerms>(kind).await
+    }
+
+    /// The rules of archives, copies and limits, as Redis stores them, for a copy of its data.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn stored_rules(&self) -> Result<BTreeMap<String, String>> {
+        self.store().stored_rules(self.deadline()).await
+    }
+
+    /// Brings [stored rules](Self::stored_rules) back to a Redis that has lost them. Rules that are
+    /// there stay. Kinds follow them from their first job on, or once
+    /// [told again](Self::follow_rules).
+    ///
+    /// # Errors
+    /// If Redis does not answer in time, or one of several servers is away. Repeat the call.
+    pub async fn restore_rules(&self, rules: &BTreeMap<String, String>) -> Result<()> {
+        self.store().restore_rules(rules, self.deadline()).await
+    }
+
+    /// Has a kind follow the rules that cover it: pause, limit, archive and copy.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time.
+    pub async fn follow_rules(&self, kind: &Kind) -> Result<()> {
+        let (store, until) = (self.store(), self.deadline());
+        let layout = store.look_up(kind, until).await?;
+        store.apply_rules(kind, layout, until).await
     }
 
     async fn tell_terms_again<T: KindTerms>(&self, kind: &Kind) -> Result<()> {

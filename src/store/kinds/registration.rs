@@ -67,14 +67,9 @@ impl Store {
             }
         }
         self.found_aside(kind, layout, until);
-        // At the same time: a call that lists a kind has little time left. Boxed, as above.
-        let rules: BoxFuture<'_, Result<_>> = Box::pin(try_join3(
-            self.apply_pause_rules(kind, until),
-            self.apply_limit_rule(kind, until),
-            self.apply_kept_terms(kind, layout, until),
-        ));
-        // The archiver tells ledgers on servers that are away.
-        let ((), (), _) = rules.await?;
+        // Boxed, as above.
+        let rules: BoxFuture<'_, Result<()>> = Box::pin(self.apply_rules(kind, layout, until));
+        rules.await?;
         // Announced in every case: another client may have added the kind and died before its
         // announcement. It is only a hint, because workers also read the list anew.
         let of_layout = (layout != Layout::FIRST).then(|| format!("layout {kind} {layout}"));
@@ -84,6 +79,24 @@ impl Store {
             }
         }
         Ok(is_listed)
+    }
+
+    /// Has a kind follow the rules that cover it. Ledgers on servers that are away hear of their
+    /// archive and copy from the archiver and the copier.
+    pub(crate) async fn apply_rules(
+        &self,
+        kind: &Kind,
+        layout: Layout,
+        until: Instant,
+    ) -> Result<()> {
+        // At the same time: a call that lists a kind has little time left.
+        let rules = try_join3(
+            self.apply_pause_rules(kind, until),
+            self.apply_limit_rule(kind, until),
+            self.apply_kept_terms(kind, layout, until),
+        );
+        let ((), (), _) = rules.await?;
+        Ok(())
     }
 
     /// The number of ledgers that a kind starts with by default: 1 on a single server; on a cluster

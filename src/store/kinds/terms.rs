@@ -6,6 +6,7 @@
 //! one of the longest prefix, in its `calls`, with the time of the newest rule that covers the kind. A
 //! kind that begins gets it before its first job is acknowledged.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use futures_util::future::{join_all, try_join};
@@ -201,7 +202,60 @@ impl Store {
     }
 }
 
+/// The first words of the fields of rules that kinds keep.
+const RULES: [&str; 3] = [ArchiveTerms::FIELD, CopyTerms::FIELD, "limit"];
+
+impl Store {
+    /// The rules of archives, copies and limits as they are stored, of the servers that are there.
+    pub(crate) async fn stored_rules(&self, until: Instant) -> Result<BTreeMap<String, String>> {
+        let known = self.on_each(until, |it, until| Box::pin(it.stored_rules(until)));
+        Ok(known
+            .await
+            .of_those_there()?
+            .into_iter()
+            .flatten()
+            .collect())
+    }
+
+    /// Stores these rules again, where there is none for the same kinds.
+    ///
+    /// # Errors
+    /// If one of the servers is away. Repeat the call.
+    pub(crate) async fn restore_rules(
+        &self,
+        rules: &BTreeMap<String, String>,
+        until: Instant,
+    ) -> Result<()> {
+        for (field, rule) in rules {
+            let set = self.on_each(until, |it, until| {
+                let mut cmd = redis::cmd("HSETNX");
+                cmd.arg(it.names.meta()).arg(field).arg(rule);
+                Box::pin(async move { it.command(&cmd, until).await })
+            });
+            if let Some(away) = set.await.there()?.1.pop() {
+                return Err(away.error);
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Server {
+    async fn stored_rules(&self, until: Instant) -> Result<Vec<(String, String)>> {
+        let mut get = redis::cmd("HGETALL");
+        get.arg(self.names.meta());
+        let fields: Vec<(Vec<u8>, Vec<u8>)> = from_value(self.command(&get, until).await?)?;
+        let rule = |(field, rule): (Vec<u8>, Vec<u8>)| {
+            let (field, rule) = (
+                String::from_utf8(field).ok()?,
+                String::from_utf8(rule).ok()?,
+            );
+            let what = field.split(' ').next()?;
+            (RULES.contains(&what) && field.contains(' ')).then_some((field, rule))
+        };
+        Ok(fields.into_iter().filter_map(rule).collect())
+    }
+
     /// The rules of these prefixes, in their order.
     async fn terms_rules<T: KindTerms>(
         &self,

@@ -33,6 +33,8 @@ pub(crate) struct ChangesPage {
     pub(crate) at: UnixUs,
     /// The terms by which the ledger is copied; `None` if it is not.
     pub(crate) terms: Option<CopyTerms>,
+    /// Whether somebody has removed the terms.
+    pub(crate) is_off: bool,
     /// What the ledger knows of its copy; `None` before the copy begins.
     pub(crate) noted: Option<Noted>,
     /// The epoch of its layout.
@@ -105,6 +107,7 @@ impl Ledger {
         let layout = Layout::parse(&reply.text()?).unwrap_or(Layout::FIRST);
         let mut page = ChangesPage {
             at,
+            is_off: rule.as_ref().is_some_and(|rule| rule.terms.is_none()),
             terms: rule.and_then(|rule| rule.terms),
             noted,
             epoch: layout.epoch,

@@ -27,12 +27,12 @@ use super::stop::Stop;
 use keyfall_daemon::shapes::{
     ArchiveIn, ArchivePageOut, ArchivePrefixIn, ArchiveSearchIn, ArchiveSetOut, ArchivesOut,
     AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
-    CancelledOut, ChangedOut, CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn,
-    FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn, LettersOut, LimitIn,
-    LimitOut, LimitsOut, ListIn, NewJobIn, OverviewIn, OverviewOut, PageOut, PausedOut, Payloads,
-    PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut, RuleIn, RuleOut, ScheduledOut,
-    SeriesChangeOut, SeriesIn, SeriesOut, SeriesPreviewIn, ShowIn, StoryIn, StoryOut, SwitchedOut,
-    TailIn, UnlimitedOut,
+    CancelledOut, ChangedOut, CopiesOut, CopyIn, CountIn, CountOut, DeletedOut, DoctorOut,
+    DroppedOut, DurableIn, FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn,
+    LettersOut, LimitIn, LimitOut, LimitsOut, ListIn, NewJobIn, OverviewIn, OverviewOut, PageOut,
+    PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut, RuleIn, RuleOut,
+    ScheduledOut, SeriesChangeOut, SeriesIn, SeriesOut, SeriesPreviewIn, ShowIn, StoryIn, StoryOut,
+    SwitchedOut, TailIn, UnlimitedOut,
 };
 
 pub(crate) use self::daemon::{Address, Daemon};
@@ -246,6 +246,21 @@ impl Jobs {
     pub(crate) async fn stop_archive(&self, prefix: &str) -> anyhow::Result<ArchiveSetOut> {
         let prefix = prefix.to_owned();
         let call = Call::new("DELETE", &["archives"]);
+        self.ask(call.asking(&ArchivePrefixIn { prefix }).long())
+            .await
+    }
+
+    pub(crate) async fn copies(&self) -> anyhow::Result<CopiesOut> {
+        self.ask(Call::new("GET", &["copies"])).await
+    }
+
+    pub(crate) async fn set_copy(&self, copy: &CopyIn) -> anyhow::Result<ArchiveSetOut> {
+        self.one("PUT", &["copies"], copy).await
+    }
+
+    pub(crate) async fn stop_copy(&self, prefix: &str) -> anyhow::Result<ArchiveSetOut> {
+        let prefix = prefix.to_owned();
+        let call = Call::new("DELETE", &["copies"]);
         self.ask(call.asking(&ArchivePrefixIn { prefix }).long())
             .await
     }

@@ -254,7 +254,7 @@ pub(super) async fn search(
     search_in(api, &wanted, limit).await.map(Json)
 }
 
-fn select<'a>(caller: &'a Caller, prefix: &str) -> Result<Selection<'a>, Problem> {
+pub(super) fn select<'a>(caller: &'a Caller, prefix: &str) -> Result<Selection<'a>, Problem> {
     let client = &caller.may(Scope::Operate, prefix)?.client;
     Ok(match prefix {
         "" => client.everything(),

@@ -3,7 +3,7 @@
 //! | part | task |
 //! |---|---|
 //! | [`server`] | listens, and stops gracefully |
-//! | [`archive`] | the kinds that leave records of ended jobs, and the search through these |
+//! | [`archive`], [`copies`] | the kinds that leave records of ended jobs, and the search through these; the kinds whose pending jobs are copied |
 //! | [`connections`] | limits the open connections, and closes idle and slow ones |
 //! | [`files`] | raises the limit of open files for the connections |
 //! | [`front`] | the steps before each handler: id, caller, rate, log |
@@ -51,6 +51,7 @@ mod body;
 mod bulk;
 mod codes;
 mod connections;
+mod copies;
 mod count;
 mod dead;
 mod doctor;
@@ -142,6 +143,7 @@ pub mod shapes {
     pub use super::audit::{AuditIn, AuditOut, AuditedOut, DamageOut};
     pub use super::batch::BatchOut;
     pub use super::bulk::{BulkIn, BulkOut, BulkPostponeIn};
+    pub use super::copies::{CopiesOut, CopyIn, CopyOut};
     pub use super::count::{CountIn, CountOut, LateServerOut};
     pub use super::dead::{
         DeadBulkIn, DeletedOut, GroupOut, GroupsIn, GroupsOut, LetterIn, LettersOut, RequeueIn,
@@ -325,6 +327,7 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(limits::set, limits::remove))
         .routes(calls!(archive::list, archive::set, archive::stop))
         .routes(calls!(archive::search))
+        .routes(calls!(copies::list, copies::set, copies::stop))
         .routes(calls!(kinds::paused))
         .routes(calls!(kinds::pause))
         .routes(calls!(kinds::resume))

@@ -46,7 +46,10 @@ fn settings(http: &Http, tls: Option<RustlsConfig>) -> Settings {
 }
 
 /// Connects; the error names the remedy if no setting names the place of Redis.
-async fn connect(config: &Config) -> anyhow::Result<Client> {
+///
+/// # Errors
+/// If the Redis of the configuration does not answer, or is not fit for Keyfall.
+pub async fn connect(config: &Config) -> anyhow::Result<Client> {
     match config.client().connect().await {
         Err(error) if !config.names_redis() && error.kind() == ErrorKind::Unavailable => Err(error)
             .context(
@@ -105,6 +108,10 @@ pub async fn run(options: Options, config: Config, ui: Ui) -> anyhow::Result<()>
     let client = connect(&config).await?;
     #[cfg(feature = "database")]
     let database_work = DatabaseWork::open(&config).await?;
+    #[cfg(feature = "database")]
+    if let Some(work) = &database_work {
+        work.check_data_set(&client).await?;
+    }
     #[cfg(feature = "database")]
     let archive = database_work.as_ref().map(DatabaseWork::database);
     declare_limits(&client, &config.limits).await?;

@@ -3,6 +3,9 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `copier` | the loop: takes changes from Redis, and stores them |
+//! | `guard` | whether Redis has the data set that was copied |
+//! | `rebuild` | brings back what Redis has lost |
 //! | [`row`] | the plain types: changes that Redis hands over, its ledgers, rows |
 //! | [`lock`] | the lock of a kind, within which a copier works |
 //! | [`judge`] | whether Redis has lost what it handed over before |
@@ -24,15 +27,20 @@
 //! come from one sequence: a look with a higher number began after the row was passed on, and what it
 //! read includes the effect of the row. So no clocks are compared.
 
+mod copier;
+mod guard;
 mod judge;
 mod lock;
 mod pages;
+mod rebuild;
 mod remove;
 mod row;
 mod status;
 mod store;
 
+pub use copier::Copier;
 pub use judge::{Judged, Lost, RolledBack};
 pub use lock::KindLock;
+pub use rebuild::{Missing, Rebuild, Rebuilt};
 pub use row::{Change, CopiedRow, LedgerMark, LedgerRow, Stored};
 pub use status::{CopiedKind, CopyState};

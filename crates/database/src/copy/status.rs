@@ -1,8 +1,10 @@
 //! Which data set was copied, and how much of each kind.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use tokio_postgres::Row;
+use tokio_postgres::types::Json;
 
 use super::row::unsigned;
 use crate::connection::Database;
@@ -18,6 +20,8 @@ pub struct CopyState {
     pub since: SystemTime,
     /// Why copying was stopped, if it was.
     pub stopped: Option<String>,
+    /// The rules of archives, copies and limits, as Redis stores them.
+    pub rules: BTreeMap<String, String>,
 }
 
 /// The copy of a kind.
@@ -46,7 +50,7 @@ impl Database {
     /// # Errors
     /// Those of the database.
     pub async fn copy_state(&self) -> Result<Option<CopyState>> {
-        let read = "SELECT data_set, since, stopped FROM keyfall_copy_state";
+        let read = "SELECT data_set, since, stopped, rules FROM keyfall_copy_state";
         let failed = Error::of("to read the state of the copy");
         self.in_time(async {
             let connection = self.connection().await?;
@@ -63,7 +67,7 @@ impl Database {
     /// Those of the database.
     pub async fn begin_copy(&self, data_set: &str) -> Result<CopyState> {
         let note = "INSERT INTO keyfall_copy_state (data_set) VALUES ($1) ON CONFLICT DO NOTHING";
-        let read = "SELECT data_set, since, stopped FROM keyfall_copy_state";
+        let read = "SELECT data_set, since, stopped, rules FROM keyfall_copy_state";
         let failed = Error::of("to note the data set that is copied");
         self.in_time(async {
             let connection = self.connection().await?;
@@ -93,6 +97,22 @@ impl Database {
             ON CONFLICT (one) DO UPDATE SET data_set = excluded.data_set,
                 since = clock_timestamp(), stopped = NULL";
         self.write_state(resume, data_set).await
+    }
+
+    /// Notes the rules of the data set, unless the copy is stopped.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn note_rules(&self, rules: &BTreeMap<String, String>) -> Result<()> {
+        let note = "UPDATE keyfall_copy_state SET rules = $1
+            WHERE stopped IS NULL AND rules <> $1";
+        let failed = Error::of("to write the state of the copy");
+        self.in_time(async {
+            let connection = self.connection().await?;
+            let noted = connection.execute(note, &[&Json(rules)]).await;
+            noted.map(drop).map_err(&failed)
+        })
+        .await
     }
 
     /// The kinds that are copied, with their counts.
@@ -131,6 +151,7 @@ fn state(row: &Row) -> CopyState {
         data_set: row.get(0),
         since: row.get(1),
         stopped: row.get(2),
+        rules: row.get::<_, Json<BTreeMap<String, String>>>(3).0,
     }
 }
 

@@ -99,6 +99,23 @@ impl KindLock {
         self.execute(delete, &[&self.kind, &self.look]).await
     }
 
+    /// Forgets how far the ledgers were copied, and the order of all versions so far: Redis begins anew.
+    /// The jobs stay.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn restart(&mut self) -> Result<()> {
+        for change in [
+            "UPDATE keyfall_copy SET epoch = 0, version = 0
+                WHERE kind = $1 AND (epoch, version) <> (0, 0)",
+            "DELETE FROM keyfall_copy_ledgers WHERE kind = $1",
+        ] {
+            self.execute(change, &[&self.kind]).await?;
+        }
+        self.ledgers.clear();
+        Ok(())
+    }
+
     /// Notes that the kind has only so many shards: the others were given up. Their fencing values
     /// still count.
     ///
