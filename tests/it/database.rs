@@ -227,3 +227,76 @@ async fn ended_jobs_are_found_in_the_archive() {
             .contains("no records")
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_redis_has_lost_is_brought_back_by_command() {
+    let (_redis, site) = alone("database-copy").await;
+    let postgres = Postgres::start();
+    let url = postgres.url("postgres");
+    let daemon = site.daemon(&["--database-url", &url]);
+    let here = ["--redis-url", &site.url];
+    run(&[
+        &["copy", "set", "database-copy:", "--waiting", "5"],
+        &here[..],
+    ]
+    .concat())
+    .await
+    .fails(2, "`waiting` is 5 jobs, and from 1000");
+    let set = run(&[&["copy", "set", "database-copy:"], &here[..]].concat()).await;
+    assert!(
+        set.out.contains("pending jobs are copied: database-copy:"),
+        "{set:?}"
+    );
+    let listed = run(&[&["copy", "ls"], &here[..]].concat()).await;
+    assert!(listed.out.contains("database-copy:"), "{listed:?}");
+    let hour = std::time::Duration::from_secs(3600);
+    for id in ["a", "b", "c"] {
+        site.client
+            .schedule(site.key(id), id)
+            .after(hour)
+            .await
+            .unwrap();
+        assert!(site.client.until_copied(site.key(id), hour).await.unwrap());
+    }
+    let rebuild = ["rebuild", "--redis-url", &site.url, "--database-url", &url];
+    let told = run(&rebuild).await;
+    assert!(
+        told.out.contains("nothing of the copy is missing"),
+        "{told:?}"
+    );
+    let () = site.command(&["FLUSHALL"]).await;
+    let told = eventually("the copy stops", async || {
+        let told = run(&rebuild).await;
+        told.out.contains("the copy is stopped").then_some(told)
+    })
+    .await;
+    assert!(told.out.contains("was emptied"), "{told:?}");
+    assert!(
+        told.out.contains("--yes` brings back what is missing"),
+        "{told:?}"
+    );
+    assert_eq!(
+        site.client.get(site.key("a")).await.unwrap().map(drop),
+        None
+    );
+    // A daemon that is told to does not start beside such a Redis.
+    drop(daemon);
+    let refuse = ["--database-url", &url, "--database-refuse-lost-data"];
+    let serve = [&["serve"], &here[..], &refuse[..]].concat();
+    run(&serve)
+        .await
+        .fails(1, "bring it back with `keyfall rebuild --yes`");
+    let done = run(&[&rebuild[..], &["--yes"]].concat()).await;
+    assert!(done.out.contains("keyfall resume"), "{done:?}");
+    for id in ["a", "b", "c"] {
+        let job = site.client.get(site.key(id)).await.unwrap();
+        assert_eq!(job.unwrap().json::<String>().unwrap(), id);
+    }
+    let _daemon = site.daemon(&refuse);
+    site.client
+        .schedule(site.key("d"), "d")
+        .after(hour)
+        .await
+        .unwrap();
+    assert!(site.client.until_copied(site.key("d"), hour).await.unwrap());
+}
