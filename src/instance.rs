@@ -64,6 +64,8 @@ pub(crate) struct Takes {
     pub(crate) fallback: Option<usize>,
     /// As [`Description::slots`].
     slots: Vec<usize>,
+    /// For each of its routes, in order: whether it adopts plain keys.
+    adopts: Vec<bool>,
 }
 
 impl Description {
@@ -94,6 +96,9 @@ impl Description {
         Ok(Takes {
             fallback: self.fallback.then_some(routes.len()),
             slots: self.slots.clone(),
+            adopts: (self.routes.iter())
+                .map(|(pattern, _)| self.adopts.iter().any(|(adopted, _)| adopted == pattern))
+                .collect(),
             table: RouteTable::new(routes)?,
         })
     }
@@ -108,6 +113,11 @@ impl Takes {
     /// How many jobs the route with this index runs at the same time; 0 if that is unknown.
     pub(crate) fn slots(&self, route: usize) -> usize {
         self.slots.get(route).copied().unwrap_or(0)
+    }
+
+    /// Whether its route with this index adopts plain keys.
+    pub(crate) fn adopts(&self, route: usize) -> bool {
+        self.adopts.get(route).copied().unwrap_or(false)
     }
 
     /// The spread of a kind's jobs over its routes, its fallback aside.

@@ -112,6 +112,8 @@ struct Contender {
     ready: bool,
     /// As in [`Peer`].
     is_proven: bool,
+    /// Whether its route adopts plain keys.
+    adopts: bool,
     /// Hash of instance and kind; the seed of the hash of each id.
     seed: u64,
 }
@@ -249,9 +251,11 @@ impl PeerTable {
     /// room: a look needs none, and room changes with every beat, so that two instances could leave
     /// a key to each other. An instance that begins does not rely on others until they have beaten
     /// since: after all instances were killed together, a key may be gone before it is known that
-    /// the first two in rank are dead.
+    /// the first two in rank are dead. An instance whose route adopts no keys looks at none.
     pub(crate) fn rank_to_look(&self, served: &ServedLedger, id: &str) -> ClaimRank {
-        self.rank_by(served, id, |contender| Some(contender.is_proven))
+        self.rank_by(served, id, |contender| {
+            contender.adopts.then_some(contender.is_proven)
+        })
     }
 
     /// The rank of this instance; `ready` tells which contenders come first, and `None` which are
@@ -419,6 +423,7 @@ impl Peer {
             hash: self.hash(),
             ready: self.is_ready(route),
             is_proven: self.is_proven,
+            adopts: self.takes.adopts(route),
             seed: xxh3_64_with_seed(kind.as_bytes(), self.seed),
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
+use crate::handler::{Handler, MissingKey};
 use crate::instance::Pacers;
 use crate::router::Router;
 use crate::worker::description::describe;
@@ -23,10 +24,17 @@ struct Fleet {
 
 impl Fleet {
     fn new(patterns: &[&str]) -> Self {
-        let all: Vec<(PeerTable, Description)> = patterns
-            .iter()
-            .map(|pattern| {
-                let router: Router = Router::new().route(pattern, done);
+        Fleet::of(patterns.iter().map(|pattern| (*pattern, false)))
+    }
+
+    /// Instances with a route for this pattern, and whether it adopts plain keys.
+    fn of<'a>(routes: impl Iterator<Item = (&'a str, bool)>) -> Self {
+        let all: Vec<(PeerTable, Description)> = routes
+            .map(|(pattern, adopts)| {
+                let router: Router = match adopts {
+                    true => Router::new().route(pattern, done.adopt(MissingKey::Run)),
+                    false => Router::new().route(pattern, done),
+                };
                 let description = describe(&router.finish().unwrap(), 256);
                 (PeerTable::new(&description, 1).unwrap(), description)
             })
@@ -167,8 +175,26 @@ async fn only_instances_with_a_route_are_ranked() {
 }
 
 #[tokio::test]
+async fn only_instances_that_adopt_keys_look_at_them() {
+    // As a daemon is that hands out jobs of all kinds, beside workers that adopt.
+    let routes = ["app1:*:*:*", "app1:trans:notice:*", "app1:trans:notice:*"];
+    let fleet = Fleet::of(routes.into_iter().zip([false, true, true]));
+    for job in 0..100 {
+        let id = job.to_string();
+        let looks = fleet
+            .all
+            .iter()
+            .map(|one| one.rank_to_look(&fleet.served, &id));
+        let looks: Vec<ClaimRank> = looks.collect();
+        assert_eq!(looks[0], ClaimRank::Other, "{id}");
+        assert!(looks.contains(&ClaimRank::First), "{id}: {looks:?}");
+        assert!(looks.contains(&ClaimRank::Second), "{id}: {looks:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_instance_that_looks_at_a_key_does_not_depend_on_room() {
-    let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
+    let fleet = Fleet::of([("app1:trans:notice:*", true); 3].into_iter());
     let looks = |fleet: &Fleet, id: &str| -> Vec<ClaimRank> {
         let all = fleet.all.iter();
         all.map(|one| one.rank_to_look(&fleet.served, id)).collect()
@@ -192,7 +218,7 @@ async fn the_instance_that_looks_at_a_key_does_not_depend_on_room() {
 
 #[tokio::test]
 async fn an_instance_that_begins_relies_on_no_instance_that_may_be_dead() {
-    let fleet = Fleet::new(&["app1:trans:notice:*"; 3]);
+    let fleet = Fleet::of([("app1:trans:notice:*", true); 3].into_iter());
     // The first was there before the others died, and the third begins.
     let seen: Vec<Alive> = fleet
         .all
