@@ -8,6 +8,7 @@
 //! | [`copier`] | the copy follows Redis, and brings back what Redis has lost |
 //! | [`copy`] | pending jobs are mirrored: the newest version wins, whatever is killed meanwhile |
 //! | [`crashes`] | relays, PostgreSQL and Redis are killed at each step |
+//! | [`trouble`] | silent networks, locks, a full disk, a Redis that refuses |
 //! | [`rates`] | how fast rows are passed on |
 //! | [`schema`] | the tables: made twice, changed by somebody, used with few rights |
 //! | [`site`] | the databases and the Redis that the tests share |
@@ -22,3 +23,4 @@ mod outbox;
 mod rates;
 mod schema;
 mod site;
+mod trouble;

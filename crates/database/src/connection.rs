@@ -54,8 +54,10 @@ impl Database {
         let limit = settings.statement_timeout.as_millis();
         // Days of a delay are computed in UTC, and a row that was passed on is not passed on again
         // after a crash of the server.
+        // A transaction whose network is gone without a word must not hold its locks for hours.
         let set = format!(
-            "SET statement_timeout = {limit}; SET TimeZone = 'UTC'; SET synchronous_commit = on"
+            "SET statement_timeout = {limit}; SET idle_in_transaction_session_timeout = {limit};
+            SET TimeZone = 'UTC'; SET synchronous_commit = on"
         );
         let limit = Hook::async_fn(move |client, _| {
             let set = set.clone();
@@ -104,11 +106,16 @@ impl Database {
     }
 
     /// Gives up a call on a server that does not answer: the network may be gone without a word.
-    /// Its connection is closed then.
+    /// Its connection is back in the pool by then, and is closed with all that are idle: the next
+    /// call would wait for it as long.
     pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = 2 * self.statement_timeout + SILENCE;
-        let silent = || Error::Unreachable(format!("it has not answered for {limit:?}"));
-        timeout(limit, call).await.map_err(|_| silent())?
+        timeout(limit, call).await.unwrap_or_else(|_| {
+            self.pool.retain(|_, _| false);
+            Err(Error::Unreachable(format!(
+                "it has not answered for {limit:?}"
+            )))
+        })
     }
 
     /// Listens to a channel until the connection ends. `heard` gets a message when that begins, and

@@ -82,6 +82,7 @@ impl Error {
                     "; this server is a standby: name the primary, or several hosts with \
                      `target_session_attrs=read-write`"
                 }
+                &SqlState::DISK_FULL => "; make room on the disk of the database",
                 // A statement that took too long, two transactions at odds, a lock; a server that starts,
                 // stops or has no connection left.
                 code if code.code().starts_with("57")

@@ -21,7 +21,15 @@ pub struct Postgres {
     /// Waits for the end of this process, and then ends the server.
     guard: Option<Child>,
     user: Option<(u32, u32)>,
+    port: u16,
+    /// Further settings, `name=value`.
+    settings: Vec<String>,
+    /// Whether it has the folder `small`, a disk of [`SMALL`] that only it sees.
+    has_small_disk: bool,
 }
+
+/// The size of the small disk.
+const SMALL: &str = "24m";
 
 /// The folder with its programs.
 fn programs() -> PathBuf {
@@ -56,6 +64,66 @@ impl Postgres {
     /// # Panics
     /// If it does not start.
     pub fn start() -> Self {
+        let mut postgres = Postgres::prepare();
+        postgres.begin();
+        postgres
+    }
+
+    /// The same, with a tablespace `small` on a small disk. `None` where no file system may be mounted:
+    /// that takes root.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn with_small_disk() -> Option<Self> {
+        let tried = Command::new("unshare").args(["--mount", "true"]).output();
+        if !tried.is_ok_and(|it| it.status.success()) {
+            return None;
+        }
+        let mut postgres = Postgres::prepare();
+        fs::create_dir(postgres.small()).unwrap();
+        postgres.has_small_disk = true;
+        postgres.begin();
+        let make = format!(
+            "CREATE TABLESPACE small LOCATION '{}'",
+            postgres.small().display()
+        );
+        postgres.sql("postgres", &make);
+        Some(postgres)
+    }
+
+    /// The same over TCP, at this port of 127.0.0.1, with TLS by these files, PEM. Clients need TLS and
+    /// the password of their role.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn with_tls(port: u16, chain: &str, key: &str) -> Self {
+        let mut postgres = Postgres::prepare();
+        postgres.port = port;
+        let access = "local all all trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n";
+        for (name, text) in [
+            ("chain.pem", chain),
+            ("key.pem", key),
+            ("pg_hba.conf", access),
+        ] {
+            let file = postgres.data().join(name);
+            fs::write(&file, text).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+            if let Some((uid, gid)) = postgres.user {
+                chown(&file, Some(uid), Some(gid)).unwrap();
+            }
+        }
+        for setting in ["listen_addresses=127.0.0.1", "ssl=on"] {
+            postgres.settings.push(setting.into());
+        }
+        for (name, file) in [("ssl_cert_file", "chain.pem"), ("ssl_key_file", "key.pem")] {
+            postgres.settings.push(format!("{name}={file}"));
+        }
+        postgres.begin();
+        postgres
+    }
+
+    /// Makes a database cluster.
+    fn prepare() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("keyfall-pg-{}-{number}", std::process::id());
@@ -66,10 +134,13 @@ impl Postgres {
             chown(&folder, Some(uid), Some(gid)).unwrap();
         }
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        let mut postgres = Postgres {
+        let postgres = Postgres {
             folder,
             guard: None,
             user,
+            port: 5432,
+            settings: Vec::new(),
+            has_small_disk: false,
         };
         let mut make = postgres.program("initdb");
         make.args([
@@ -88,7 +159,6 @@ impl Postgres {
             "{}",
             String::from_utf8_lossy(&made.stderr)
         );
-        postgres.begin();
         postgres
     }
 
@@ -114,6 +184,15 @@ impl Postgres {
         &self.folder
     }
 
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join(format!(".s.PGSQL.{}", self.port))
+    }
+
+    fn small(&self) -> PathBuf {
+        self.folder.join("small")
+    }
+
     /// Starts the server, which was killed. The disk is not waited for: no test loses power.
     ///
     /// # Panics
@@ -136,23 +215,47 @@ impl Postgres {
     /// The server, in a shell that reads until this process is gone.
     fn spawn(&self) -> Child {
         let script = r#"
-            "$1" -D "$2" -k "$3" -c listen_addresses= -c fsync=off -c max_connections=300 \
-                -c log_min_messages=fatal >"$3/log" 2>&1 &
+            program=$1 data=$2 folder=$3
+            shift 3
+            "$program" -D "$data" -k "$folder" -c listen_addresses= -c fsync=off \
+                -c max_connections=300 -c log_min_messages=fatal "$@" >"$folder/log" 2>&1 &
             server=$!
             read -r _
             kill -QUIT $server 2>/dev/null
             wait $server 2>/dev/null"#;
-        let mut guard = Command::new("sh");
+        let mut guard = match (self.has_small_disk, self.user) {
+            (true, Some((uid, gid))) => {
+                // The disk is gone with the last process of its namespace.
+                let mount = format!(
+                    "mount -t tmpfs -o size={SMALL},uid={uid},gid={gid},mode=0700 small \"$0\" \
+                     && exec setpriv --reuid {uid} --regid {gid} --clear-groups \"$@\""
+                );
+                let mut guard = Command::new("unshare");
+                guard
+                    .args(["--mount", "sh", "-c", &mount])
+                    .arg(self.small());
+                guard.arg("sh").current_dir(&self.folder);
+                guard
+            }
+            _ => {
+                let mut guard = Command::new("sh");
+                self.as_user(&mut guard);
+                guard
+            }
+        };
         guard.args(["-c", script, "guard"]);
         guard.arg(programs().join("postgres")).arg(self.data());
         guard.arg(&self.folder).stdin(Stdio::piped());
-        self.as_user(&mut guard);
+        guard.args(["-p", &self.port.to_string()]);
+        let settings = self.settings.iter();
+        guard.args(settings.flat_map(|setting| ["-c", setting]));
         guard.spawn().unwrap()
     }
 
     fn answers(&self) -> bool {
         let mut ask = self.program("psql");
         ask.args(["-h", self.folder.to_str().unwrap(), "-U", "keyfall"]);
+        ask.args(["-p", &self.port.to_string()]);
         ask.args(["-c", "SELECT 1", "postgres"]);
         ask.output().is_ok_and(|it| it.status.success())
     }
@@ -164,6 +267,7 @@ impl Postgres {
     pub fn sql(&self, database: &str, statements: &str) -> String {
         let mut ask = self.program("psql");
         ask.args(["-h", self.folder.to_str().unwrap(), "-U", "keyfall"]);
+        ask.args(["-p", &self.port.to_string()]);
         ask.args(["-v", "ON_ERROR_STOP=1", "-Atqc", statements, database]);
         let ran = ask.output().unwrap();
         assert!(
@@ -202,8 +306,9 @@ impl Postgres {
     /// The URL of a database.
     pub fn url(&self, database: &str) -> String {
         format!(
-            "host={} user=keyfall dbname={database}",
-            self.folder.display()
+            "host={} port={} user=keyfall dbname={database}",
+            self.folder.display(),
+            self.port
         )
     }
 }

@@ -26,7 +26,7 @@ use keyfall_database::{Database, How, Settings};
 use crate::site::Site;
 
 /// 2026-11-27 12:00 UTC.
-const NOON: i64 = 1_795_780_800_000_000;
+pub(crate) const NOON: i64 = 1_795_780_800_000_000;
 
 const HOUR: i64 = 3_600_000_000;
 
@@ -49,7 +49,7 @@ fn open(url: &str) -> Database {
 }
 
 /// A job that was done, kept for a year.
-fn row(key: &str, ended_us: i64) -> Row {
+pub(crate) fn row(key: &str, ended_us: i64) -> Row {
     Row {
         ended_us,
         key: key.parse().unwrap(),

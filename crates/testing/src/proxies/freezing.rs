@@ -1,7 +1,8 @@
-//! A network between Keyfall and Redis that can fail without a word.
+//! A network between Keyfall and a server, Redis or PostgreSQL, that can fail without a word.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use keyfall::embedded::Embedded;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,6 +17,10 @@ pub struct FreezingProxy {
     opened: Arc<AtomicUsize>,
     babbling: Arc<AtomicBool>,
     frost: watch::Sender<Frost>,
+    /// How long each reply takes on its way, in µs.
+    delay: Arc<AtomicU64>,
+    /// Each change ends the present connections.
+    cuts: watch::Sender<()>,
 }
 
 /// Whether data has to wait now, or later.
@@ -48,9 +53,10 @@ impl FreezingProxy {
         let (dead, opened) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let babbling = Arc::new(AtomicBool::new(false));
         let frost = watch::Sender::new(Frost::No);
+        let (delay, cuts) = (Arc::new(AtomicU64::new(0)), watch::Sender::new(()));
         tokio::spawn({
             let (dead, opened, babbling) = (dead.clone(), opened.clone(), babbling.clone());
-            let frost = frost.clone();
+            let (frost, delay, cuts) = (frost.clone(), delay.clone(), cuts.clone());
             async move {
                 loop {
                     let (mut near, _) = listener.accept().await.unwrap();
@@ -61,7 +67,13 @@ impl FreezingProxy {
                     }
                     let number = opened.fetch_add(1, Ordering::SeqCst);
                     let (socket, dead, frost) = (socket.clone(), dead.clone(), frost.clone());
-                    tokio::spawn(forward(near, socket, number, dead, frost));
+                    let (delay, mut cut) = (delay.clone(), cuts.subscribe());
+                    tokio::spawn(async move {
+                        tokio::select! {
+                            () = forward(near, socket, number, dead, frost, delay) => {}
+                            _ = cut.changed() => {}
+                        }
+                    });
                 }
             }
         });
@@ -71,6 +83,8 @@ impl FreezingProxy {
             opened,
             babbling,
             frost,
+            delay,
+            cuts,
         }
     }
 
@@ -117,6 +131,17 @@ impl FreezingProxy {
         self.frost.send_replace(Frost::No);
     }
 
+    /// From now on each reply takes so long on its way.
+    pub fn slow_down(&self, delay: Duration) {
+        let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        self.delay.store(micros, Ordering::SeqCst);
+    }
+
+    /// Ends the present connections. New connections work.
+    pub fn cut(&self) {
+        self.cuts.send_replace(());
+    }
+
     /// Answers new connections as a load balancer without a backend does.
     pub fn babble(&self, babbling: bool) {
         self.babbling.store(babbling, Ordering::SeqCst);
@@ -144,6 +169,7 @@ async fn forward(
     number: usize,
     dead: Arc<AtomicUsize>,
     frost: watch::Sender<Frost>,
+    delay: Arc<AtomicU64>,
 ) {
     let (from_near, to_near) = near.into_split();
     let Ok(far) = UnixStream::connect(socket).await else {
@@ -167,8 +193,10 @@ async fn forward(
         _ => Freezes::Nothing,
     };
     tokio::join!(
-        pump(from_near, to_far, &lives, &frost, asked),
-        pump(from_far, to_near, &lives, &frost, answered)
+        pump(from_near, to_far, &lives, &frost, asked, || Duration::ZERO),
+        pump(from_far, to_near, &lives, &frost, answered, || {
+            Duration::from_micros(delay.load(Ordering::SeqCst))
+        })
     );
 }
 
@@ -194,6 +222,7 @@ async fn pump(
     lives: &impl Fn() -> bool,
     frost: &watch::Sender<Frost>,
     freezes: impl Fn(Frost, &[u8]) -> Freezes,
+    delay: impl Fn() -> Duration,
 ) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -215,6 +244,9 @@ async fn pump(
                     let mut frost = frost.subscribe();
                     let thawed = frost.wait_for(|frost| *frost != Frost::Now);
                     drop(thawed.await.expect("its sender is here"));
+                }
+                if !delay().is_zero() {
+                    tokio::time::sleep(delay()).await;
                 }
                 if to.write_all(&buffer[..count]).await.is_err() {
                     break;

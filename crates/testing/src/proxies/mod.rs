@@ -1,4 +1,4 @@
-//! Networks between Redis and its clients, which fail when they are told to.
+//! Networks between a server, Redis or PostgreSQL, and its clients, which fail when they are told to.
 //!
 //! [`FreezingProxy`] stops at the place in a conversation that a test names. [`FaultyProxy`] reads
 //! what passes, and ill-treats calls of scripts at random.
