@@ -9,6 +9,7 @@
 //! | [`copy`] | pending jobs are mirrored: the newest version wins, whatever is killed meanwhile |
 //! | [`crashes`] | relays, PostgreSQL and Redis are killed at each step |
 //! | [`trouble`] | silent networks, locks, a full disk, a Redis that refuses |
+//! | [`place`] | TLS, passwords, encodings, and clocks that are wrong |
 //! | [`rates`] | how fast rows are passed on |
 //! | [`schema`] | the tables: made twice, changed by somebody, used with few rights |
 //! | [`site`] | the databases and the Redis that the tests share |
@@ -20,6 +21,7 @@ mod copier;
 mod copy;
 mod crashes;
 mod outbox;
+mod place;
 mod rates;
 mod schema;
 mod site;

@@ -62,9 +62,12 @@ impl Database {
         let limit = Hook::async_fn(move |client, _| {
             let set = set.clone();
             Box::pin(async move {
-                let version = client.query_one("SHOW server_version_num", &[]).await;
-                let version = version.map_err(HookError::Backend)?;
-                check_version(version.get(0)).map_err(HookError::message)?;
+                let facts = "SELECT current_setting('server_version_num'),
+                    current_setting('server_encoding')";
+                let facts = client.query_one(facts, &[]).await;
+                let facts = facts.map_err(HookError::Backend)?;
+                check_version(facts.get(0)).map_err(HookError::message)?;
+                check_encoding(facts.get(1)).map_err(HookError::message)?;
                 client.batch_execute(&set).await.map_err(HookError::Backend)
             })
         });
@@ -164,5 +167,16 @@ fn check_version(text: String) -> Result<(), String> {
             version % 10_000
         )),
         _ => Ok(()),
+    }
+}
+
+/// Keys and errors are compared and searched as text, and each can have any character.
+fn check_encoding(name: &str) -> Result<(), String> {
+    match name {
+        "UTF8" => Ok(()),
+        _ => Err(format!(
+            "the encoding of the database is {name}, and Keyfall needs UTF8: make the database by \
+             `CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0`"
+        )),
     }
 }
