@@ -68,6 +68,12 @@ pub(crate) enum What {
         /// Its due time, Unix ms.
         due: u64,
     },
+    /// A run of a job that a transaction has scheduled has begun.
+    Reminded {
+        key: String,
+        version: Version,
+        fence: u64,
+    },
     /// A run of a job of a limited kind has begun.
     Started {
         key: String,

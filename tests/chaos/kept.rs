@@ -8,6 +8,7 @@ use redis::aio::MultiplexedConnection;
 
 use crate::agreed::{self, Value};
 use crate::common::COMMON;
+use crate::database;
 use crate::journal::Version;
 use crate::limited;
 use crate::load::{FAR, KINDS};
@@ -74,6 +75,7 @@ impl Kept {
         for kind in kinds()
             .chain([IDLE, DAMAGED, MOVED, recurring::KIND, series::KIND])
             .chain(limited::ALL)
+            .chain(database::KINDS)
         {
             let report = client.audit(kind).await?;
             // Some scenarios never use some kinds.

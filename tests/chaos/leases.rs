@@ -323,13 +323,15 @@ impl Ledger {
     }
 }
 
-/// The time of a call, which a ledger remembers with its reply, `number ms reply`.
+/// The time of a call, which a ledger remembers with its reply, `number ms reply`, under the lane.
 fn called_at(write: &Command) -> Option<u64> {
     let words = words(write);
-    let [command, key, _, reply, ..] = &words[..] else {
+    let [command, key, lane, reply, ..] = &words[..] else {
         return None;
     };
-    let is_it = command.eq_ignore_ascii_case("HSET") && key.ends_with("}:calls");
+    // What waits for the archive is counted in the same hash.
+    let is_it =
+        command.eq_ignore_ascii_case("HSET") && key.ends_with("}:calls") && lane != "waiting";
     is_it
         .then(|| reply.split(' ').nth(1)?.parse().ok())
         .flatten()

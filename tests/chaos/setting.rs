@@ -43,6 +43,8 @@ pub(crate) struct Setting {
     /// Whether [recurring jobs](crate::recurring), [series](crate::series) and jobs of a
     /// [limited kind](crate::limited) run beside the others.
     pub(crate) recurring: bool,
+    /// Whether there is a [PostgreSQL](crate::database) beside Redis.
+    pub(crate) database: bool,
     /// Whether the Redis of lists and streams can go back to an earlier state, and has a replica.
     pub(crate) outlet_forgets: bool,
     /// The lease of consumers; by default the lease of workers.

@@ -18,6 +18,7 @@ use crate::adopted::JUMP;
 use crate::clock::FakeClock;
 use crate::common::Common;
 use crate::daemons::DAEMONS;
+use crate::database::Database;
 use crate::deployment::Deployment;
 use crate::journal::{Journal, Part, What};
 use crate::order::Plan;
@@ -67,6 +68,8 @@ pub(crate) struct Stage {
     daemons: Option<(Ways, Vec<Option<LoggedProcess>>)>,
     /// The Redis of lists and streams.
     outlet: Option<Outlet>,
+    /// The PostgreSQL beside Redis.
+    pub(crate) database: Option<Database>,
     /// The lease of consumers, or of workers.
     lease: Duration,
     pub(crate) random: StdRng,
@@ -130,6 +133,7 @@ impl Stage {
             workers: workers.collect(),
             daemons,
             outlet,
+            database: None,
             lease,
             random: StdRng::seed_from_u64(seed),
             span,
@@ -157,6 +161,10 @@ impl Stage {
             let installed = functions.install().await;
             installed.map_err(|error| error.to_string())?;
         }
+        if setting.database {
+            let (url, client) = (stage.deployment.url(), stage.client().await?);
+            stage.database = Some(Database::start(&url, &client, &stage.dir).await?);
+        }
         stage.start_all_daemons();
         for number in 0..WORKERS {
             stage.start(number);
@@ -177,10 +185,10 @@ impl Stage {
 
     async fn all_live(&self) -> Result<(), String> {
         let client = self.client().await?;
-        let all = if self.daemons.is_some() {
-            DAEMONS
-        } else {
-            WORKERS
+        let daemons_beside = if self.database.is_some() { DAEMONS } else { 0 };
+        let all = match self.daemons.is_some() {
+            true => DAEMONS,
+            false => WORKERS + daemons_beside,
         };
         let deadline = Instant::now() + PATIENCE;
         while client
@@ -297,6 +305,9 @@ impl Stage {
             let living: Vec<LoggedProcess> = daemons.drain(..).flatten().collect();
             living.iter().for_each(|one| one.signal(Signal::TERM));
             wrong.extend(stop_all(living.into_iter()).await);
+        }
+        if let Some(database) = &mut self.database {
+            wrong.extend(stop_all(database.leave().into_iter()).await);
         }
         wrong
     }
@@ -510,7 +521,7 @@ impl Stage {
 
     // The journal of the faults.
 
-    fn fault(&self, name: &str, process: Option<&LoggedProcess>) {
+    pub(crate) fn fault(&self, name: &str, process: Option<&LoggedProcess>) {
         self.journal.note(What::Fault {
             name: name.to_owned(),
             process: process.map(|process| process.name.clone()),

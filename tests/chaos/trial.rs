@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::bounds::LEAST;
 use crate::checker;
+use crate::database::{self, Accounts, Clerk};
 use crate::history::History;
 use crate::hosts::Hosts;
 use crate::kept::Kept;
@@ -59,6 +60,9 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
                 let wrong = limited::judge(&journals, fed, end.forgets, end.is_set);
                 row.violations.extend(wrong);
             }
+            if let Some(accounts) = &end.accounts {
+                row.violations.extend(database::judge(&journals, accounts));
+            }
             row.violations.extend(end.wrong);
             scenario.expect(&mut row);
             row
@@ -82,6 +86,8 @@ struct TrialEnd {
     series: Option<series::Stored>,
     /// The jobs of the limited kind, if there were some.
     limited: Option<limited::Fed>,
+    /// The rows of the outbox and of the archive, if there was a database.
+    accounts: Option<Accounts>,
     /// Whether Redis could forget.
     forgets: bool,
     /// Whether the clock of Redis was set.
@@ -115,6 +121,13 @@ async fn try_to_play(
             Some(begun.map_err(|error| error.to_string())?)
         }
         false => None,
+    };
+    let clerk = match &stage.database {
+        Some(database) => {
+            let begun = Clerk::begin(database.url(), seed).await;
+            Some(begun.map_err(|error| error.to_string())?)
+        }
+        None => None,
     };
     stage.produce();
     stage.until_at_work().await?;
@@ -154,7 +167,20 @@ async fn try_to_play(
         let ended = ended.map_err(|_| "the recurring jobs do not come to rest")?;
         recurring = Some(ended.map_err(|error| error.to_string())?);
     }
+    let withdrawn = match clerk {
+        Some(clerk) => clerk.end().await,
+        None => Default::default(),
+    };
     wrong.extend(stage.drain(&client).await.err());
+    let mut accounts = None;
+    if let Some(database) = &stage.database {
+        let read = Accounts::read(database, &client, withdrawn).await;
+        accounts = Some(read.map_err(|error| {
+            // An earlier failure may be the reason.
+            wrong.push(format!("the accounts cannot be read: {error}"));
+            wrong.join("; ")
+        })?);
+    }
     wrong.extend(stage.stop_working().await);
     let mut redis = match stage.deployment.is_one_place() {
         true => Some(
@@ -182,6 +208,7 @@ async fn try_to_play(
         recurring,
         series: members,
         limited,
+        accounts,
         forgets,
         is_set,
         wrong,

@@ -9,6 +9,7 @@ use keyfall::{Client, Handler, Job, Json, MissingKey, Outcome, RetryPolicy, Rout
 use keyfall_testing::process::told_to_stop;
 use serde::{Deserialize, Serialize};
 
+use crate::database;
 use crate::journal::{Journal, What};
 use crate::limited;
 use crate::order::{Order, Plan};
@@ -61,6 +62,9 @@ async fn work(terms: &Terms) {
         &format!("{}:*", series::KIND),
         series::handler(journal.clone()),
     );
+    for kind in database::KINDS {
+        router = router.route(&format!("{kind}:*"), database::handler(journal.clone()));
+    }
     for kind in limited::ALL {
         router = router.route(&format!("{kind}:*"), limited::handler(journal.clone()));
     }

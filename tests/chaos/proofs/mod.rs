@@ -15,8 +15,10 @@
 //! | [`occurrences`] | recurring jobs |
 //! | [`series`] | members of series |
 //! | [`limits`] | jobs of a limited kind |
+//! | [`databases`] | the archive, and rows of the outbox |
 //! | [`gaps`] | scenarios that are not played, and keys that are left out |
 
+mod databases;
 mod gaps;
 mod ids;
 mod keys;
@@ -57,6 +59,7 @@ pub(crate) fn all() -> Vec<Proof> {
         occurrences::ALL,
         series::ALL,
         limits::ALL,
+        databases::ALL,
         gaps::ALL,
     ]
     .concat()

@@ -5,6 +5,7 @@
 //! | [`workers`] | worker processes: killed, stopped |
 //! | [`handlers`] | handlers that harm their worker |
 //! | [`daemons`] | daemons, their consumers, and the servers between them: killed |
+//! | [`databases`] | a PostgreSQL beside Redis, and the daemons between them: killed, cut off, slow |
 //! | [`restarts`] | a Redis that is killed or shut down, and keeps a part of its data on disk |
 //! | [`races`] | plain commands that come when their key expires |
 //! | [`failovers`] | a primary that sentinels replace |
@@ -21,6 +22,7 @@
 mod clocks;
 mod clusters;
 mod daemons;
+mod databases;
 mod failovers;
 mod handlers;
 mod hindrances;
@@ -98,6 +100,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         workers::all(),
         handlers::all(),
         daemons::all(),
+        databases::all(),
         restarts::all(),
         races::all(),
         failovers::all(),
