@@ -136,7 +136,7 @@ sdk-check: deps languages ## Build the clients in Python and TypeScript, and pla
 	cargo test --workspace --all-features --test it --no-run
 	@sh scripts/sdk.sh
 
-ops-check: deps prometheus ## Have Prometheus check metrics, alerts and dashboard
+ops-check: deps prometheus postgres ## Have Prometheus check metrics, alerts and dashboard
 	@# The one that `make test` has built, as for `consumers`.
 	cargo test --workspace --all-features --test it --no-run
 	@sh scripts/ops.sh

@@ -1,8 +1,9 @@
-"""Starts Redis, two daemons and Prometheus, has the daemons do a bit of everything, and asks
+"""Starts Redis, PostgreSQL, two daemons and Prometheus, has the daemons do a bit of everything, and asks
 Prometheus every query of ops/dashboard.json and ops/alerts.yml: each is understood, and each
 finds something. What finds nothing on a day like that is listed below, with the reason."""
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -68,9 +69,12 @@ def call(url, method="GET", body=None):
 
 
 def described():
-    """The metrics that src/metrics/described.rs describes."""
+    """The metrics that src/metrics/described.rs and the work on the database describe."""
     text = (ROOT / "src/metrics/described.rs").read_text().split("pub fn describe")[0]
-    return set(re.findall(r'"(keyfall_\w+)"', text))
+    names = set(re.findall(r'"(keyfall_\w+)"', text))
+    for file in (ROOT / "crates/database/src").rglob("*.rs"):
+        names |= set(re.findall(r'describe_\w+!\(\s*"(keyfall_\w+)"', file.read_text()))
+    return names
 
 
 def dashboard():
@@ -182,8 +186,29 @@ lease = "1s"
 """
 
 
-def live_a_little(redis, daemon, folder):
+def start_postgres(folder):
+    """A PostgreSQL whose files and socket are in this folder; its URL. As another user than root, which
+    it refuses."""
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    programs = Path(os.environ.get("KEYFALL_POSTGRES_BIN") or installed[-1])
+    user = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+    if user:
+        shutil.chown(folder, "postgres", "postgres")
+    folder.chmod(0o755)
+    make = [programs / "initdb", "-N", "-A", "trust", "-U", "keyfall", "-E", "UTF8", "--locale=C"]
+    subprocess.run([*make, "-D", folder / "data"], check=True, capture_output=True, cwd=folder, **user)
+    serve = [programs / "postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=",
+             "-c", "fsync=off"]
+    with open(folder / "log", "wb") as log:
+        started.append(subprocess.Popen(serve, stdout=log, stderr=log, cwd=folder, **user))
+    return f"host={folder} user=keyfall dbname=postgres"
+
+
+def live_a_little(redis, daemon, postgres):
     """Has each thing happen that is counted."""
+
+    def sql(statements):
+        return subprocess.run(["psql", "-Atqc", statements, postgres], check=True, capture_output=True)
 
     def ask(*command):
         return subprocess.run(
@@ -200,6 +225,12 @@ def live_a_little(redis, daemon, folder):
     def settle(verb, lease, **body):
         call(f"{daemon}/v1/leases/{verb}", "POST", {"leases": [lease], **body})
 
+    archive = [KEYFALL, "archive", "set", "--all", "--api", daemon]
+    subprocess.run(archive, check=True, capture_output=True)
+    eventually("the daemons make their tables", lambda: sql("SELECT FROM keyfall_archive"))
+    for number in range(3):
+        sql(f"SELECT keyfall_schedule('ops:list:ordered:{number}'); SELECT keyfall_schedule('no key')")
+        time.sleep(1.5)
     schedule("ops:list:job:later", "1h")
     schedule("ops:list:job:cancelled", "1h")
     call(f"{daemon}/v1/jobs/ops:list:job:cancelled", "DELETE")
@@ -247,8 +278,9 @@ def live_a_little(redis, daemon, folder):
 
 def main():
     folder = Path(tempfile.mkdtemp(prefix="keyfall-ops-"))
+    database = Path(tempfile.mkdtemp(prefix="keyfall-ops-pg-"))
     try:
-        check(folder)
+        check(folder, start_postgres(database))
     except BaseException:
         for log in folder.glob("*.log"):
             print(f"--- {log.name}\n{log.read_text(errors='replace')[-2000:]}", file=sys.stderr)
@@ -258,9 +290,10 @@ def main():
             process.kill()
             process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(database, ignore_errors=True)
 
 
-def check(folder):
+def check(folder, postgres):
     redis_port, prometheus_port = free_port(), free_port()
     redis_url = f"redis://127.0.0.1:{redis_port}"
     start(
@@ -277,7 +310,7 @@ def check(folder):
     for name in ("a", "b"):
         start(
             name, str(KEYFALL), "serve", "--redis-url", redis_url, "--config", "keyfall.toml",
-            "--http-listen", "127.0.0.1:0", folder=folder,
+            "--http-listen", "127.0.0.1:0", "--database-url", postgres, folder=folder,
         )
         log = folder / f"{name}.log"
         line = eventually("the daemon listens", lambda: re.search(r"listening on (\S+)", log.read_text()))
@@ -304,9 +337,9 @@ def check(folder):
         return result and result[0]["value"][1] == "2"
 
     eventually("Prometheus has scraped both daemons", scraped)
-    live_a_little(redis_port, daemons[0], folder)
+    live_a_little(redis_port, daemons[0], postgres)
     # Rates count from the first scrape of a counter.
-    live_a_little(redis_port, daemons[1], folder)
+    live_a_little(redis_port, daemons[1], postgres)
     time.sleep(3)
 
     for daemon in daemons:

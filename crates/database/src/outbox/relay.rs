@@ -90,6 +90,10 @@ impl Relay {
             "keyfall_outbox_lag_seconds",
             "How long the oldest row has waited"
         );
+        metrics::describe_gauge!(
+            "keyfall_database_up",
+            "1 if the database has answered, otherwise 0"
+        );
         Relay(Arc::new(Shared {
             client,
             database,
@@ -142,11 +146,13 @@ impl Shared {
             if now >= next_search {
                 match self.database.kinds_with_rows().await {
                     Ok(found) => {
+                        tell(true);
                         self.recovered(&mut told);
                         (pause, next_search) = (PAUSES.0, now + SEARCH);
                         self.begin(found, &mut kinds, &mut last, &mut tasks);
                     }
                     Err(error) => {
+                        tell(false);
                         self.log(&mut told, &error);
                         next_search = now + pause;
                         pause = (2 * pause).min(PAUSES.1);
@@ -330,5 +336,17 @@ impl Shared {
             let place = self.database.place();
             tracing::info!(place, "the outbox has its database again");
         }
+    }
+}
+
+/// Notes whether the database answers. The counters are there before they count: otherwise nobody sees
+/// their first increase, or that they have not forgotten it.
+fn tell(is_up: bool) {
+    metrics::gauge!("keyfall_database_up").set(f64::from(u8::from(is_up)));
+    for name in [
+        "keyfall_outbox_passed_total",
+        "keyfall_outbox_refused_total",
+    ] {
+        metrics::counter!(name).increment(0);
     }
 }
