@@ -186,6 +186,14 @@ checks! {
     DEAD_LETTERS_FULL = "dead-letters-full" []
         "less than 90 % of the dead letters that a worker keeps, by default 10,000 for 90 days",
         "Beyond these limits workers delete the oldest dead letters, and they cannot be requeued.";
+    ARCHIVE_READ = "archive-read" []
+        "records of ended jobs wait for the archive for less than ten minutes, and take less than \
+         90 % of what may wait",
+        "Without a daemon that has the database they fill Redis up to the bound of their kind; \
+         beyond it the oldest are dropped.";
+    ARCHIVE_WHOLE = "archive-whole" []
+        "no record of an ended job was dropped before it was in the archive",
+        "More waited than the terms of the kind allow, and what was dropped is never in the archive.";
     EMPTY_KINDS = "empty-kinds" []
         "no kind that has been empty and unused for 30 days",
         "Its keys stay, and workers search its ledger forever; most such kinds are misspelt, or \

@@ -19,8 +19,8 @@ use super::clock::{self, ServerClock};
 use super::finding::{Finding, Severity};
 use super::ledgers::{self, unseen};
 use super::{
-    adoption, crowd, disk, events, functions, instances, memory, mend, replication, rights, rules,
-    server, slots,
+    adoption, archive, crowd, disk, events, functions, instances, memory, mend, replication,
+    rights, rules, server, slots,
 };
 use crate::client::{Client, ClientBuilder, Instance};
 use crate::error::{Error, Result};
@@ -473,6 +473,7 @@ async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) 
             }
         }
     }
+    archive::look(client, now, found).await?;
     match live {
         Ok(live) => {
             instances::look(live, ledgers.as_ref().ok(), found);

@@ -21,7 +21,7 @@ use crate::store::{LedgerSample, Observed, is_of_absence};
 use crate::time::{UnixMs, UnixUs};
 
 /// The most kinds that are read.
-const KINDS: usize = 256;
+pub(super) const KINDS: usize = 256;
 
 /// The number of jobs in each kind whose keys are read: the next ones that fall due.
 const NAMES: usize = 16;
@@ -432,31 +432,40 @@ impl Judge<'_> {
         self.sum(check, judged)
     }
 
-    /// One finding from the findings about several kinds: the worst finding, with the texts of the
-    /// next findings. `Ok` if there are none.
+    /// One finding from the findings about several kinds.
     fn sum(&self, check: &'static Check, judged: impl Iterator<Item = Finding>) -> Finding {
-        let mut judged: Vec<Finding> = judged.collect();
-        judged.sort_by_key(|one| std::cmp::Reverse(one.severity));
-        let count = judged.len();
-        let mut judged = judged.into_iter();
-        let Some(mut worst) = judged.next() else {
-            let looked = match (self.0.looked.len(), self.0.all) {
-                (looked, all) if looked < all => Phrase::new(
-                    "found.none-of",
-                    "none in {} of {} kinds",
-                    [looked.into(), all.into()],
-                ),
-                (all, _) => Phrase::new("found.none", "none in {} kinds", [all.into()]),
-            };
-            return Finding::fine(check, looked);
+        let none = match (self.0.looked.len(), self.0.all) {
+            (looked, all) if looked < all => Phrase::new(
+                "found.none-of",
+                "none in {} of {} kinds",
+                [looked.into(), all.into()],
+            ),
+            (all, _) => Phrase::new("found.none", "none in {} kinds", [all.into()]),
         };
-        let others = judged.take(NAMED - 1).map(|one| one.found);
-        let all = std::iter::once(worst.found)
-            .chain(others)
-            .chain(more(count));
-        worst.found = Phrase::joined(all).expect("at least one");
-        worst
+        summed(check, judged, none)
     }
+}
+
+/// One finding from the findings about several kinds: the worst finding, with the texts of the next
+/// findings. `Ok`, with the text `none`, if there are none.
+pub(super) fn summed(
+    check: &'static Check,
+    judged: impl Iterator<Item = Finding>,
+    none: Phrase,
+) -> Finding {
+    let mut judged: Vec<Finding> = judged.collect();
+    judged.sort_by_key(|one| std::cmp::Reverse(one.severity));
+    let count = judged.len();
+    let mut judged = judged.into_iter();
+    let Some(mut worst) = judged.next() else {
+        return Finding::fine(check, none);
+    };
+    let others = judged.take(NAMED - 1).map(|one| one.found);
+    let all = std::iter::once(worst.found)
+        .chain(others)
+        .chain(more(count));
+    worst.found = Phrase::joined(all).expect("at least one");
+    worst
 }
 
 /// The text about one kind with unrouted jobs.

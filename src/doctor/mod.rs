@@ -27,11 +27,13 @@
 //! | `rights` | the rights of this user |
 //! | `functions` | the Redis functions, where they are used |
 //! | `ledgers`, `rules`, `instances` | the jobs, recurring ones, and the live workers |
+//! | `archive` | the records that ended jobs leave for an archive |
 //! | `adoption` | routes that adopt plain keys |
 //! | `slots` | keys on a node of a cluster that does not serve their slot |
 //! | `mend` | repairs on request |
 
 mod adoption;
+mod archive;
 mod checks;
 mod clock;
 mod crowd;
