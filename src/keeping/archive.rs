@@ -101,16 +101,26 @@ impl KindTerms for ArchiveTerms {
     const DONE: &'static str = "archived";
 
     fn check(self) -> Result<Self> {
+    /// The same terms, if they can be kept. Setting them checks them as well; a program that asks
+    /// somebody for them can tell before it connects.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`], naming the setting, the rule and the remedy.
+    pub fn check(self) -> Result<Self> {
         let (least, most) = WAITING;
+        let months = [
+            ("keep_months", self.keep),
+            ("keep_dead_months", self.keep_dead),
+        ];
         let fault = if self.payload > MAX_PAYLOAD {
             format!(
-                "`payload` is {} bytes, and {MAX_PAYLOAD} at the most",
+                "`payload` is {} bytes: write up to {MAX_PAYLOAD}",
                 self.payload
             )
         } else if !(least..=most).contains(&self.waiting) {
             format!(
-                "`waiting` is {} bytes, and from {least} to {most}: it bounds what Redis holds while \
-                 the archive is away",
+                "`waiting` is {} bytes, and bounds what Redis holds while the archive is away: write \
+                 {least} to {most}",
                 self.waiting
             )
         } else if self.waiting < 8 * self.payload {
@@ -119,11 +129,8 @@ impl KindTerms for ArchiveTerms {
                  least eight times as much",
                 self.waiting, self.payload
             )
-        } else if let Some(months) = [self.keep, self.keep_dead]
-            .into_iter()
-            .find(|months| *months > MAX_MONTHS)
-        {
-            format!("{months} months are too long: write up to {MAX_MONTHS}, or 0 for ever")
+        } else if let Some((name, months)) = months.iter().find(|it| it.1 > MAX_MONTHS) {
+            format!("`{name}` is {months}: write up to {MAX_MONTHS}, or 0 for ever")
         } else {
             return Ok(self);
         };

@@ -8,6 +8,7 @@ use keyfall::{
 };
 
 use crate::runs::recorder;
+use crate::shell::{Ran, keyfall};
 use crate::site::Site;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -118,7 +119,7 @@ async fn prefixes_and_terms_that_cannot_be_are_refused_by_name() {
             "archive-refused:",
             ArchiveTerms::new().keep_months(2000),
             ErrorKind::InvalidSetting,
-            "2000 months",
+            "`keep_months` is 2000",
         ),
     ] {
         let error = client.prefix(prefix).archive(terms).await.unwrap_err();
@@ -131,6 +132,23 @@ async fn prefixes_and_terms_that_cannot_be_are_refused_by_name() {
             .iter()
             .all(|it| !it.prefix.starts_with("archive-refused"))
     );
+    // The command tells before it connects: nobody listens there.
+    for (words, named) in [
+        (
+            ["--keep-months", "2000"],
+            "`keep_months` is 2000: write up to 1200",
+        ),
+        (["--keep-dead-months", "1201"], "`keep_dead_months` is 1201"),
+        (
+            ["--payload", "2000000"],
+            "`payload` is 2000000 bytes: write up to 1048576",
+        ),
+        (["--waiting", "1"], "`waiting` is 1 bytes"),
+    ] {
+        let set = ["archive", "set", "a:b:", "--api", "http://127.0.0.1:1"];
+        let set: Vec<&str> = set.into_iter().chain(words).collect();
+        Ran::of(keyfall(&set)).await.fails(2, named);
+    }
 }
 
 #[tokio::test]

@@ -182,16 +182,16 @@ async fn list(options: List) -> anyhow::Result<()> {
 }
 
 async fn set(options: Set) -> anyhow::Result<()> {
+    let wanted = ArchiveIn {
+        prefix: options.kinds.prefix(),
+        payload: options.payload,
+        waiting: options.waiting,
+        keep_months: options.keep_months,
+        keep_dead_months: options.keep_dead_months,
+    };
+    wanted.check()?;
     let jobs = options.server.connect().await?;
-    let set = jobs
-        .set_archive(&ArchiveIn {
-            prefix: options.kinds.prefix(),
-            payload: options.payload,
-            waiting: options.waiting,
-            keep_months: options.keep_months,
-            keep_dead_months: options.keep_dead_months,
-        })
-        .await?;
+    let set = jobs.set_archive(&wanted).await?;
     if options.form.json {
         return Ok(out::json(&set)?);
     }

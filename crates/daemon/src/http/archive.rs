@@ -177,6 +177,14 @@ impl From<TermsOf<ArchiveTerms>> for ArchiveOut {
 }
 
 impl ArchiveIn {
+    /// Checks the terms, without a connection.
+    ///
+    /// # Errors
+    /// If they cannot be kept; names the field, the rule and the remedy.
+    pub fn check(&self) -> keyfall::Result<()> {
+        self.terms().check().map(drop)
+    }
+
     fn terms(&self) -> ArchiveTerms {
         let new = ArchiveTerms::new();
         new.payload(self.payload.unwrap_or(new.get_payload()))
