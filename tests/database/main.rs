@@ -10,6 +10,7 @@
 //! | [`crashes`] | relays, PostgreSQL and Redis are killed at each step |
 //! | [`trouble`] | silent networks, locks, a full disk, a Redis that refuses |
 //! | [`place`] | TLS, passwords, encodings, and clocks that are wrong |
+//! | [`examples`] | the examples of the package |
 //! | [`rates`] | how fast rows are passed on |
 //! | [`schema`] | the tables: made twice, changed by somebody, used with few rights |
 //! | [`site`] | the databases and the Redis that the tests share |
@@ -20,6 +21,7 @@ mod archiver;
 mod copier;
 mod copy;
 mod crashes;
+mod examples;
 mod outbox;
 mod place;
 mod rates;
