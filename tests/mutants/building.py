@@ -46,7 +46,7 @@ def copy_repository(tree, texts):
             path.unlink()
 
 
-ALL = ["--workspace", "--lib", "--test", "it", "--test", "chaos"]
+ALL = ["--workspace", "--lib", "--test", "it", "--test", "database", "--test", "chaos"]
 
 
 def build(tree, target, what=ALL):

@@ -28,6 +28,8 @@ AREAS = [
     ("src/store", "store"),
     ("crates/daemon/src/classic", "classic"),
     ("crates/daemon/src/tokens", "tokens revoking"),
+    ("crates/database/src/archive", "archive:: archiver"),
+    ("crates/database", "outbox crashes trouble"),
     ("crates/daemon", "http classic tokens"),
     ("crates/cli", "commands"),
 ]

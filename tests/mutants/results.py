@@ -49,6 +49,7 @@ PARTS = [
     ("src/store/connections", "Connections"),
     ("src/store", "Store, kinds and servers"),
     ("crates/daemon", "Daemon"),
+    ("crates/database", "Beside PostgreSQL"),
     ("src/", "The rest of the library"),
 ]
 
@@ -72,7 +73,7 @@ def summary(faults, found, results):
         suites[result["suite"]] = suites.get(result["suite"], 0) + 1
     parts = [f"{suites[suite]} by {name}" for suite, name in (
         ("unit", "unit tests"), ("integration", "integration tests"),
-        ("topology", "topologies"), ("fault suite", "the fault suite"),
+        ("topology", "topologies"), ("database", "tests beside PostgreSQL"), ("fault suite", "the fault suite"),
     ) if suite in suites]
     text = f"{len(found)} of {len(faults)} faults are found: " + ", ".join(parts) + "."
     if left := [fault.name for fault in faults if not results.by_name.get(fault.name)]:

@@ -15,7 +15,7 @@ from faults import ROOT, fail
 THREADS = f"--test-threads={3 * os.cpu_count()}"
 
 # A suite that has not ended by then hangs, which a fault may cause. Each takes a fifth of it.
-LIMITS = {"unit": 400, "integration": 1800, "topology": 900, "fault suite": 900}
+LIMITS = {"unit": 400, "integration": 1800, "database": 600, "topology": 900, "fault suite": 900}
 
 FAILED = re.compile(r"test (\S+)(?: - should panic)? \.\.\. FAILED")
 
@@ -30,6 +30,7 @@ class Runner:
         names = ("keyfall", "keyfall_daemon", "keyfall_cli")
         self.units = {name: binaries[name] for name in names if name in binaries}
         self.integration = binaries["it"]
+        self.database = binaries.get("database")
         self.chaos = binaries.get("chaos")
         # Some unit tests read the text of the code, and the copy has another text.
         self.noise = []
@@ -108,6 +109,13 @@ class Runner:
     def quick_suites(self, fault):
         """Name, binary and arguments of the runs that take seconds, the quickest first."""
         near = fault.filters()
+        if fault.package() == "keyfall_database":
+            # Its tests are beside a PostgreSQL.
+            yield "database", self.database, [THREADS, *near]
+            yield "database", self.database, [THREADS]
+            if fault.scenario:
+                yield "fault suite", self.chaos, [fault.scenario]
+            return
         nearby = ("integration", self.integration, [THREADS, *near])
         own = self.units[fault.package()]
         others = [] if fault.package() != "keyfall" else list(self.units.values())[1:]
@@ -125,6 +133,7 @@ class Runner:
     def slow_suites(self):
         """The same of the runs that take minutes, for faults that the quick ones did not find."""
         yield "integration", self.integration, [THREADS, "--skip", "topology::"]
+        yield "database", self.database, [THREADS]
         yield "topology", self.integration, [THREADS, "topology::"]
 
     def learn_noise(self):
