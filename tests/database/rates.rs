@@ -1,8 +1,11 @@
 //! Measures the outbox, and asserts no time: `make extremes` prints the figures.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use keyfall::Client;
+use keyfall::{ArchiveTerms, Client, Job, Kind, Outcome, Router, Worker};
+use keyfall_database::Archiver;
+use keyfall_testing::patience::eventually;
 use tokio::time::sleep;
 
 use crate::site::{Site, connect};
@@ -59,4 +62,80 @@ async fn a_commit_is_passed_on_after_this_time() {
         at(0.9),
         at(0.99)
     );
+}
+
+/// The rounds of the measurement of lateness, each without and with load, and the jobs of each.
+const ROUNDS: usize = 6;
+const JOBS: u64 = 500;
+
+/// Jobs of another kind, due one after the other, without and with rows that the relay passes on and
+/// records that the archiver stores. Both are measured in turn: the machine changes as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prints figures, for `make extremes`"]
+async fn claims_beside_a_busy_relay_and_archiver_are_so_late() {
+    let (_redis, site) = Site::alone("rates-late").await;
+    let loaded = format!("{}:load:job", site.app);
+    let terms = ArchiveTerms::new();
+    site.client.prefix(&loaded).archive(terms).await.unwrap();
+    let _relay = site.relay().await;
+    let client = Client::connect(&site.redis).await.unwrap();
+    let archiver = Archiver::new(client, site.database());
+    let archiver = tokio::spawn(archiver.run_until(std::future::pending()));
+    let lags: Arc<Mutex<Vec<Duration>>> = Arc::default();
+    let noted = lags.clone();
+    let router = Router::new().route(&format!("{}:{{id}}", site.kind()), async move |job: Job| {
+        noted.lock().unwrap().push(job.lag());
+        Outcome::Done
+    });
+    let worker = Worker::new(site.client.clone(), router);
+    let worker = tokio::spawn(worker.run_until(std::future::pending()));
+    let mut measured = [Vec::new(), Vec::new()];
+    let mut rows = 0_u64;
+    for round in 0..ROUNDS {
+        for (is_loaded, all) in [false, true].into_iter().zip(&mut measured) {
+            for number in 0..JOBS {
+                let key = site.key(format_args!("{round}-{is_loaded}-{number}"));
+                let job = site.client.schedule(key, &());
+                job.after(Duration::from_millis(500 + 6 * number))
+                    .await
+                    .unwrap();
+            }
+            eventually("all have run", async || {
+                if is_loaded {
+                    // Each job is cancelled by a later row, and leaves a record.
+                    let insert = "INSERT INTO keyfall_outbox (op, key, delay)
+                        SELECT op, $1 || $2::bigint + n, CASE op WHEN 'schedule' THEN interval '1 hour' END
+                        FROM generate_series(1, 500) n, unnest(ARRAY['schedule', 'cancel']) op";
+                    let beginning = format!("{loaded}:");
+                    let at = rows.cast_signed();
+                    site.sql.execute(insert, &[&beginning, &at]).await.unwrap();
+                    rows += 500;
+                }
+                (lags.lock().unwrap().len() as u64 == JOBS).then_some(())
+            })
+            .await;
+            all.append(&mut lags.lock().unwrap());
+            site.is_empty().await;
+            let kind = Kind::parse(&loaded).unwrap();
+            eventually("nothing waits", async || {
+                let ended = site.client.ended(&kind, 1).await.unwrap();
+                (ended.waiting == 0).then_some(())
+            })
+            .await;
+        }
+    }
+    let mut p99 = measured.map(|mut all| {
+        all.sort();
+        all[all.len() * 99 / 100].as_secs_f64() * 1e3
+    });
+    p99[0] = p99[0].max(0.001);
+    println!(
+        "late by {:.1} ms (p99), and by {:.1} ms beside {rows} jobs of the outbox in the archive: \
+         {:.2} times as much",
+        p99[0],
+        p99[1],
+        p99[1] / p99[0]
+    );
+    archiver.abort();
+    worker.abort();
 }
