@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::checks::{ARCHIVE_READ, ARCHIVE_WHOLE};
 use super::finding::{Finding, Severity};
 use super::ledgers::{KINDS, summed, unseen};
-use crate::client::Client;
+use crate::client::{Client, Shards};
 use crate::durations::written;
 use crate::error::Result;
 use crate::key::Kind;
@@ -54,7 +54,7 @@ async fn read(client: &Client, now: UnixUs) -> Result<Vec<Waits>> {
     let archives = client.archives().await?;
     let mut waits = Vec::new();
     for kind in client.archived_kinds().await?.into_iter().take(KINDS) {
-        let ended = client.ended(&kind, 1).await?;
+        let ended = client.ended(&kind, Shards::Present, 1).await?;
         let name = format!("{kind}:");
         let covering = archives.iter().filter(|it| name.starts_with(&it.prefix));
         let terms = covering.max_by_key(|it| it.prefix.len());

@@ -94,18 +94,12 @@ impl ArchiveTerms {
     pub fn get_keep_dead_months(&self) -> u16 {
         self.keep_dead
     }
-}
 
-impl KindTerms for ArchiveTerms {
-    const FIELD: &'static str = "archive";
-    const DONE: &'static str = "archived";
-
-    fn check(self) -> Result<Self> {
     /// The same terms, if they can be kept. Setting them checks them as well; a program that asks
     /// somebody for them can tell before it connects.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidSetting`], naming the setting, the rule and the remedy.
+    /// [`ErrorKind::InvalidSetting`](crate::ErrorKind::InvalidSetting), naming the setting, the rule and the remedy.
     pub fn check(self) -> Result<Self> {
         let (least, most) = WAITING;
         let months = [
@@ -135,6 +129,15 @@ impl KindTerms for ArchiveTerms {
             return Ok(self);
         };
         checked(self, Some(fault))
+    }
+}
+
+impl KindTerms for ArchiveTerms {
+    const FIELD: &'static str = "archive";
+    const DONE: &'static str = "archived";
+
+    fn check(self) -> Result<Self> {
+        ArchiveTerms::check(self)
     }
 
     fn rule_text(&self) -> String {

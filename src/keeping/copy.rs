@@ -44,6 +44,22 @@ impl CopyTerms {
     pub fn get_waiting(&self) -> u64 {
         self.waiting
     }
+
+    /// The same terms, if they can be kept. Setting them checks them as well.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidSetting`](crate::ErrorKind::InvalidSetting), naming the setting, the rule
+    /// and the remedy.
+    pub fn check(self) -> Result<Self> {
+        let (least, most) = WAITING;
+        let is_right = (least..=most).contains(&self.waiting);
+        let fault = format!(
+            "`waiting` is {} jobs, and bounds what Redis holds while the copy is away: write {least} \
+             to {most}",
+            self.waiting
+        );
+        checked(self, (!is_right).then_some(fault))
+    }
 }
 
 impl KindTerms for CopyTerms {
@@ -61,14 +77,7 @@ impl KindTerms for CopyTerms {
     }
 
     fn check(self) -> Result<Self> {
-        let (least, most) = WAITING;
-        let is_right = (least..=most).contains(&self.waiting);
-        let fault = format!(
-            "`waiting` is {} jobs, and from {least} to {most}: it bounds what Redis holds while the \
-             copy is away",
-            self.waiting
-        );
-        checked(self, (!is_right).then_some(fault))
+        CopyTerms::check(self)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use keyfall::{ArchiveTerms, Client, Job, Kind, Outcome, Router, Worker};
+use keyfall::{ArchiveTerms, Client, Job, Kind, Outcome, Router, Shards, Worker};
 use keyfall_database::Archiver;
 use keyfall_testing::patience::eventually;
 use tokio::time::sleep;
@@ -118,7 +118,7 @@ async fn claims_beside_a_busy_relay_and_archiver_are_so_late() {
             site.is_empty().await;
             let kind = Kind::parse(&loaded).unwrap();
             eventually("nothing waits", async || {
-                let ended = site.client.ended(&kind, 1).await.unwrap();
+                let ended = site.client.ended(&kind, Shards::Present, 1).await.unwrap();
                 (ended.waiting == 0).then_some(())
             })
             .await;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use keyfall::embedded::Embedded;
-use keyfall::{ArchiveTerms, Client, Kind, Outcome, Router, Worker};
+use keyfall::{ArchiveTerms, Client, Kind, Outcome, Router, Shards, Worker};
 use keyfall_database::internals::store;
 use keyfall_database::{Archiver, Database, Relay, Settings};
 use keyfall_testing::patience::eventually;
@@ -110,19 +110,19 @@ async fn a_full_disk_of_postgresql_loses_and_doubles_nothing() {
     for id in 0..300 {
         let job = site
             .client
-            .schedule(site.key(format_args!("b{id}")), "x".repeat(3_000));
+            .schedule(site.key(format_args!("b{id}")), &"x".repeat(3_000));
         job.await.unwrap();
     }
     let kind = Kind::parse(&site.kind()).unwrap();
     eventually("jobs end, and their records wait", async || {
-        let ended = site.client.ended(&kind, 1).await.unwrap();
+        let ended = site.client.ended(&kind, Shards::Present, 1).await.unwrap();
         (site.stats().await.done >= 300 && ended.waiting >= 300).then_some(())
     })
     .await;
     site.sql.batch_execute("DROP TABLE filler").await.unwrap();
     site.is_empty().await;
     eventually("all is in the archive", async || {
-        let ended = site.client.ended(&kind, 1).await.unwrap();
+        let ended = site.client.ended(&kind, Shards::Present, 1).await.unwrap();
         (site.stats().await.done == 600 && ended.waiting == 0).then_some(())
     })
     .await;

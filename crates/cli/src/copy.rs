@@ -84,9 +84,13 @@ async fn list(options: List) -> anyhow::Result<()> {
 }
 
 async fn set(options: Set) -> anyhow::Result<()> {
+    let wanted = CopyIn {
+        prefix: options.kinds.prefix(),
+        waiting: options.waiting,
+    };
+    wanted.check()?;
     let jobs = options.server.connect().await?;
-    let (prefix, waiting) = (options.kinds.prefix(), options.waiting);
-    let set = jobs.set_copy(&CopyIn { prefix, waiting }).await?;
+    let set = jobs.set_copy(&wanted).await?;
     if options.form.json {
         return Ok(out::json(&set)?);
     }

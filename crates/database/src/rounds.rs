@@ -68,6 +68,8 @@ struct Turn<M> {
     is_busy: bool,
     /// When the shards that a reshard has left are read next.
     all: Instant,
+    /// Whether it had a step.
+    is_known: bool,
     /// As the last step has left it.
     memory: M,
     /// The failure that was logged.
@@ -91,7 +93,11 @@ pub(crate) async fn rounds<W: Work>(work: Arc<W>) {
             }
         }
         begin(&work, &mut turns, &mut tasks);
-        work.tell(turns.values().map(|it| &it.memory));
+        // Not before all were asked: a sum that grows from nothing after a start would look like work
+        // that has come.
+        if turns.values().all(|it| it.is_known) {
+            work.tell(turns.values().map(|it| &it.memory));
+        }
         let next = turns.values().filter(|it| !it.is_busy).map(|it| it.next);
         let next = match tasks.len() < W::AT_ONCE {
             true => next.min().unwrap_or(refresh).min(refresh),
@@ -119,6 +125,7 @@ fn take_over<M: Default>(turns: &mut HashMap<Kind, Turn<M>>, found: &BTreeSet<Ki
             pause: IDLE.0,
             is_busy: false,
             all: Instant::now(),
+            is_known: false,
             memory: M::default(),
             told: None,
         });
@@ -156,7 +163,7 @@ fn begin<W: Work>(
 impl<M> Turn<M> {
     /// Notes the end of a step.
     fn end<W: Work>(&mut self, outcome: Outcome) {
-        self.is_busy = false;
+        (self.is_busy, self.is_known) = (false, true);
         let now = Instant::now();
         let pause = match outcome {
             Outcome::Failed(message, may_pass) => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use keyfall::{Client, JobState};
+use keyfall::{Client, JobState, Shards};
 use tokio::time::{Instant, sleep};
 
 use super::Database;
@@ -152,7 +152,7 @@ async fn still_to_do(sql: &tokio_postgres::Client, client: &Client) -> Result<Op
         }
     }
     for kind in client.archived_kinds().await? {
-        let ended = client.ended(&kind, 1).await?;
+        let ended = client.ended(&kind, Shards::All, 1).await?;
         if ended.waiting > 0 {
             let (waiting, dropped) = (ended.waiting, ended.dropped);
             return Ok(Some(format!(

@@ -56,6 +56,21 @@ impl From<TermsOf<CopyTerms>> for CopyOut {
     }
 }
 
+impl CopyIn {
+    /// Checks the terms, without a connection.
+    ///
+    /// # Errors
+    /// If they cannot be kept; names the field, the rule and the remedy.
+    pub fn check(&self) -> keyfall::Result<()> {
+        self.terms().check().map(drop)
+    }
+
+    fn terms(&self) -> CopyTerms {
+        let new = CopyTerms::new();
+        new.waiting(self.waiting.unwrap_or(new.get_waiting()))
+    }
+}
+
 /// The kinds whose jobs are copied. With a token, those that it can see.
 #[utoipa::path(get, path = "/v1/copies", operation_id = "list_copies", tag = "archive",
     responses((status = 200, body = CopiesOut)))]
@@ -74,9 +89,7 @@ pub(super) async fn set(
     caller: Caller,
     Body(body): Body<CopyIn>,
 ) -> Result<Json<ArchiveSetOut>, Problem> {
-    let new = CopyTerms::new();
-    let terms = new.waiting(body.waiting.unwrap_or(new.get_waiting()));
-    let set = select(&caller, &body.prefix)?.copy(terms);
+    let set = select(&caller, &body.prefix)?.copy(body.terms());
     let kinds = match caller.operator() {
         Some(operator) => set.by(operator).await,
         None => set.await,

@@ -48,11 +48,6 @@ impl Default for Progress {
             waiting: Waiting::default(),
         }
     }
-    /// Whether what waits was asked for.
-    is_known: bool,
-    state: Waiting,
-    /// The failure that was logged.
-    told: Option<String>,
 }
 
 /// What waits of a kind, for the metrics.
@@ -94,6 +89,7 @@ impl Archiver {
     /// Works until `stopped`. A batch that is on its way by then is handed in again by the next
     /// archiver, and stored once.
     pub async fn run_until(self, stopped: impl Future<Output = ()>) {
+        metrics::counter!("keyfall_archive_stored_total").increment(0);
         let this = Arc::new(self);
         tokio::select! {
             () = stopped => {}
@@ -179,29 +175,6 @@ impl Work for Archiver {
         let ended = match self.client.ended(kind, shards, progress.batch).await {
             Ok(ended) => ended,
             Err(error) => return Outcome::Failed(error.to_string(), error.is_retryable()),
-impl Progress {
-    /// Notes the end of a step.
-    fn end(&mut self, step: Step) {
-        (self.is_busy, self.is_known) = (false, true);
-        let now = Instant::now();
-        let pause = match step.outcome {
-            Outcome::Failed(message, may_pass) => {
-                log(&mut self.told, &message, may_pass);
-                // What waits was not read if Redis has failed.
-                if step.state.records > 0 {
-                    self.state = step.state;
-                }
-                let pause = self.pause.max(PAUSES.0);
-                self.next = now + pause;
-                self.pause = (2 * pause).min(PAUSES.1);
-                self.batch = (self.batch / 2).max(BATCH.0);
-                return;
-            }
-            Outcome::Empty => self.pause.max(IDLE.0),
-            // The other archiver has its turn.
-            Outcome::Known => IDLE.1,
-            Outcome::Stored => IDLE.0,
-            Outcome::More => Duration::ZERO,
         };
         progress.waiting = Waiting::of(&ended);
         match self.store(kind, &ended).await {
@@ -284,58 +257,6 @@ impl From<&EndedJob> for Row {
             letter: job.letter,
             occurrence_us: job.occurrence_at.map(micros),
         }
-    }
-}
-
-/// Takes over the kinds that were found.
-fn note(kinds: &mut HashMap<Kind, Progress>, found: &BTreeSet<Kind>) {
-    kinds.retain(|kind, progress| progress.is_busy || found.contains(kind));
-    for kind in found {
-        kinds.entry(kind.clone()).or_insert_with(|| Progress {
-            next: Instant::now(),
-            pause: IDLE.0,
-            is_busy: false,
-            batch: BATCH.1,
-            is_known: false,
-            state: Waiting::default(),
-            told: None,
-        });
-    }
-}
-
-/// Sets the gauges, once all kinds were asked: a sum that grows from nothing after a start would look
-/// like records that have come.
-fn tell(kinds: &HashMap<Kind, Progress>) {
-    metrics::counter!("keyfall_archive_stored_total").increment(0);
-    if kinds.values().any(|it| !it.is_known) {
-        return;
-    }
-    let sum = |part: fn(&Waiting) -> u64| kinds.values().map(|it| part(&it.state)).sum::<u64>();
-    metrics::gauge!("keyfall_archive_waiting").set(sum(|it| it.records) as f64);
-    metrics::gauge!("keyfall_archive_waiting_bytes").set(sum(|it| it.bytes) as f64);
-    metrics::gauge!("keyfall_archive_dropped").set(sum(|it| it.dropped) as f64);
-    let oldest = kinds.values().filter_map(|it| it.state.oldest).min();
-    let lag = oldest.and_then(|oldest| oldest.elapsed().ok());
-    metrics::gauge!("keyfall_archive_lag_seconds").set(lag.unwrap_or_default().as_secs_f64());
-}
-
-/// Logs a failure once, until it is another one.
-fn log(told: &mut Option<String>, message: &str, may_pass: bool) {
-    if told.as_deref() == Some(message) {
-        return;
-    }
-    match may_pass {
-        true => tracing::warn!(error = message, "records of ended jobs wait in Redis"),
-        false => tracing::error!(error = message, "records of ended jobs are not stored"),
-    }
-    *told = Some(message.to_owned());
-}
-
-async fn join_next(tasks: &mut JoinSet<(Kind, Step)>) -> (Kind, Step) {
-    match tasks.join_next().await {
-        Some(Ok(ended)) => ended,
-        Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
-        None => pending().await,
     }
 }
 
