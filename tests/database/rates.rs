@@ -16,8 +16,16 @@ const ROWS: u64 = 100_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "prints figures, for `make extremes`"]
 async fn rows_are_passed_on_at_this_rate() {
-    for kinds in [1, 8] {
-        let site = Site::new(&format!("rates-{kinds}")).await;
+    for (kinds, is_copied) in [(1, false), (8, false), (1, true)] {
+        let site = Site::new(&format!("rates-{kinds}-{is_copied}")).await;
+        if is_copied {
+            // Its rows are kept when they were passed on.
+            let copied = format!(
+                "INSERT INTO keyfall_copy_kinds VALUES ('{}:it:kind0')",
+                site.app
+            );
+            site.sql.batch_execute(&copied).await.unwrap();
+        }
         let insert = format!(
             "INSERT INTO keyfall_outbox (key, payload, delay)
                 SELECT '{}:it:kind' || n % {kinds} || ':' || n, repeat('x', 200)::bytea, '1 hour'
@@ -29,7 +37,7 @@ async fn rows_are_passed_on_at_this_rate() {
         let relay = site.relay().await;
         site.is_empty().await;
         let rate = ROWS as f64 / began.elapsed().as_secs_f64();
-        println!("{ROWS} rows of {kinds} kinds: {rate:.0} rows/s");
+        println!("{ROWS} rows of {kinds} kinds, copied {is_copied}: {rate:.0} rows/s");
         drop(relay);
     }
 }

@@ -121,7 +121,7 @@ async fn after_the_loss_of_redis_kept_rows_are_passed_on_again_in_their_order() 
     .await;
     let client = Client::connect(&site.redis).await.unwrap();
     client
-        .schedule(&site.key("twice"), &"from the copy")
+        .schedule(site.key("twice"), &"from the copy")
         .after(Duration::from_secs(3_600))
         .await
         .unwrap();

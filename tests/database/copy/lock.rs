@@ -34,14 +34,28 @@ async fn one_copier_works_on_a_kind_and_the_others_pass_it_by() {
     assert_eq!(lock.ledgers(), []);
     assert_eq!(site.versions().await.len(), 0);
     lock.commit().await.unwrap();
-    // What the last one has committed is seen, whatever the database has as its default.
-    let strict = format!(
-        "{} options='-c default_transaction_isolation=serializable'",
-        site.url
-    );
-    let strict = open(&strict);
-    copy(&strict, &[pending(1, 1)]).await;
-    assert_eq!(take(&strict).await.ledgers()[0].through, 1);
+}
+
+/// Whatever isolation the database has as its default.
+#[tokio::test]
+async fn a_copier_sees_what_was_committed_until_it_had_the_lock() {
+    let site = Site::new("copy").await;
+    let hold = "BEGIN; LOCK TABLE keyfall_copy_ledgers;
+        INSERT INTO keyfall_copy_ledgers
+            (kind, shard, epoch, number, through, fence, clock, looked_at)
+            VALUES ('app:m:job', 0, 1, 2, 3, 4, now(), now())";
+    site.sql.batch_execute(hold).await.unwrap();
+    let strict = "options='-c default_transaction_isolation=serializable'";
+    let database = open(&format!("{} {strict}", site.url));
+    let taking = tokio::spawn(async move { take(&database).await });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted
+        AND relation = 'keyfall_copy_ledgers'::regclass";
+    eventually("it has the kind and waits", async || {
+        (site.one::<i64>(waiting).await == 1).then_some(())
+    })
+    .await;
+    site.sql.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(taking.await.unwrap().ledgers()[0].through, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

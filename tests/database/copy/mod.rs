@@ -6,6 +6,7 @@
 //! | [`lock`] | one copier works on a kind at a time, and PostgreSQL is killed meanwhile |
 //! | [`ledgers`] | what is known of each ledger, and how one that was rolled back is noticed |
 //! | [`kept`] | the outbox keeps rows until the copy has their effect, and passes them on again |
+//! | [`pages`] | an index serves each page |
 //! | [`status`] | counts, the data set, and what is removed |
 //! | [`rights`] | the rights that a role needs |
 //! | [`rates`] | how fast changes are stored, and jobs are read |
@@ -13,6 +14,7 @@
 mod kept;
 mod ledgers;
 mod lock;
+mod pages;
 mod rates;
 mod rights;
 mod status;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{KIND, MARK, copy, ended, pending, take};
+use super::{Change, KIND, KindLock, MARK, copy, ended, pending, take};
 use crate::site::Site;
 
 #[tokio::test]
@@ -17,14 +17,20 @@ async fn kinds_are_counted_and_forgotten() {
         VALUES (1, 'cancel', 'app:m:job:0', now(), 'app:m:job')";
     site.sql.execute(keep, &[]).await.unwrap();
     take(&database).await.commit().await.unwrap();
-    let other = super::KindLock::take(&database, "app:m:other").await;
-    other.unwrap().unwrap().commit().await.unwrap();
+    let other = KindLock::take(&database, "app:m:jobs").await;
+    let other = other.unwrap().unwrap();
+    let near = ["app:m:job-x:1", "app:m:jobs:1"].map(|key| Change {
+        key: key.into(),
+        ..pending("", 1)
+    });
+    other.store(&near, other.judge(&[]).unwrap()).await.unwrap();
+    other.commit().await.unwrap();
 
     let kinds = database.copied_kinds().await.unwrap();
     let shown = kinds
         .iter()
         .map(|it| (it.kind.as_str(), it.pending, it.kept, it.is_filled));
-    let wanted = [(KIND, 24_998, 1, false), ("app:m:other", 0, 0, false)];
+    let wanted = [(KIND, 24_998, 1, false), ("app:m:jobs", 2, 0, false)];
     assert_eq!(shown.collect::<Vec<_>>(), wanted);
     let clock = kinds[0].clock.unwrap();
     let since = clock.duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -39,13 +45,13 @@ async fn kinds_are_counted_and_forgotten() {
     assert!(!database.forget_copy(KIND).await.unwrap(), "it is copied");
     lock.commit().await.unwrap();
     assert!(database.forget_copy(KIND).await.unwrap());
-    for table in ["", "_ledgers", "_kinds WHERE kind = 'app:m:job'"] {
-        let left = format!("SELECT count(*) FROM keyfall_copy{table}");
+    for table in ["", "_ledgers", "_kinds"] {
+        let left = format!("SELECT count(*) FROM keyfall_copy{table} WHERE kind = '{KIND}'");
         assert_eq!(site.one::<i64>(&left).await, 0, "{table}");
     }
     let kept = "SELECT count(*) FROM keyfall_outbox_kept";
     assert_eq!(site.one::<i64>(kept).await, 0);
-    assert_eq!(database.copied_kinds().await.unwrap().len(), 1);
+    assert_eq!(database.copied_kinds().await.unwrap(), kinds[1..]);
 }
 
 #[tokio::test]

@@ -64,7 +64,7 @@ impl KindLock {
         self.connection.as_ref().expect("it is there until the end")
     }
 
-    async fn query(
+    pub(super) async fn query(
         &self,
         sql: &str,
         values: &[&(dyn ToSql + Sync)],

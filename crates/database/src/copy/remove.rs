@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio_postgres::types::ToSql;
+
 use super::lock::KindLock;
 use crate::connection::Database;
 use crate::error::{Error, Result};
@@ -51,11 +53,21 @@ impl Database {
         let Some(lock) = KindLock::take(self, kind).await? else {
             return Ok(false);
         };
+        let failed = Error::of("to forget the copy of a kind");
+        // Each batch begins behind the last one, and not with what is left of the rows that are gone.
         let rows = format!(
-            "DELETE FROM keyfall_copy WHERE key IN
-                (SELECT key FROM keyfall_copy WHERE kind = $1 LIMIT {BATCH})"
+            "WITH batch AS (
+                SELECT key FROM keyfall_copy WHERE key > $1 AND key < $2 ORDER BY key LIMIT {BATCH}
+            ), gone AS (DELETE FROM keyfall_copy WHERE key IN (SELECT key FROM batch))
+            SELECT max(key) FROM batch"
         );
-        while lock.execute(&rows, &[&kind]).await? > 0 {}
+        // `;` follows `:`.
+        let (mut after, end) = (Some(format!("{kind}:")), format!("{kind};"));
+        while let Some(last) = after {
+            let values: [&(dyn ToSql + Sync); 2] = [&last, &end];
+            let batch = async { lock.query(&rows, &values).await.map_err(&failed) };
+            after = self.in_time(batch).await?[0].get(0);
+        }
         for rest in [
             "DELETE FROM keyfall_outbox_kept WHERE kind = $1",
             "DELETE FROM keyfall_copy_ledgers WHERE kind = $1",

@@ -28,7 +28,7 @@ impl Database {
                     (SELECT FROM keyfall_copy c WHERE c.key = o.key AND c.look > o.number)
                 RETURNING {COLUMNS}
             ) INSERT INTO keyfall_outbox ({COLUMNS}) OVERRIDING SYSTEM VALUE
-            SELECT {COLUMNS} FROM again ORDER BY id"
+            SELECT {COLUMNS} FROM again"
         );
         self.in_time(async {
             let mut connection = self.connection().await?;
