@@ -16,17 +16,12 @@ CREATE TABLE keyfall_copy (
     due_at timestamptz,
     -- As Redis has it: header, steps and payload.
     record bytea,
-    -- The job that follows the one that runs.
-    successor_due_at timestamptz,
-    successor bytea,
     -- The look that has brought this version, and its time by the clock of the database.
     look bigint NOT NULL,
     changed_at timestamptz NOT NULL,
     ended_at timestamptz,
     CONSTRAINT keyfall_copy_pending_or_ended CHECK
-        ((ended_at IS NULL) = (record IS NOT NULL) AND (due_at IS NULL) = (record IS NULL)),
-    CONSTRAINT keyfall_copy_successor_is_whole CHECK
-        ((successor_due_at IS NULL) = (successor IS NULL) AND (successor IS NULL OR record IS NOT NULL))
+        ((ended_at IS NULL) = (record IS NOT NULL) AND (due_at IS NULL) = (record IS NULL))
 );
 CREATE INDEX keyfall_copy_pending ON keyfall_copy (kind, key) WHERE ended_at IS NULL;
 CREATE INDEX keyfall_copy_tombstones ON keyfall_copy (ended_at) WHERE ended_at IS NOT NULL;

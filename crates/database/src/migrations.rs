@@ -19,7 +19,7 @@ const STEPS: [(&str, &str); 3] = [
 const LOCK: i64 = 0x006b_6579_6661_6c6c;
 
 /// The columns that this version uses, with their types as `information_schema` names them.
-const COLUMNS: [(&str, &str, &str); 85] = [
+const COLUMNS: [(&str, &str, &str); 83] = [
     ("keyfall_outbox", "id", "bigint"),
     ("keyfall_outbox", "op", "text"),
     ("keyfall_outbox", "key", "text"),
@@ -90,12 +90,6 @@ const COLUMNS: [(&str, &str, &str); 85] = [
     ("keyfall_copy", "version", "bigint"),
     ("keyfall_copy", "due_at", "timestamp with time zone"),
     ("keyfall_copy", "record", "bytea"),
-    (
-        "keyfall_copy",
-        "successor_due_at",
-        "timestamp with time zone",
-    ),
-    ("keyfall_copy", "successor", "bytea"),
     ("keyfall_copy", "look", "bigint"),
     ("keyfall_copy", "changed_at", "timestamp with time zone"),
     ("keyfall_copy", "ended_at", "timestamp with time zone"),

@@ -43,7 +43,6 @@ fn pending(id: impl std::fmt::Display, version: u64) -> Change {
         job: Some(Stored {
             due_ms: 1_795_780_800_123,
             record: format!("record {id} {version}").into(),
-            successor: None,
         }),
         ..ended(id, version)
     }

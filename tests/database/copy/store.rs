@@ -12,7 +12,6 @@ async fn a_job_is_stored_as_it_is() {
         job: Some(Stored {
             due_ms: 1_795_780_800_123,
             record: b"{\"v\":1}\n\0\xff".as_slice().into(),
-            successor: Some((1_795_780_900_001, b"\0".as_slice().into())),
         }),
         ..pending("it", 1_795_780_800_123_456)
     };
@@ -20,7 +19,6 @@ async fn a_job_is_stored_as_it_is() {
         job: Some(Stored {
             due_ms: 0,
             record: b"".as_slice().into(),
-            successor: None,
         }),
         ..pending("jt", 1)
     };
@@ -141,7 +139,6 @@ async fn every_id_and_every_size_is_stored() {
         job: Some(Stored {
             due_ms: u64::MAX,
             record: vec![id as u8; 5 << 20].into(),
-            successor: Some((1, vec![1; 1 << 20].into())),
         }),
         ..pending(format!("{id}-large"), id)
     };

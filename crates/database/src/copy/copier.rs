@@ -398,7 +398,6 @@ impl From<&ChangedJob> for Change {
         let stored = it.job.as_ref().map(|job| Stored {
             due_ms: us_of(job.due) / 1_000,
             record: job.record.clone(),
-            successor: None,
         });
         Change {
             key: it.key.to_string(),

@@ -25,9 +25,9 @@ impl Database {
         limit: usize,
     ) -> Result<Vec<CopiedRow>> {
         let read = format!(
-            "SELECT key, shard, epoch, version, due_at, record, successor_due_at, successor FROM (
+            "SELECT key, shard, epoch, version, due_at, record FROM (
                 SELECT *, sum(bytes) OVER (ORDER BY key) AS total FROM (
-                    SELECT *, octet_length(record) + coalesce(octet_length(successor), 0) AS bytes
+                    SELECT *, octet_length(record) AS bytes
                     FROM keyfall_copy WHERE kind = $1 AND key > $2 AND ended_at IS NULL
                     ORDER BY key LIMIT $3
                 ) page
@@ -50,7 +50,6 @@ impl Database {
 fn copied(row: &Row) -> CopiedRow {
     let due_ms = |at: SystemTime| us_of(at) / 1_000;
     let bytes = |at: &str| row.get::<_, Option<Vec<u8>>>(at).map(Bytes::from);
-    let successor_due: Option<SystemTime> = row.get("successor_due_at");
     CopiedRow {
         key: row.get("key"),
         shard: row.get::<_, i16>("shard").cast_unsigned(),
@@ -59,7 +58,6 @@ fn copied(row: &Row) -> CopiedRow {
         job: Stored {
             due_ms: due_ms(row.get("due_at")),
             record: bytes("record").unwrap_or_default(),
-            successor: successor_due.map(due_ms).zip(bytes("successor")),
         },
     }
 }

@@ -45,8 +45,6 @@ pub struct Stored {
     pub due_ms: u64,
     /// Its record.
     pub record: Bytes,
-    /// The due time and the record of the job that follows it.
-    pub successor: Option<(u64, Bytes)>,
 }
 
 /// A ledger as the copy knows it.

@@ -3,28 +3,26 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use bytes::Bytes;
 use tokio_postgres::types::ToSql;
 
 use super::judge::Judged;
 use super::lock::KindLock;
-use super::row::{Change, LedgerMark, LedgerRow, Stored, signed, time_of_ms, time_of_us};
+use super::row::{Change, LedgerMark, LedgerRow, signed, time_of_ms, time_of_us};
 use crate::error::{Error, Result};
 
 /// The most changes of one statement, and the most bytes of their records beside the first.
 const MOST: (usize, usize) = (1_000, 8 << 20);
 
-/// `$3` to `$10` are columns.
+/// `$3` to `$8` are columns.
 const UPSERT: &str = "INSERT INTO keyfall_copy AS c (kind, look, changed_at, key, shard, epoch,
-        version, due_at, record, successor_due_at, successor, ended_at)
+        version, due_at, record, ended_at)
     SELECT $1, $2, now(), n.*, CASE WHEN n.record IS NULL THEN now() END
     FROM unnest($3::text[], $4::smallint[], $5::bigint[], $6::bigint[], $7::timestamptz[],
-        $8::bytea[], $9::timestamptz[], $10::bytea[]) AS n
-        (key, shard, epoch, version, due_at, record, successor_due_at, successor)
+        $8::bytea[]) AS n
+        (key, shard, epoch, version, due_at, record)
     ON CONFLICT (key) DO UPDATE SET look = excluded.look, changed_at = excluded.changed_at,
         shard = excluded.shard, epoch = excluded.epoch, version = excluded.version,
         due_at = excluded.due_at, record = excluded.record,
-        successor_due_at = excluded.successor_due_at, successor = excluded.successor,
         ended_at = excluded.ended_at
     WHERE (c.epoch, c.version) < (excluded.epoch, excluded.version)";
 
@@ -37,7 +35,7 @@ const NOTE: &str = "INSERT INTO keyfall_copy_ledgers AS l
         fence = excluded.fence, clock = excluded.clock";
 
 const FILLED: &str = "UPDATE keyfall_copy SET ended_at = now(), changed_at = now(), look = $5,
-        due_at = NULL, record = NULL, successor_due_at = NULL, successor = NULL
+        due_at = NULL, record = NULL
     WHERE kind = $1 AND shard = $2 AND ended_at IS NULL AND (epoch, version) < ($3, $4)";
 
 const GIVEN_UP: &str = "WITH gone AS (
@@ -63,7 +61,7 @@ impl KindLock {
         let mut left = newest.into_values().peekable();
         let (mut chunk, mut bytes) = (Vec::new(), 0);
         while let Some(change) = left.next() {
-            bytes += change.job.as_ref().map_or(0, Stored::bytes);
+            bytes += change.job.as_ref().map_or(0, |job| job.record.len());
             chunk.push(change);
             if chunk.len() == MOST.0 || bytes >= MOST.1 || left.peek().is_none() {
                 self.upsert(&chunk).await?;
@@ -131,9 +129,6 @@ impl KindLock {
         fn column<'a, T>(changes: &[&'a Change], of: impl Fn(&'a Change) -> T) -> Vec<T> {
             changes.iter().map(|change| of(change)).collect()
         }
-        fn successor(change: &Change) -> Option<&(u64, Bytes)> {
-            change.job.as_ref()?.successor.as_ref()
-        }
         self.execute(
             UPSERT,
             &[
@@ -147,10 +142,6 @@ impl KindLock {
                     it.job.as_ref().map(|job| time_of_ms(job.due_ms))
                 }),
                 &column(changes, |it| it.job.as_ref().map(|job| &job.record[..])),
-                &column(changes, |it| {
-                    successor(it).map(|(due_ms, _)| time_of_ms(*due_ms))
-                }),
-                &column(changes, |it| successor(it).map(|(_, record)| &record[..])),
             ],
         )
         .await?;
@@ -194,16 +185,6 @@ impl KindLock {
             done.map_err(&failed)
         };
         self.database.in_time(executing).await
-    }
-}
-
-impl Stored {
-    fn bytes(&self) -> usize {
-        self.record.len()
-            + self
-                .successor
-                .as_ref()
-                .map_or(0, |(_, record)| record.len())
     }
 }
 
