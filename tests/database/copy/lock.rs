@@ -130,16 +130,3 @@ async fn postgresql_that_is_killed_at_any_time_has_all_of_a_batch_or_nothing() {
     }
     assert!(cut > 0, "no look was cut off");
 }
-
-#[tokio::test]
-async fn a_database_that_cannot_hold_every_key_is_refused() {
-    let site = Site::bare("copy").await;
-    let make = "CREATE DATABASE latin_copy ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0";
-    site.sql.batch_execute(make).await.unwrap();
-    let own = site.url.split("dbname=").next().unwrap();
-    let latin = open(&format!("{own}dbname=latin_copy"));
-    latin.migrate().await.unwrap();
-    let error = KindLock::take(&latin, KIND).await.err().unwrap();
-    assert!(matches!(error, Error::Schema(_)), "{error}");
-    assert!(error.to_string().contains("LATIN1"), "{error}");
-}

@@ -28,7 +28,7 @@ impl KindLock {
     /// Locks a kind, which is copied from now on; `None` if another copier works on it.
     ///
     /// # Errors
-    /// [`Error::Schema`] if the database cannot hold every key.
+    /// Those of the database.
     pub async fn take(database: &Database, kind: &str) -> Result<Option<Self>> {
         database.in_time(begin(database, kind)).await
     }
@@ -99,7 +99,7 @@ async fn begin(database: &Database, kind: &str) -> Result<Option<KindLock>> {
     };
     let begun = lock.connection().batch_execute(BEGIN).await;
     begun.map_err(&failed)?;
-    let take = "SELECT nextval('keyfall_copy_looks'), current_setting('server_encoding')
+    let take = "SELECT nextval('keyfall_copy_looks')
         FROM (SELECT FROM keyfall_copy_kinds WHERE kind = $1 FOR UPDATE SKIP LOCKED) locked";
     let taken = lock.query(take, &[&kind]).await.map_err(&failed)?;
     let Some(row) = taken.first() else {
@@ -107,12 +107,6 @@ async fn begin(database: &Database, kind: &str) -> Result<Option<KindLock>> {
         return Ok(None);
     };
     lock.look = row.get(0);
-    let encoding: &str = row.get(1);
-    if encoding != "UTF8" {
-        return Err(Error::Schema(format!(
-            "this database has the encoding {encoding}, and the copy needs UTF8: make another one"
-        )));
-    }
     let read = "SELECT shard, epoch, number, through, fence, filled, clock, looked_at
         FROM keyfall_copy_ledgers WHERE kind = $1 ORDER BY shard";
     let rows = lock.query(read, &[&kind]).await.map_err(&failed)?;
