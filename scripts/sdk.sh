@@ -34,11 +34,28 @@ check_python() {
     "$sdk/$name/bin/python" -m pytest --quiet -n 4 -p no:cacheprovider clients/python/tests
 }
 
+# The packages have copies of the licences, because neither build takes files from outside its folder.
+for license in LICENSE-MIT LICENSE-APACHE; do
+    for client in clients/python clients/typescript; do
+        cmp "$license" "$client/$license"
+    done
+done
+
+# Fails if the list of the files of a package lacks one of the licences.
+has_licenses() {
+    files=$(cat)
+    for license in LICENSE-MIT LICENSE-APACHE; do
+        echo "$files" | grep -q "/$license" || { echo "$1 has no $license" >&2 && return 1; }
+    done
+}
+
 build_python() {
     environment tools "$1" 'build==1.3.0' 'hatchling==1.27.0'
     rm -rf "$sdk/wheel"
     "$sdk/tools/bin/python" -m build --no-isolation --outdir "$sdk/wheel" clients/python >"$sdk/build.log" ||
         { cat "$sdk/build.log" >&2 && return 1; }
+    tar tzf "$sdk"/wheel/keyfall-*.tar.gz | has_licenses "the source package of Python"
+    "$1" -m zipfile --list "$sdk"/wheel/keyfall-*.whl | has_licenses "the wheel"
 }
 
 build_node() {
@@ -46,12 +63,13 @@ build_node() {
     mkdir -p "$sdk/typescript" "$sdk/app"
     rm -rf "$sdk/typescript/src" "$sdk/typescript/dist" "$sdk"/typescript/keyfall-*.tgz
     cp -R clients/typescript/src clients/typescript/package.json clients/typescript/tsconfig.json \
-        clients/typescript/README.md "$sdk/typescript"
+        clients/typescript/README.md clients/typescript/LICENSE-* "$sdk/typescript"
     (
         cd "$sdk/typescript"
         [ -d node_modules ] || npm install --silent --no-fund --no-audit --no-package-lock
         npx tsc -p .
         npm pack --silent >/dev/null
+        tar tzf keyfall-*.tgz | has_licenses "the package of npm"
     )
     rm -rf "$sdk"/app/*.ts "$sdk/app/built" "$sdk/app/node_modules/keyfall"
     cp clients/typescript/tests/* clients/typescript/examples/* "$sdk/app"
