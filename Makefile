@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package dist dist-check packaging-check semver features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint docs moving-check compare sdk-check
+.PHONY: help nightly package dist dist-check packaging-check semver features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint docs moving-check compare sdk-check upgrade-check
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -67,6 +67,7 @@ nightly: ## Run the checks of a release that take too long for every change
 	$(MAKE) features
 	$(MAKE) dist-check
 	$(MAKE) semver
+	$(MAKE) upgrade-check
 	$(MAKE) model
 	$(MAKE) cost-check
 	$(MAKE) versions
@@ -155,6 +156,10 @@ packaging-check: deps prometheus ## Check container, Kubernetes and systemd file
 
 semver: toolchain ## Compare the API of the library with that of the last tag
 	@sh scripts/semver.sh
+
+upgrade-check: deps ## Upgrade and roll back under load, with the last tag and this commit: FROM=revision SEED=7
+	@FROM="$(FROM)" SEED="$(if $(filter command line,$(origin SEED)),$(SEED))" sh scripts/upgrade-check.sh
+
 docs: deps clients ## Build the documentation as a site, and check each of its links: target/site
 	@# The one that `make test` has built, as for `consumers`.
 	cargo test --workspace --all-features --test it --no-run
