@@ -97,9 +97,10 @@ pub(crate) use servers::nodes::ServerNode;
 #[cfg(feature = "worker")]
 pub(crate) use servers::proof::LOST;
 #[cfg(feature = "worker")]
-pub(crate) use servers::requirements::{Announced, Evicted, Info, SCHEMA, WantedEvents};
+pub(crate) use servers::requirements::{Announced, Evicted, Info, WantedEvents};
 #[cfg(feature = "worker")]
 pub(crate) use servers::rights::{Refused, Whom};
+pub(crate) use servers::schema::SCHEMA;
 pub(crate) use servers::server::Server;
 #[cfg(feature = "worker")]
 pub(crate) use servers::vitals::{ClockReading, LedgerSample, Observed, ServerReport};

@@ -61,6 +61,28 @@ async fn tables_that_are_missing_or_changed_are_refused_with_the_reason() {
 }
 
 #[tokio::test]
+async fn tables_of_a_newer_version_are_used_as_long_as_they_have_what_this_one_needs() {
+    let site = Site::bare("schema-newer").await;
+    site.database().migrate().await.unwrap();
+    let newer = "INSERT INTO keyfall_migrations (number, name) VALUES (99, 'further');
+        ALTER TABLE keyfall_outbox ADD further text";
+    site.sql.batch_execute(newer).await.unwrap();
+    assert_eq!(site.database().migrate().await.unwrap(), 0);
+    let taken_away = "ALTER TABLE keyfall_outbox_lanes DROP relay";
+    site.sql.batch_execute(taken_away).await.unwrap();
+    for told in [
+        site.database().migrate().await.unwrap_err(),
+        site.database().check().await.unwrap_err(),
+    ] {
+        assert!(matches!(told, Error::Schema(_)), "{told}");
+        let told = told.to_string();
+        for part in ["no column relay", "step 99", "use the newer version"] {
+            assert!(told.contains(part), "{told}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_caller_and_a_relay_need_few_rights() {
     let site = Site::new("schema-rights").await;
     let (caller, relay) = (

@@ -49,6 +49,7 @@
 //! | [`backlog`] | a hundred thousand overdue jobs: their cost and their effect on others |
 //! | [`crowding`] | possible hindrances: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find flaws, and repair them without a loss |
+//! | [`upgrades`] | data of a newer version are refused, and left as they are |
 //! | [`sabotage`] | damage to each key, and its audit and repair |
 //! | [`damage`] | stored data is damaged or deleted by hand while a worker runs |
 //! | [`extremes`] | the largest, the oddest and the most: payloads, keys, errors, dead letters |
@@ -168,6 +169,7 @@ mod terms;
 mod top;
 mod topology;
 mod transfer;
+mod upgrades;
 mod version;
 mod weather;
 mod web;

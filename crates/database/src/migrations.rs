@@ -226,9 +226,18 @@ async fn check(reading: &Transaction<'_>) -> Result<()> {
             }
             None => "it does not exist, or is not in the search path".to_owned(),
         };
+        let done = steps_done(reading).await?;
+        let remedy = match done > STEPS.len() {
+            true => format!(
+                "a newer version has brought the tables to step {done}, and this version, {}, \
+                 knows {}: use the newer version",
+                env!("CARGO_PKG_VERSION"),
+                STEPS.len()
+            ),
+            false => "run `keyfall database migrate`, or undo the change of the table".to_owned(),
+        };
         return Err(Error::Schema(format!(
-            "the table {table} is not the one that Keyfall uses: {why}; run `keyfall database \
-             migrate`, or undo the change of the table"
+            "the table {table} is not the one that Keyfall uses: {why}; {remedy}"
         )));
     }
     Ok(())

@@ -23,6 +23,7 @@ use tokio::time::sleep;
 use crate::counters;
 use crate::error::Result;
 use crate::moment::Moment;
+use crate::names::Names;
 use crate::settings::LinkSettings;
 use crate::store::connections::cluster::Node;
 use crate::store::connections::connection::{Connection, ConnectionSlot};
@@ -33,6 +34,7 @@ use crate::store::servers::catch_up::CatchUp;
 #[cfg(feature = "worker")]
 use crate::store::servers::health::Health;
 use crate::store::servers::membership::Membership;
+use crate::store::servers::schema::SchemaGuard;
 use node::NodeChoice;
 
 /// The first pause between two tries; it doubles up to [`LAST_PAUSE`], and starts again when the
@@ -62,6 +64,8 @@ pub(crate) struct Link {
     surveying: tokio::sync::Mutex<()>,
     /// The number of connections opened so far.
     opened: AtomicU64,
+    /// Verifies the schema with each new connection to a server that has jobs.
+    schema: Option<Arc<SchemaGuard>>,
     /// Verifies with each new connection that the server is number m of n, if there are several.
     membership: Option<Arc<Membership>>,
     /// Tells that server the changes that it has missed, with each new connection.
@@ -147,10 +151,19 @@ impl Link {
             connection_slots: Mutex::default(),
             surveying: tokio::sync::Mutex::new(()),
             opened: AtomicU64::new(0),
+            schema: None,
             membership: None,
             missed: None,
             #[cfg(feature = "worker")]
             health: None,
+        }
+    }
+
+    /// The same link, for a server that has jobs.
+    pub(in crate::store) fn with_jobs(self, names: Names) -> Self {
+        Link {
+            schema: Some(Arc::new(SchemaGuard::new(names))),
+            ..self
         }
     }
 
@@ -187,6 +200,7 @@ impl Link {
     /// Another link to the same server, with connections of its own. It tells the server nothing.
     pub(crate) fn another(&self, settings: &LinkSettings) -> Self {
         Link {
+            schema: self.schema.clone(),
             membership: self.membership.clone(),
             ..Link::new(self.origin.clone(), settings)
         }
@@ -197,6 +211,7 @@ impl Link {
     pub(crate) fn watched(&self, settings: &LinkSettings, health: Arc<Health>) -> Self {
         Link {
             health: Some(health),
+            schema: self.schema.clone(),
             membership: self.membership.clone(),
             ..Link::new(self.origin.apart(), settings)
         }
@@ -213,6 +228,14 @@ impl Link {
             (Some(cluster), Some(node)) => cluster.address_of(node),
             _ => self.address(),
         }
+    }
+
+    /// Verifies the schema of the server.
+    ///
+    /// # Panics
+    /// If the server is one of a target, which has no jobs.
+    pub(in crate::store) fn schema_guard(&self) -> &SchemaGuard {
+        self.schema.as_deref().expect("a server that has jobs")
     }
 
     /// The number that the server must have among several; nothing if there is one server.
@@ -532,8 +555,8 @@ impl Link {
         opened.unwrap_or_else(|| Err(Fault::unreachable(&self.address_of(node))))
     }
 
-    /// Opens a connection and, if there are several servers, verifies which one this is and tells
-    /// it the changes that it has missed.
+    /// Opens a connection, and verifies the schema behind it. If there are several servers, it also
+    /// verifies which one this is and tells it the changes that it has missed.
     async fn open(&self, node: Option<&Node>) -> Result<MultiplexedConnection, Fault> {
         let client = self.origin.client(node).await?;
         let open = pin!(client.get_multiplexed_async_connection_with_config(&self.config));
@@ -541,8 +564,13 @@ impl Link {
         let mut inner = opened
             .ok_or_else(|| Fault::unreachable(&self.address_of(node)))?
             .map_err(|error| self.not_connected(node, error))?;
+        let address = self.address_of(node);
+        if let Some(schema) = &self.schema {
+            let check = pin!(schema.check(&mut inner, &address));
+            let checked = in_time(Instant::now() + self.connect_timeout, check).await;
+            checked.ok_or_else(|| Fault::unreachable(&address))??;
+        }
         if let Some(membership) = &self.membership {
-            let address = self.address_of(node);
             let check = pin!(membership.check(&mut inner, &address));
             let checked = in_time(Instant::now() + self.connect_timeout, check).await;
             if checked.ok_or_else(|| Fault::unreachable(&address))?? {

@@ -16,7 +16,7 @@ use crate::store::kinds::switches::RESUMED;
 use crate::store::ledger::mending::{Mend, Wrong, layout_in, number_in};
 use crate::store::servers::fan_out::is_of_absence;
 use crate::store::servers::membership::{EMPTIED, FIELD};
-use crate::store::servers::requirements::SCHEMA;
+use crate::store::servers::schema::SCHEMA;
 use crate::store::{Away, Server, Store, from_value};
 use crate::time::UnixMs;
 

@@ -13,7 +13,8 @@ use crate::record;
 use crate::settings::{MAX_DELAY, PAYLOAD_LIMIT};
 use crate::shards::{MAX_SHARDS, SLOTS, TOLERANCE};
 use crate::store::ledger::script::{CANCEL, GET, SCHEDULE, functions};
-use crate::store::servers::requirements::{Info, SCHEMA};
+use crate::store::servers::requirements::Info;
+use crate::store::servers::schema::SCHEMA;
 use crate::store::{Server, Store, from_value};
 
 /// The version of Keyfall, which a library states in its head.

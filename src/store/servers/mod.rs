@@ -5,6 +5,7 @@
 //! | [`server`] | one server: its link, its clock, and its simple commands |
 //! | [`fan_out`] | asks several servers at the same time, although some may be away |
 //! | [`membership`] | verifies that a server is number m of n |
+//! | [`schema`] | verifies the version of the stored data |
 //! | [`catch_up`] | tells a server that was away the changes that it has missed |
 //! | [`nodes`] | the nodes of a server that is a cluster |
 //! | [`requirements`], [`rights`] | needed version, settings and role of a server; ACL rights |
@@ -32,6 +33,7 @@ pub(super) mod nodes;
 pub(super) mod proof;
 pub(super) mod requirements;
 pub(super) mod rights;
+pub(super) mod schema;
 pub(super) mod server;
 #[cfg(feature = "worker")]
 pub(super) mod vitals;

@@ -12,10 +12,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::servers::fan_out::is_of_absence;
 use crate::store::servers::membership::{self, is_not_alone};
 use crate::store::servers::nodes::ServerNode;
+use crate::store::servers::schema::{self, SCHEMA};
 use crate::store::{Away, Server, Store, from_value};
-
-/// The version of the stored data's layout. A database with another number in `meta` is refused.
-pub(crate) const SCHEMA: u32 = 1;
 
 /// The oldest supported Redis version: `ZMSCORE`, and `SET` with `PXAT`, came with 6.2.
 const OLDEST: (u32, u32) = (6, 2);
@@ -274,17 +272,9 @@ impl Server {
             }
         }
         let address = self.address();
-        let schema = self.schema(until).await?;
-        if schema != SCHEMA.to_string() {
-            return Err(Error::new(
-                ErrorKind::Incompatible,
-                format!(
-                    "Redis at {address} holds schema {schema} under {}, and this version writes \
-                     {SCHEMA}: use the version that wrote it, or another namespace",
-                    self.names.meta()
-                ),
-            ));
-        }
+        let guard = self.link.schema_guard();
+        guard.compare(&self.schema(until).await?, &address)?;
+        guard.begin();
         Ok(())
     }
 
@@ -340,27 +330,25 @@ impl Server {
     /// The schema of the stored data. If there is none, ours is stored; only then, so that a worker
     /// can start while Redis is full, and work its jobs off.
     async fn schema(&self, until: Instant) -> Result<String> {
-        let get = |field: &str| {
-            let mut get = redis::cmd("HGET");
-            get.arg(self.names.meta()).arg(field);
-            get
-        };
         if !self.is_member() {
-            let server = self.command(&get(membership::FIELD), until).await;
+            let mut get = redis::cmd("HGET");
+            get.arg(self.names.meta()).arg(membership::FIELD);
+            let server = self.command(&get, until).await;
             let server = server.map_err(|error| self.of_meta(error))?;
             if let Some(there) = from_value::<Option<String>>(server)? {
                 return Err(is_not_alone(&self.address(), &there));
             }
         }
-        let known = self.command(&get("schema"), until).await;
+        let ask = self.link.schema_guard().ask();
+        let known = self.command(&ask, until).await;
         let known = known.map_err(|error| self.of_meta(error))?;
         if let Some(schema) = from_value::<Option<String>>(known)? {
             return Ok(schema);
         }
         let mut set = redis::cmd("HSETNX");
-        set.arg(self.names.meta()).arg("schema").arg(SCHEMA);
+        set.arg(self.names.meta()).arg(schema::FIELD).arg(SCHEMA);
         self.command(&set, until).await?;
-        from_value(self.command(&get("schema"), until).await?)
+        from_value(self.command(&ask, until).await?)
     }
 
     /// Adds the remedy for a damaged `meta` to an error. Without `meta` no call works, not even an

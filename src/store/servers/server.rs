@@ -83,7 +83,7 @@ impl Server {
         names: Names,
         settings: &LinkSettings,
     ) -> Self {
-        let link = Link::new(origin, settings);
+        let link = Link::new(origin, settings).with_jobs(names.clone());
         Server::new(link, MemberStatus::default(), layouts, names, settings)
     }
 
@@ -96,7 +96,8 @@ impl Server {
         settings: &LinkSettings,
     ) -> Self {
         let membership = Membership::new(names.clone(), number, of);
-        let link = Link::new(origin, settings).of_member(membership);
+        let link = Link::new(origin, settings).with_jobs(names.clone());
+        let link = link.of_member(membership);
         Server::new(link, MemberStatus::new(number), layouts, names, settings)
     }
 
