@@ -49,6 +49,7 @@
 //! | [`backlog`] | a hundred thousand overdue jobs: their cost and their effect on others |
 //! | [`crowding`] | possible hindrances: a backlog, large payloads, a broken ledger |
 //! | [`auditing`] | audits find flaws, and repair them without a loss |
+//! | [`stored`] | each key and value in Redis is as `docs/stored.md` says |
 //! | [`upgrades`] | data of a newer version are refused, and left as they are |
 //! | [`sabotage`] | damage to each key, and its audit and repair |
 //! | [`damage`] | stored data is damaged or deleted by hand while a worker runs |
@@ -160,6 +161,7 @@ mod servers;
 mod shell;
 mod site;
 mod steps;
+mod stored;
 mod strangers;
 mod streams;
 mod successors;
