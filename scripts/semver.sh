@@ -1,11 +1,11 @@
 #!/bin/sh
-# Compares the public API of the library with that of the last tag: a release that breaks programs has to say so in
-# its number.
+# Compares the public API of the library with that of the last tag before this commit: a release that
+# breaks programs has to say so in its number.
 set -eu
 cd "$(dirname "$0")/.."
 
-if ! tag=$(git describe --tags --abbrev=0 2>/dev/null); then
-    echo 'There is no tag yet, so there is no API that programs rely on: nothing was compared.'
+if ! tag=$(git describe --tags --abbrev=0 HEAD^ 2>/dev/null); then
+    echo 'There is no tag before this commit, so there is no API that programs rely on: nothing was compared.'
     exit 0
 fi
 
