@@ -265,8 +265,9 @@ else
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
     last)
 end
+local asks = limit and limit.share and groups and (room == 0 or turns and turns.asks)
 if groups and not group_rates
-    and (#taken < wanted or groups.back ~= '-' or turns and turns.has_alarm) then
+    and (#taken < wanted or groups.back ~= '-' or asks or turns and turns.has_alarm) then
   -- The pacer hears when to ask again: now, if this claim has not looked at everything.
   local next_one = next_start(limit, now)
   if groups.census ~= '-' or not groups.by then
@@ -274,8 +275,9 @@ if groups and not group_rates
   elseif next_one == 0 and turns then
     next_one = turns.waits and turns.next_look(#taken == room) or nil
   end
-  if next_one then
-    redis.pcall('PUBLISH', ARGV[6], 'held ' .. ARGV[7] .. ' ' .. int(next_one))
+  if next_one or asks then
+    redis.pcall('PUBLISH', ARGV[6], 'held ' .. ARGV[7] .. ' ' .. int(next_one or 0)
+      .. (asks and ' shared' or ''))
   end
 elseif holds_back and not groups then
   tell_held(ARGV[6], ARGV[7], limit, now)

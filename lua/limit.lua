@@ -84,7 +84,8 @@ local function new_share(old)
   end
   local running = redis.call('ZCOUNT', leased_key, '-inf', '(inf')
   return {
-    epoch = old and old.epoch or 0,
+    -- A look that began before this ledger did has seen another share.
+    epoch = old and old.epoch or now,
     by = old and old.by or '-',
     rule = ARGV[17],
     gap = limit.gap * limit.burst,
@@ -154,6 +155,10 @@ if groups then
   end
   if is_other then
     redis.call('UNLINK', groups.rates_key)
+  end
+  if not (limit.share and held.share and read_share(held.share).rule == ARGV[17]) then
+    -- Other ledgers may have these shares by now.
+    redis.call('UNLINK', string.sub(due_key, 1, -4) .. 'shares')
   end
   if groups.back ~= '-' then
     changes.bring_back()

@@ -57,7 +57,7 @@ for i, key in ipairs(KEYS) do
   end
 end
 -- The keys of groups exist only while the kind has some; see `lib/groups.lua`.
-redis.pcall('DEL', start .. 'groups', start .. 'turns', start .. 'rates')
+redis.pcall('DEL', start .. 'groups', start .. 'turns', start .. 'rates', start .. 'shares')
 if is_remembered then
   redis.call('HDEL', calls_key, 'layout', 'history', 'batch', 'unlisted', 'archive', 'waiting',
     'copy', 'changes', PLACEHOLDER)

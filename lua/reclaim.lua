@@ -74,7 +74,7 @@ local misses, done = {}, {}
 local taken, place, carried = {}, {}, {}
 local gone, forgotten, promoted, shadows, scores = {}, {}, {}, {}, {}
 local armed, armed_for = {}, {}
-local is_held = false
+local is_held, asking = false, {}
 local counts, news = {}, {}
 local story = noting(new_story(history), changes, calls_key)
 for i, id in ipairs(ids) do
@@ -115,6 +115,9 @@ for i, id in ipairs(ids) do
       or started[group_of[id]] >= starts_left(rates[group_of[id]], now)) then
       misses[i] = 'held'
       is_held = true
+      if groups and rates[group_of[id]].burst < groups.burst then
+        asking[#asking + 1] = group_of[id]
+      end
     else
       misses[i] = 'claimed'
       taken[#taken + 1] = id
@@ -206,6 +209,10 @@ if groups then
   end
   end_leases(groups, news, gone, lease_of, leased_key, {channel = ARGV[5], subject = ARGV[6]},
     due_of, room_for_due, next_start, groups_of, open_entries, open_news)
+  if limit.share and is_held then
+    open_entries(groups, due_of).ask_for(asking)
+    tell_held(ARGV[5], ARGV[6], limit, now)
+  end
 elseif limit then
   if limit.share and is_held then
     tell_held(ARGV[5], ARGV[6], limit, now)

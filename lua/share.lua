@@ -16,7 +16,8 @@
 --                    a start that were used of the units which this look has removed
 --       newer:epoch  a look with this number was faster: nothing was done
 --       absent       the ledger has no share of this limit: nothing was done
--- Holds: from then on, a call with an older epoch changes nothing. Works while Redis is full.
+-- Holds: from then on, a call with an older epoch changes nothing. Works while Redis is full. With
+--       groups, waiting is how many jobs were found whose groups let them start, 64 at the most.
 
 local calls_key, due_key, leased_key = KEYS[1], KEYS[2], KEYS[3]
 local epoch, by, rule = tonumber(ARGV[1]), ARGV[2], ARGV[3]
@@ -69,7 +70,17 @@ redis.call('HDEL', calls_key, '')
 redis.call('HSET', calls_key, 'limit', write_limit(limit))
 
 local room, starts = room_for_due(limit, leased_key, now)
-if is_raised and due > 0 then
+local groups = limit.groups and open_groups(limit, due_key, now, int, starts_left)
+local startable = {}
+if groups and (room == 0 or is_raised) then
+  -- The others wait for the limits of their groups, and need no share.
+  local news = open_news(groups, open_entries(groups, due_of), room_for_due)
+  startable = news.startable(ANNOUNCED)
+  due = room == 0 and #startable or 0
+end
+if is_raised and groups and room > 0 then
+  wake(ARGV[4], ARGV[5], startable, nil, now)
+elseif is_raised and due > 0 then
   local news = {}
   announce_waiting(news, limit, due_key, leased_key, ARGV[4], ARGV[5], now)
   wake(ARGV[4], ARGV[5], news, nil, now)

@@ -60,6 +60,10 @@ elseif waits and skip_due == 0 and #overdue < limit then
   end
   held = #overdue == 0 and int(news.next_alarm()) or ''
 end
+if groups and limited.share and not string.find(held, 'shared', 1, true)
+  and redis.call('ZCOUNT', groups.turns_key, int(groups.WANTS), '(inf') > 0 then
+  held = (held ~= '' and held or '0') .. ' shared'
+end
 local lapsed = paused and {} or up_to(leased_key, now_ms, skip_lapsed)
 if limited and limited.share and #lapsed > 0 and starts_left(limited, now) == 0 then
   -- Their takeovers wait for a share as well.

@@ -412,34 +412,6 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_limit_never_exceed_it() {
-        let limit = Limit::new().rate(10, SECOND).burst(7).concurrency(9);
-        let whole = limit.terms().unwrap();
-        for ledgers in 1..=7 {
-            let part = whole.clone().split(ledgers).unwrap();
-            let ledgers = u64::from(ledgers);
-            assert!(part.burst >= 1 && part.burst * ledgers <= whole.burst);
-            assert!(part.most >= 1 && part.most * ledgers <= whole.most);
-            assert_eq!(part.gap, whole.gap * ledgers);
-        }
-        let error = whole.clone().split(8).unwrap_err().to_string();
-        assert!(
-            error.contains("`burst` is 7") && error.contains("8 shards"),
-            "{error}"
-        );
-        let evenly = Limit::new().concurrency(3).terms().unwrap();
-        assert_eq!(evenly.clone().split(3).unwrap().most, 1);
-        assert!(
-            evenly
-                .split(4)
-                .unwrap_err()
-                .to_string()
-                .contains("`concurrency`")
-        );
-        assert_eq!(Terms::NONE.split(16).unwrap().most, 0);
-    }
-
-    #[test]
     fn with_groups_the_total_is_that_of_the_kind() {
         let limit = Limit::new()
             .per(GroupBy::header("tenant"))
@@ -494,10 +466,5 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidSetting);
             assert!(error.to_string().contains(named), "{error}");
         }
-        let shards = tenants().concurrency(3).total_concurrency(9);
-        let error = shards.terms().unwrap().split(4).unwrap_err().to_string();
-        assert!(error.contains("`concurrency` is 3"), "{error}");
-        let part = shards.terms().unwrap().split(3).unwrap();
-        assert_eq!((part.most, part.groups.unwrap().most), (3, 1));
     }
 }

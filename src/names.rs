@@ -305,11 +305,11 @@ impl LedgerNames {
         ]
     }
 
-    /// The keys of groups, sorted sets, which exist only while a limit has groups and jobs wait or
-    /// run; `lua/lib/groups.lua` names them itself.
-    pub(crate) fn of_groups(&self) -> [String; 3] {
+    /// The keys of groups, three sorted sets and a hash, which exist only while a limit has groups and
+    /// jobs wait or run; `lua/lib/groups.lua` names them itself.
+    pub(crate) fn of_groups(&self) -> [String; 4] {
         let ledger = self.due.strip_suffix("due").unwrap_or_default();
-        ["groups", "turns", "rates"].map(|part| format!("{ledger}{part}"))
+        ["groups", "turns", "rates", "shares"].map(|part| format!("{ledger}{part}"))
     }
 
     /// The keys that `get` takes, in order.

@@ -333,24 +333,18 @@ impl<S: Send + Sync + 'static> Router<S> {
 /// Checks that the limit of a route is that of whole kinds.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidRoute`] if the pattern leaves out some kinds of its prefix, or the limit has
-/// groups and the pattern names several kinds.
+/// [`ErrorKind::InvalidRoute`] if the pattern leaves out some kinds of its prefix.
 fn check_limit(pattern: &Pattern, limit: Option<&Limit>) -> Result<()> {
-    let Some(limit) = limit else { return Ok(()) };
-    let fault = match pattern.whole_kinds() {
-        None => {
-            "`limit` is for a kind, or for all kinds with a prefix, and its pattern names neither: \
-             write `app:module:biz:{id}`, `app:module:{biz}:{id}`, or `Client::limit` for each kind"
-        }
-        Some(kinds) if limit.get_per().is_some() && kinds.ends_with(':') => {
-            "`limit` has groups, which are for one kind, and its pattern names several: write a \
-             route for each kind"
-        }
-        Some(_) => return Ok(()),
-    };
+    if limit.is_none() || pattern.whole_kinds().is_some() {
+        return Ok(());
+    }
     Err(Error::new(
         ErrorKind::InvalidRoute,
-        format!("route `{pattern}`: its {fault}"),
+        format!(
+            "route `{pattern}`: its `limit` is for a kind, or for all kinds with a prefix, and its \
+             pattern names neither: write `app:module:biz:{{id}}`, `app:module:{{biz}}:{{id}}`, or \
+             `Client::limit` for each kind"
+        ),
     ))
 }
 

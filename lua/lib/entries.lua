@@ -4,7 +4,7 @@
 
 local function open_entries(groups, due_of, groups_of)
   local it = {}
-  local int, due_key = groups.int, groups.due_key
+  local int, now, due_key = groups.int, groups.now, groups.due_key
   -- How many jobs come back with one call, how many leases a step of the census looks at, and how
   -- many groups one call unparks.
   local BACK, CENSUS, MOST_UNPARKED = 1000, 256, 1000
@@ -73,12 +73,23 @@ local function open_entries(groups, due_of, groups_of)
   function it.rates_of(names)
     local fulls = groups.gap > 0 and #names > 0
       and redis.call('ZMSCORE', groups.rates_key, unpack(names)) or {}
+    local shares = groups.shares_key and #names > 0
+      and redis.call('HMGET', groups.shares_key, unpack(names)) or {}
     local rates = {}
     for i, group in ipairs(names) do
-      local full = tonumber(fulls[i] or nil) or 0
-      rates[group] = {full = full, gap = groups.gap, burst = groups.burst, hold = 0}
+      rates[group] = groups.rate_of(fulls[i], shares[i])
     end
     return rates
+  end
+
+  -- Notes that these groups wait for a share. Returns whether one of them did not before.
+  function it.ask_for(names)
+    local asking = {}
+    for _, group in ipairs(names) do
+      asking[#asking + 1] = int(groups.WANTS + math.floor(now / 1000))
+      asking[#asking + 1] = '?' .. group
+    end
+    return #names > 0 and redis.call('ZADD', groups.turns_key, 'NX', unpack(asking)) > 0
   end
 
   -- Makes jobs that are aside plain due jobs again, from `back` on.

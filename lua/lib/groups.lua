@@ -16,19 +16,30 @@
 --   waits   1 if the last claim has left something in `turns`, else 0
 --   weight  how many starts the group gets for one start of any other group; 1 unless given
 --
--- Three keys beside the ledger, which exist only while something is in them:
+-- Four keys beside the ledger, which exist only while something is in them:
 --
 --   groups  sorted set, all scores 0, so that ranges go by name: `group NUL w NUL due NUL id` for
 --           each job that waits for its turn, the due time with 16 digits, and `group NUL r NUL id` for
 --           each lease, if their number is limited
 --   turns   sorted set: group → its tag; or `PARKED` and its tag while its limit lets no job start;
---           `=group` → `ALARM` and the time at which its rate allows the next start, µs
---   rates   sorted set: group → when all starts of its burst are free again, µs
+--           `=group` → `ALARM` and the time at which its rate allows the next start, µs;
+--           `?group` → `WANTS` and the time since which it waits for a share, ms
+--   rates   sorted set: group → when all starts of its burst are free again, µs; if ledgers share the
+--           limit, also of groups without a rate: the time of their last start
+--   shares  hash, if several ledgers share the limit: group → `units leases since`, the share of this
+--           ledger, see below
 --
 -- The groups take turns by start-time fair queueing. The group with the least tag starts a job, and
 -- its tag grows by 1 / weight. A group that comes anew gets the tag of the last start. A group
 -- without waiting jobs keeps its tag until its turn comes: otherwise a group whose jobs come one by
 -- one would always be new, and go first. If no job waits at all, all tags are forgotten.
+--
+-- If several ledgers share the limit, as `lib/share.lua` says, they share that of each group as well.
+-- A group begins without a share, and gets one when its jobs wait, from the ledgers that have it, or
+-- from nobody. Its units are those of its own rate. Units that were taken away, and are in use, stay
+-- the debt of this ledger until another one has them. `since` is when the group got its share or lost
+-- it, Unix ms. A share goes some seconds after the last start, when none of its units is in use: it
+-- belongs to nobody then. Leases count as long as they run, whatever the share is.
 --
 -- Other scripts know nothing of the entries: they move and remove jobs in `due` alone. So an entry
 -- is checked when its turn comes: it is valid if its job is aside with the due time of the entry. A
@@ -55,6 +66,10 @@ local function open_groups(limit, due_key, now, int, starts_left)
   for _, part in ipairs({'groups', 'turns', 'rates'}) do
     redis.call('ZCARD', start .. part)
   end
+  local shares_key = limit.share and start .. 'shares' or nil
+  if shares_key then
+    redis.call('HLEN', shares_key)
+  end
   local it = {
     by = by ~= '-' and by or nil,
     gap = tonumber(gap),
@@ -69,6 +84,7 @@ local function open_groups(limit, due_key, now, int, starts_left)
     entries_key = start .. 'groups',
     turns_key = start .. 'turns',
     rates_key = start .. 'rates',
+    shares_key = shares_key,
     due_key = due_key,
     limit = limit,
     now = now,
@@ -76,13 +92,44 @@ local function open_groups(limit, due_key, now, int, starts_left)
     starts_left = starts_left,
     -- As in `lib/waiting.lua`.
     ASIDE = 4000000000000000,
-    -- No tag comes near `PARKED`, no time in µs is below it or comes near `ALARM`.
+    -- No tag comes near `PARKED`, no time in µs is below it or comes near `ALARM`; with `ALARM` it is
+    -- below `WANTS`.
     PARKED = 100000000000000,
     ALARM = 4000000000000000,
+    WANTS = 8000000000000000,
+    -- How long a group keeps a share that it does not use, µs.
+    IDLE = 10000000,
     needs_records = string.byte(by) == 104,
     -- The group in the token of a lease; none if another version gave it out.
     IN_LEASE = '^[^ @]*@([^ ]+)',
   }
+
+  -- The rate of a group as that of a kind, and `most`, its leases; of what this ledger has of them.
+  -- `full` is its score in `rates`, `share` its field in `shares`. Without the field the rate is that
+  -- of the whole: as it was before ledgers shared it.
+  function it.rate_of(full, share)
+    local rate = {full = tonumber(full or nil) or 0, gap = it.gap, burst = it.burst, most = it.most,
+      hold = 0}
+    if shares_key then
+      local units, leases = string.match(share or '', '^(%d+) (%d+) ')
+      rate.burst, rate.most = tonumber(units) or 0, tonumber(leases) or 0
+      rate.gap = units and math.ceil(it.gap * it.burst / math.max(1, rate.burst)) or it.gap
+    end
+    return rate
+  end
+
+  -- Keeps the rates until this time, µs, and a second; and shares for as long as they last unused.
+  function it.keep_till(latest, is_anew)
+    local wanted = math.ceil((shares_key and latest + it.IDLE or latest) / 1000)
+    if is_anew or latest / 1000 >= it.till or now / 1000 >= it.till
+      or shares_key and wanted > it.till then
+      it.till = math.max(it.till, wanted + 1000)
+      redis.call('PEXPIREAT', it.rates_key, int(it.till))
+      if shares_key then
+        redis.call('PEXPIREAT', shares_key, int(it.till))
+      end
+    end
+  end
 
   -- The text of the field.
   function it.text()
@@ -204,18 +251,21 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
     if redis.call('ZCOUNT', leased_key, int(now_ms - 60000), int(now_ms)) > 0 then
       return nil
     end
-    for i, full in ipairs(redis.call('ZMSCORE', groups.rates_key, unpack(known))) do
-      local rate = {full = tonumber(full or 0), gap = groups.gap, burst = groups.burst, hold = 0}
-      rates[known[i]] = rate
-      if groups.starts_left(rate, now) < count_of[known[i]] then
-        return nil
-      end
+  end
+  local shares = groups.shares_key and redis.call('HMGET', groups.shares_key, unpack(known)) or {}
+  local fulls = (groups.gap > 0 or groups.shares_key)
+    and redis.call('ZMSCORE', groups.rates_key, unpack(known)) or {}
+  for i, full in ipairs(fulls) do
+    local rate = groups.rate_of(full, shares[i])
+    rates[known[i]] = rate
+    if groups.starts_left(rate, now) < count_of[known[i]] then
+      return nil
     end
   end
   for _, group in ipairs(groups.most > 0 and known or {}) do
     local running = redis.call('ZLEXCOUNT', groups.entries_key, '[' .. group .. '\0r',
       '(' .. group .. '\0s')
-    if running + count_of[group] > groups.most then
+    if running + count_of[group] > (rates[group] or groups).most then
       return nil
     end
   end
@@ -236,24 +286,28 @@ local function write_starts(groups, ids, names, rates, use_starts)
   if #entries > 0 then
     redis.call('ZADD', groups.entries_key, unpack(entries))
   end
-  if groups.gap == 0 or #ids == 0 then
+  if groups.gap == 0 and not groups.shares_key or #ids == 0 then
     return
   end
   local fulls, latest, now, int = {}, 0, groups.now, groups.int
   for group, count in pairs(started) do
     use_starts(rates[group], now, count)
-    latest = math.max(latest, rates[group].full)
-    fulls[#fulls + 1], fulls[#fulls + 2] = int(rates[group].full), group
+    latest = math.max(latest, rates[group].full, now)
+    fulls[#fulls + 1], fulls[#fulls + 2] = int(math.max(rates[group].full, now)), group
   end
   redis.call('ZADD', groups.rates_key, unpack(fulls))
-  if now % 8 == 0 then
+  if now % 8 == 0 and groups.shares_key then
+    local over = redis.call('ZRANGEBYSCORE', groups.rates_key, '-inf', int(now - groups.IDLE),
+      'LIMIT', 0, 256)
+    if #over > 0 then
+      redis.call('HDEL', groups.shares_key, unpack(over))
+      redis.call('ZREM', groups.rates_key, unpack(over))
+    end
+  elseif now % 8 == 0 then
     local over = redis.call('ZCOUNT', groups.rates_key, '-inf', int(now))
     if over > 0 then
       redis.call('ZREMRANGEBYRANK', groups.rates_key, 0, math.min(over, 2048) - 1)
     end
   end
-  if latest / 1000 >= groups.till or now / 1000 >= groups.till then
-    groups.till = math.max(groups.till, math.ceil(latest / 1000) + 1000)
-    redis.call('PEXPIREAT', groups.rates_key, int(groups.till))
-  end
+  groups.keep_till(latest)
 end

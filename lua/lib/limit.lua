@@ -1,6 +1,6 @@
--- A limit of a ledger is the field `limit` of `calls`, `full gap burst most hold set …`, and behind
--- a line end the limit of each group, if the kind has groups; see `lib/groups.lua`; or the share of
--- this ledger, if several ledgers share the limit; see `lib/share.lua`:
+-- A limit of a ledger is the field `limit` of `calls`, `full gap burst most hold set …`. Further
+-- lines follow: the share of this ledger, if several ledgers share the limit, see `lib/share.lua`;
+-- and the limit of each group, if the kind has groups, see `lib/groups.lua`. The first line has:
 --
 --   full   when all starts of a burst are free again, Unix µs; a time in the past if they are now
 --   gap    the µs between two starts in the long run; 0 without a rate
@@ -22,7 +22,11 @@ local function read_limit(field)
     return nil
   end
   local line = string.find(rest, '\n', 1, true)
-  local is_shared = line and string.byte(rest, line + 1) == 126
+  local share, groups = nil, line and string.sub(rest, line + 1) or nil
+  if line and string.byte(rest, line + 1) == 126 then
+    share, groups = string.match(groups, '^([^\n]*)\n?(.*)$')
+    groups = groups ~= '' and groups or nil
+  end
   return {
     full = tonumber(full),
     tail = tail,
@@ -31,8 +35,8 @@ local function read_limit(field)
     most = tonumber(most),
     hold = tonumber(hold),
     rest = line and string.sub(rest, 1, line - 1) or rest,
-    groups = line and not is_shared and string.sub(rest, line + 1) or nil,
-    share = is_shared and string.sub(rest, line + 1) or nil,
+    groups = groups,
+    share = share,
   }
 end
 
@@ -42,9 +46,9 @@ local function write_full(limit)
 end
 
 local function write_limit(limit)
-  local second = limit.groups or limit.share
   return table.concat({int(limit.full), int(limit.gap), int(limit.burst), int(limit.most),
-    int(limit.hold)}, ' ') .. limit.rest .. (second and '\n' .. second or '')
+    int(limit.hold)}, ' ') .. limit.rest .. (limit.share and '\n' .. limit.share or '')
+    .. (limit.groups and '\n' .. limit.groups or '')
 end
 
 -- Whether it limits anything: one that was removed does not.

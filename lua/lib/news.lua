@@ -9,7 +9,7 @@ local function open_news(groups, entries, room_for_due)
   -- time has come are among the next groups.
   function it.next_alarm()
     local first = redis.call('ZRANGEBYSCORE', groups.turns_key, '(' .. int(groups.ALARM + now),
-      '(inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      '(' .. int(groups.WANTS), 'WITHSCORES', 'LIMIT', 0, 1)
     return first[2] and tonumber(first[2]) - groups.ALARM or 0
   end
 

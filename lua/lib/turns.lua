@@ -15,7 +15,7 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
 
   local it = {picks = {}, stale = {}, is_cut = false}
   local queues, queue_of, heap, reserved = {}, {}, {}, nil
-  local newly_aside, has_turns, had_back, unread = {}, false, false, false
+  local newly_aside, has_turns, had_back, unread, asking = {}, false, false, false, {}
   local int, now, due_key = groups.int, groups.now, groups.due_key
   local starts_left = groups.starts_left
   local entries = open_entries(groups, due_of, groups_of)
@@ -107,12 +107,12 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
       reserve()
     end
     for _, queue in ipairs(some) do
-      if groups.most > 0 and queue.running >= groups.most then
+      queue.rate = rates[queue.group]
+      if groups.most > 0 and queue.running >= queue.rate.most then
         recount(queue)
       end
-      queue.rate = rates[queue.group]
       queue.starts = starts_left(queue.rate, now) - (reserved and reserved[queue.group] or 0)
-      queue.leases = groups.most > 0 and groups.most - queue.running or math.huge
+      queue.leases = groups.most > 0 and queue.rate.most - queue.running or math.huge
       push(queue)
     end
   end
@@ -392,7 +392,12 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
   -- Where a group goes after this claim: its score, or nil if it leaves the turns.
   local function write_turn(queue, turns, left)
     local waits = peek(queue) or queue.has_others
-    local score = queue.tag
+    local score, rate = queue.tag, queue.rate
+    if waits and (queue.leases <= 0 and rate.most < groups.most
+      or queue.starts <= 0 and rate.burst < groups.burst) then
+      -- Other ledgers have a part of its limit.
+      asking[#asking + 1] = queue.group
+    end
     if not waits and queue.started == 0 then
       left[#left + 1] = queue.group
       return
@@ -400,15 +405,17 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
       score = score + PARKED
     elseif waits and queue.starts <= 0 then
       score = score + PARKED
-      local rate = {full = queue.rate.full, gap = groups.gap, burst = groups.burst, hold = 0}
-      use_starts(rate, now, queue.started)
-      local alarm = next_start(rate, now)
-      if alarm == 0 then
-        -- Lapsed leases keep the starts for their takeover.
-        alarm = now + 100000
+      if rate.burst > 0 then
+        local after = {full = rate.full, gap = rate.gap, burst = rate.burst, hold = 0}
+        use_starts(after, now, queue.started)
+        local alarm = next_start(after, now)
+        if alarm == 0 then
+          -- Lapsed leases keep the starts for their takeover.
+          alarm = now + 100000
+        end
+        turns[#turns + 1], turns[#turns + 2] = int(ALARM + alarm), '=' .. queue.group
+        it.has_alarm = true
       end
-      turns[#turns + 1], turns[#turns + 2] = int(ALARM + alarm), '=' .. queue.group
-      it.has_alarm = true
     end
     turns[#turns + 1], turns[#turns + 2] = string.format('%.17g', score), queue.group
   end
@@ -456,6 +463,7 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
     if #turns > 0 then
       redis.call('ZADD', groups.turns_key, unpack(turns))
     end
+    it.asks = entries.ask_for(asking)
     local rates = {}
     for _, queue in ipairs(queues) do
       rates[queue.group] = queue.rate
@@ -485,8 +493,8 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
   end
 
   local function next_alarm()
-    local first = redis.call('ZRANGEBYSCORE', groups.turns_key, int(ALARM), '(inf', 'WITHSCORES',
-      'LIMIT', 0, 1)
+    local first = redis.call('ZRANGEBYSCORE', groups.turns_key, int(ALARM),
+      '(' .. int(groups.WANTS), 'WITHSCORES', 'LIMIT', 0, 1)
     return first[2] and tonumber(first[2]) - ALARM or 0
   end
 

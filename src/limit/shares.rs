@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::Terms;
+use super::{GroupTerms, Terms};
 use crate::time::UnixMs;
 
 /// How long a ledger keeps a share, while others without one have waiting jobs. Slightly less than
@@ -74,11 +74,20 @@ enum Want {
 
 impl Whole {
     pub(crate) fn of(terms: &Terms) -> Self {
+        Whole::new(terms.gap, terms.burst, terms.most)
+    }
+
+    /// What the limit of a group has to share; `None` if groups only take turns.
+    pub(crate) fn of_group(terms: &GroupTerms) -> Option<Self> {
+        (terms.gap + terms.most > 0).then(|| Whole::new(terms.gap, terms.burst, terms.most))
+    }
+
+    fn new(gap: u64, burst: u64, most: u64) -> Self {
         Whole {
-            units: (terms.gap > 0).then_some(terms.burst),
-            leases: (terms.most > 0).then_some(terms.most),
-            unit_gap: terms.gap * terms.burst,
-            slice: SLICE.max(Duration::from_micros(terms.gap)),
+            units: (gap > 0).then_some(burst),
+            leases: (most > 0).then_some(most),
+            unit_gap: gap * burst,
+            slice: SLICE.max(Duration::from_micros(gap)),
         }
     }
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::*;
 use crate::key::IntoJobKey;
-use crate::limit::GroupBy;
 use crate::retry::RetryPolicy;
 use crate::routing::Coverage;
 
@@ -113,12 +112,10 @@ fn the_limit_of_a_route_is_that_of_whole_kinds() {
             of("d:e:f", &three)
         ]
     );
-    let groups = Limit::new().per(GroupBy::id_part(1));
     for (pattern, limit, named) in [
         ("*:b:c:*", &three, "app:module:{biz}:{id}"),
         ("a:{m:x|y}:*:*", &three, "app:module:{biz}:{id}"),
         ("a:*:c:*", &three, "app:module:{biz}:{id}"),
-        ("a:b:*:*", &groups, "one kind"),
         ("a:b:c:*", &Limit::new(), "`limit` is wrong"),
     ] {
         let refused = Router::<()>::new().try_route(pattern, done.limit(limit.clone()));

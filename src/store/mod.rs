@@ -41,6 +41,8 @@ pub(crate) use connections::url::check_url;
 pub(crate) use kinds::activity::ActivityShape;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::dropping::Razed;
+#[cfg(feature = "worker")]
+pub(crate) use kinds::group_shares::GroupsWait;
 use kinds::layout::Layouts;
 pub(crate) use kinds::limits::LimitRule;
 #[cfg(feature = "worker")]

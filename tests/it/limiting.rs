@@ -452,24 +452,6 @@ async fn wrong_limits_are_refused_and_change_nothing() {
     let refused = site.client.limit("app1:mail", Limit::new().concurrency(1));
     assert_refused(refused.await, ErrorKind::InvalidKey, &["app1:mail"]);
     assert_eq!(site.client.get_limit(&kind).await.unwrap(), None);
-
-    // The limit of groups is split over shards, so each needs a part, and their number stays.
-    let groups = |most| Limit::new().per(GroupBy::id_part(1)).concurrency(most);
-    site.client.schedule(site.key(1), "").await.unwrap();
-    site.client.reshard(&kind, 4).await.unwrap();
-    let refused = set(groups(3)).await;
-    assert_refused(
-        refused,
-        ErrorKind::InvalidSetting,
-        &["4 shards", "at most 3"],
-    );
-    set(groups(4)).await.unwrap();
-    let refused = site.client.reshard(&kind, 2).await;
-    assert_refused(refused, ErrorKind::InvalidSetting, &["unlimit"]);
-    site.client.unlimit(&kind).await.unwrap();
-    site.client.reshard(&kind, 2).await.unwrap();
-    let view = site.view(&site.key(1)).await;
-    assert_eq!(view.state(), JobState::Pending);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

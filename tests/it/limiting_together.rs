@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use keyfall::{ErrorKind, GroupBy, Handler, Job, Limit, Router, Wait};
+use keyfall::{ErrorKind, Handler, Job, Limit, Router, Wait};
 
 use crate::limiting::assert_within;
 use crate::limits::assert_refused;
@@ -15,21 +15,21 @@ use crate::workers::Mortal;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-const KINDS: [&str; 3] = ["send", "digest", "alarm"];
+pub(crate) const KINDS: [&str; 3] = ["send", "digest", "alarm"];
 
 /// The prefix of all kinds of the site.
-fn prefix(site: &Site) -> String {
+pub(crate) fn prefix(site: &Site) -> String {
     let kind = site.kind();
     let (prefix, _) = kind.rsplit_once(':').unwrap();
     format!("{prefix}:")
 }
 
-fn kind(site: &Site, biz: &str) -> String {
+pub(crate) fn kind(site: &Site, biz: &str) -> String {
     format!("{}{biz}", prefix(site))
 }
 
 /// The pattern of all jobs of all kinds.
-fn pattern(site: &Site) -> String {
+pub(crate) fn pattern(site: &Site) -> String {
     format!("{}{{biz}}:{{id}}", prefix(site))
 }
 
@@ -43,7 +43,7 @@ async fn crowd(site: &Site, kinds: &[&str], count: usize) {
     }
 }
 
-async fn all_ended(site: &Site, kinds: &[&str]) {
+pub(crate) async fn all_ended(site: &Site, kinds: &[&str]) {
     for biz in kinds {
         let kind = kind(site, biz);
         eventually("all jobs have ended", async || {
@@ -407,21 +407,4 @@ async fn the_limit_of_a_route_holds_from_the_first_job_on() {
         .route(&ids("{id}"), counted.limit(five));
     let ended = site.serve(router).ended().await;
     assert_refused(ended, ErrorKind::InvalidRoute, &["different limits"]);
-}
-
-#[tokio::test]
-async fn groups_are_for_one_kind() {
-    let site = Site::new("together-groups").await;
-    let tenants = Limit::new().per(GroupBy::header("tenant")).concurrency(5);
-    let refused = site.client.limit(&prefix(&site), tenants).await;
-    assert_refused(refused, ErrorKind::InvalidSetting, &["`per`", "each kind"]);
-    assert!(
-        site.client
-            .limits()
-            .await
-            .unwrap()
-            .kinds
-            .iter()
-            .all(|it| { it.scope.as_str() != prefix(&site) })
-    );
 }

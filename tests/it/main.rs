@@ -132,6 +132,7 @@ mod late;
 mod layers;
 mod letters;
 mod limiting;
+mod limiting_tenants;
 mod limiting_together;
 mod limits;
 mod lists;

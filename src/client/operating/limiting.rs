@@ -10,7 +10,7 @@ use super::partial::PartialView;
 use crate::client::{Client, Pending, Unseen};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
-use crate::limit::{Limit, LimitScope, Terms};
+use crate::limit::{Limit, LimitScope};
 use crate::store::{
     Admission, Away, Balance, Lane, Ledger, LimitRule, Store, this_process, unique_id,
 };
@@ -72,8 +72,7 @@ impl Client {
     /// [drop](Client::drop_kind) of the kind.
     ///
     /// Several kinds, and the shards of a kind, share the limit: each has a part, and workers move
-    /// parts to where jobs wait. The parts together never exceed the limit. A limit of groups is for
-    /// one kind, is split evenly over its shards, and keeps it from being resharded.
+    /// parts to where jobs wait. The parts together never exceed the limit, nor that of a group.
     ///
     /// ```no_run
     /// # async fn example(client: keyfall::Client) -> keyfall::Result<()> {
@@ -87,8 +86,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// When it is awaited: if the kind, the prefix or the limit is not valid; if a kind with groups is
-    /// being resharded, or has more shards than the limit can be split over; if Redis does not answer
+    /// When it is awaited: if the kind, the prefix or the limit is not valid; if Redis does not answer
     /// in time or is full, or one of several servers is away.
     pub fn limit(&self, kind_or_prefix: &str, limit: Limit) -> SetLimit<'_> {
         SetLimit {
@@ -244,15 +242,8 @@ impl SetLimit<'_> {
     async fn send(self) -> Result<bool> {
         let (store, until) = (self.client.store(), self.client.deadline());
         let scope = self.scope?;
-        let terms = self.limit.as_ref().map_or(Ok(Terms::NONE), Limit::terms)?;
-        if scope.is_prefix() && terms.groups.is_some() {
-            return Err(Error::new(
-                ErrorKind::InvalidSetting,
-                format!(
-                    "`per` is for one kind, and {scope} covers several: set the limit for each kind, \
-                     or let them be one kind, and tell their jobs apart by the id"
-                ),
-            ));
+        if let Some(limit) = &self.limit {
+            limit.check()?;
         }
         let declared = self
             .limit
@@ -267,9 +258,6 @@ impl SetLimit<'_> {
         if let Some(Away { error, .. }) = store.kinds_seen(until).await?.1.pop() {
             return Err(error);
         }
-        if let Some(kind) = scope.kind() {
-            check_layout(self.client, &kind, &terms, until).await?;
-        }
         let before = store.limit_rule(&scope, until).await?;
         let had = before.as_ref().is_some_and(|rule| rule.limit.is_some());
         let after = before.map_or(UnixMs(0), |rule| rule.set.plus(Duration::from_millis(1)));
@@ -281,7 +269,7 @@ impl SetLimit<'_> {
         // The kinds leave the limit that has covered them, with what they have used of it.
         for wider in scope.wider() {
             if store.limit_rule(&wider, until).await?.is_some() {
-                store.note_moved(&wider, until).await?;
+                store.note_left(&wider, until).await?;
             }
         }
         // A kind that begins from now on reads the rule, so it is stored first, and removed last: a
@@ -359,24 +347,6 @@ async fn share_out(store: &Arc<Store>, scope: &LimitScope, until: Instant) {
             }
         }
     }
-}
-
-/// Checks that the limit can be that of all shards of the kind.
-async fn check_layout(client: &Client, kind: &Kind, terms: &Terms, until: Instant) -> Result<()> {
-    if terms.groups.is_none() {
-        return Ok(());
-    }
-    let layout = client.store().look_up(kind, until).await?;
-    if layout.from.is_some() {
-        return Err(Error::new(
-            ErrorKind::InvalidSetting,
-            format!(
-                "{kind} is being resharded, and the limit of its groups cannot be split meanwhile: \
-                 wait until that has ended"
-            ),
-        ));
-    }
-    terms.clone().split(layout.ledgers()).map(drop)
 }
 
 /// Removes the limit of a scope from a ledger, which comes under that of a wider scope, if there is

@@ -150,17 +150,6 @@ impl<'a> Reshard<'a> {
                 format!("{kind} was never used: is it spelt correctly?"),
             ));
         }
-        let limited = client.store().limit_of(kind, until).await?;
-        let limit = limited.and_then(|(_, rule)| rule.limit);
-        if limit.is_some_and(|limit| limit.get_per().is_some()) {
-            return Err(Error::new(
-                ErrorKind::InvalidSetting,
-                format!(
-                    "{kind} has a limit for its groups, which is split over its shards: remove it \
-                     with `keyfall unlimit {kind}`, and set it again after the reshard"
-                ),
-            ));
-        }
         let layout = client.store().agree(kind, until).await?;
         if layout.from.is_some() && layout.shards != self.shards {
             return Err(Error::new(

@@ -72,17 +72,17 @@ impl LimitRule {
     ///
     /// # Errors
     ///
-    /// If a value is out of range, or a limit of groups cannot be split over the shards.
+    /// If a value is out of range.
     pub(crate) fn part(&self, scope: &LimitScope, layout: Layout) -> Result<LimitPart> {
         let whole = self.limit.as_ref().map_or(Ok(Terms::NONE), Limit::terms)?;
         let is_alone = layout.ledgers() == 1 && !scope.is_prefix();
         Ok(match &self.limit {
-            Some(limit) if limit.get_per().is_none() && !is_alone => LimitPart::Shared {
+            Some(_) if !is_alone => LimitPart::Shared {
                 whole,
                 share: Share::default(),
                 rule: self.set,
             },
-            _ => LimitPart::Own(whole.split(layout.ledgers())?),
+            _ => LimitPart::Own(whole),
         })
     }
 }
@@ -220,12 +220,7 @@ impl Store {
         let Some((scope, rule)) = newest_of(scopes, &known).into_iter().next() else {
             return Ok(());
         };
-        let layout = self.layout_of(kind.as_str());
-        let Ok(part) = rule.part(&scope, layout) else {
-            let ledgers = layout.ledgers();
-            tracing::warn!(%kind, ledgers, "the limit of this kind cannot be split over its shards");
-            return Ok(());
-        };
+        let part = rule.part(&scope, self.layout_of(kind.as_str()))?;
         let limits = self.servers.iter().map(|it| async {
             for shard in self.shards_at(it, kind) {
                 let ledger = it.names.ledger(kind, shard);

@@ -13,6 +13,8 @@
 //! | [`dropping`] | removes kinds without jobs |
 //! | [`terms`] | the rules by which jobs leave records for an archive, and changes for a copy |
 //! | [`limits`], [`shares`] | limits: rates, and numbers of leases; how ledgers share one |
+//! | [`archiving`] | the rules by which jobs leave records for an archive when they end |
+//! | [`limits`], [`shares`], [`group_shares`] | limits: rates, and numbers of leases; how ledgers share one, and that of each group |
 //! | [`pause`], [`switches`] | pauses and resumes kinds; the rules that cover kinds by prefix |
 //! | [`order`] | order numbers, which say which of several jobs came last |
 //! | [`search`] | finds kinds with jobs by their keys, without the list of kinds |
@@ -28,6 +30,7 @@ pub(super) mod data_set;
 #[cfg(feature = "worker")]
 pub(super) mod declared;
 pub(super) mod dropping;
+pub(super) mod group_shares;
 pub(super) mod layout;
 pub(super) mod limits;
 pub(super) mod moving;

@@ -9,7 +9,8 @@
 //! What a cut-off look has taken away, and what a dropped kind or shard had, belongs to nobody. A
 //! look that sees all ledgers gives it out again. It may have been used just before; so
 //! `limit-moved app:` in `keyfall:meta` has the time until which something was taken away, and until
-//! its units are free again by then, they count as used.
+//! its units are free again by then, they count as used. The shares of groups move without that; for
+//! them `limit-left app:` has when a ledger has left.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::key::Kind;
 use crate::limit::{Holder, LimitScope, Share, Whole};
 #[cfg(feature = "worker")]
 use crate::shards::Layout;
+use crate::store::kinds::group_shares::GroupsWait;
 use crate::store::ledger::limiting::{LimitPart, Look, ShareReply};
 use crate::store::servers::fan_out::is_of_absence;
 use crate::store::{Lane, Ledger, LimitRule, Store, from_value};
@@ -29,6 +31,9 @@ use crate::time::UnixUs;
 
 /// The beginning of the fields that hold when something was last taken away from a ledger.
 const MOVED: &str = "limit-moved ";
+
+/// The beginning of the fields that hold when a ledger last left a limit.
+const LEFT: &str = "limit-left ";
 
 /// How much later than noted something may be taken away, and how much the clocks of servers may
 /// differ.
@@ -52,6 +57,8 @@ pub(crate) enum Balance {
         waiting: BTreeSet<Kind>,
         /// Whether some ledger has less than it should have, until others have given it up.
         owes: bool,
+        /// Whether groups wait for a share of their limit.
+        groups: GroupsWait,
     },
 }
 
@@ -62,16 +69,16 @@ struct Seen {
 }
 
 /// What can be given to ledgers.
-struct Free {
-    units: u64,
-    leases: u64,
+pub(super) struct Free {
+    pub(super) units: u64,
+    pub(super) leases: u64,
     /// The millionths of a start that the units have used.
-    owed: u64,
+    pub(super) owed: u64,
 }
 
 impl Free {
     /// Takes what one ledger needs, as far as it is there, and the part of the debts of its units.
-    fn take(&mut self, had: &Holder, wanted: Share) -> (Share, u64) {
+    pub(super) fn take(&mut self, had: &Holder, wanted: Share) -> (Share, u64) {
         let units = wanted.units.saturating_sub(had.share.units).min(self.units);
         // Leases above the present share, but not above its bound, are in use by it already.
         let above = wanted.leases.max(had.bound) - had.bound;
@@ -143,10 +150,11 @@ impl Store {
         let Some(rule) = self.limit_rule(scope, until).await? else {
             return Ok(Balance::Alone);
         };
-        let Some(limit) = rule.limit.as_ref().filter(|it| it.get_per().is_none()) else {
+        let Some(limit) = &rule.limit else {
             return Ok(Balance::Alone);
         };
-        let whole = Whole::of(&limit.terms()?);
+        let terms = limit.terms()?;
+        let whole = Whole::of(&terms);
         let now = self.time(until).await?;
         let look = Look {
             epoch: now.0.max(after + 1),
@@ -185,8 +193,19 @@ impl Store {
         if seen.is_empty() {
             return Ok(Balance::Alone);
         }
-        self.move_shares(scope, &whole, &look, (seen, is_all), until)
-            .await
+        let sharing: Vec<_> = seen.iter().map(|it| it.ledger.clone()).collect();
+        let balance = self.move_shares(scope, &whole, &look, (seen, is_all), until);
+        let mut balance = balance.await?;
+        if let Balance::Shared { groups, .. } = &mut balance
+            && let Some(whole) = terms.groups.as_ref().and_then(Whole::of_group)
+        {
+            let look = self.balance_groups(scope, &whole, &look, (sharing, is_all), until);
+            match look.await? {
+                GroupsWait::Overtaken(epoch) => return Ok(Balance::Overtaken(epoch)),
+                wait => *groups = wait,
+            }
+        }
+        Ok(balance)
     }
 
     /// Limits a ledger by the rule that covers it, also if it has a newer one: the clocks of those
@@ -226,6 +245,7 @@ impl Store {
                 ledgers,
                 waiting,
                 owes: false,
+                groups: GroupsWait::None,
             });
         }
         let wanted = wanted(whole, &seen, is_all, look);
@@ -233,13 +253,9 @@ impl Store {
             0 => 0,
             units => units * self.still_used(scope, whole, until).await?,
         };
-        let lower = |it: &Seen, wanted: &Share| Share {
-            units: wanted.units.min(it.holder.share.units),
-            leases: wanted.leases.min(it.holder.share.leases),
-        };
         // A ledger without units may have used some before the limit was changed.
         let gives = |it: &Seen, wanted: &Share| {
-            lower(it, wanted) != it.holder.share || it.holder.used > it.holder.share.units
+            lower(&it.holder, wanted) != it.holder.share || it.holder.used > it.holder.share.units
         };
         if seen
             .iter()
@@ -254,7 +270,7 @@ impl Store {
             if !gives(it, wanted) {
                 continue;
             }
-            let change = Some((lower(it, wanted), 0));
+            let change = Some((lower(&it.holder, wanted), 0));
             match it
                 .ledger
                 .share(look, change, it.ledger.patience(until))
@@ -312,16 +328,33 @@ impl Store {
             ledgers,
             waiting,
             owes,
+            groups: GroupsWait::None,
         })
     }
 
     /// The millionths of a start that a unit without an owner may have used.
     async fn still_used(&self, scope: &LimitScope, whole: &Whole, until: Instant) -> Result<u64> {
+        self.used_since(&format!("{MOVED}{scope}"), whole, until)
+            .await
+    }
+
+    /// The same of a unit that belonged to a ledger which has left the limit.
+    pub(super) async fn left_debt(
+        &self,
+        scope: &LimitScope,
+        whole: &Whole,
+        until: Instant,
+    ) -> Result<u64> {
+        self.used_since(&format!("{LEFT}{scope}"), whole, until)
+            .await
+    }
+
+    /// The millionths of a start that a unit may have used until the time in this field.
+    async fn used_since(&self, field: &str, whole: &Whole, until: Instant) -> Result<u64> {
         let now = self.time(until).await?;
-        let field = format!("{MOVED}{scope}");
         let known = self.on_each(until, |it, until| {
             let mut get = redis::cmd("HGET");
-            get.arg(it.names.meta()).arg(&field);
+            get.arg(it.names.meta()).arg(field);
             Box::pin(async move { from_value(it.command(&get, until).await?) })
         });
         let known: Vec<Option<u64>> = known.await.of_those_there()?;
@@ -360,21 +393,40 @@ impl Store {
     #[cfg(feature = "worker")]
     pub(crate) async fn note_leaving(&self, kind: &Kind, until: Instant) -> Result<()> {
         match self.limit_of(kind, until).await? {
-            Some((scope, _)) => self.note_moved(&scope, until).await,
+            Some((scope, _)) => self.note_left(&scope, until).await,
             None => Ok(()),
         }
     }
 
+    /// Notes that ledgers leave the limit of this scope.
+    pub(crate) async fn note_left(&self, scope: &LimitScope, until: Instant) -> Result<()> {
+        self.note(scope, &[MOVED, LEFT], until).await
+    }
+
     /// Notes that something may be taken away from ledgers that share the limit of this scope.
-    pub(crate) async fn note_moved(&self, scope: &LimitScope, until: Instant) -> Result<()> {
+    async fn note_moved(&self, scope: &LimitScope, until: Instant) -> Result<()> {
+        self.note(scope, &[MOVED], until).await
+    }
+
+    async fn note(&self, scope: &LimitScope, what: &[&str], until: Instant) -> Result<()> {
         let latest = self.time(until).await?.plus(NOTED);
-        let field = format!("{MOVED}{scope}");
         let noted = self.on_each(until, |it, until| {
             let mut set = redis::cmd("HSET");
-            set.arg(it.names.meta()).arg(&field).arg(latest.0);
+            set.arg(it.names.meta());
+            for field in what {
+                set.arg(format!("{field}{scope}")).arg(latest.0);
+            }
             Box::pin(async move { it.command(&set, until).await })
         });
         noted.await.of_those_there().map(drop)
+    }
+}
+
+/// What a ledger keeps if it is to have no more than this.
+pub(super) fn lower(it: &Holder, wanted: &Share) -> Share {
+    Share {
+        units: wanted.units.min(it.share.units),
+        leases: wanted.leases.min(it.share.leases),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::limit::{Holder, Share, Terms};
 #[cfg(feature = "worker")]
 use crate::shards::Layout;
 use crate::store::ledger::reply::unexpected;
-use crate::store::ledger::script::{ADMIT, HOLD, LIMIT, SHARE};
+use crate::store::ledger::script::{ADMIT, ALLOT, HOLD, LIMIT, SHARE};
 use crate::store::ledger::{number, who};
 use crate::store::{Answered, Lane, Ledger, LimitRule, Word, from_value};
 use crate::time::{UnixMs, UnixUs};
@@ -79,6 +79,36 @@ pub(crate) enum ShareReply {
     /// A look with this higher number was faster.
     Newer(u64),
     /// The ledger has no share of this limit.
+    Absent,
+}
+
+/// A group in a look at its shares: what changes, if anything.
+#[derive(Debug, Clone)]
+pub(crate) struct GroupCall<'a> {
+    /// Its name, as scripts write it.
+    pub(crate) name: &'a str,
+    /// The new share, and the millionths of a start that added units have used.
+    pub(crate) change: Option<(Share, u64)>,
+    /// Whether what is used of removed units is forgotten: other ledgers owe it by now.
+    pub(crate) forgets: bool,
+}
+
+/// The answer of a ledger about its shares of the limits of groups.
+#[derive(Debug)]
+pub(crate) enum AllotReply {
+    /// What it has from now on.
+    Shared {
+        /// Whether some leases are not counted yet.
+        is_counting: bool,
+        /// Groups that wait for a share, those that were looked at longest ago first.
+        waiting: Vec<String>,
+        /// The share of each group of the call; and the millionths of a start that are used of
+        /// units which were removed.
+        groups: Vec<(Holder, u64)>,
+    },
+    /// A look with this higher number was faster.
+    Newer(u64),
+    /// The ledger has no share of this limit, or no groups.
     Absent,
 }
 
@@ -190,6 +220,61 @@ impl Ledger {
             Word::Absent => Ok(ShareReply::Absent),
             other => Err(unexpected(format!("{other:?}"))),
         }
+    }
+
+    /// Looks at the shares that this ledger has of the limits of groups, and changes some;
+    /// `lua/allot.lua`. Also names up to `most` groups that wait for a share.
+    pub(crate) async fn allot(
+        &self,
+        look: &Look<'_>,
+        most: usize,
+        groups: &[GroupCall<'_>],
+        until: Instant,
+    ) -> Result<AllotReply> {
+        let n = &self.names;
+        let keys: [&str; 5] = [&n.calls, &n.due, &n.shadow, &n.lease, &n.leased];
+        let mut cmd = self.call(&ALLOT, &keys, [].into_iter());
+        cmd.arg(look.epoch).arg(look.by).arg(look.rule.0);
+        cmd.arg(&*self.wake).arg(&n.subject).arg(most);
+        for group in groups {
+            cmd.arg(group.name);
+            match group.change {
+                Some((share, owed)) => cmd.arg(share.units).arg(share.leases).arg(owed),
+                None => cmd.arg("").arg("").arg(0),
+            };
+            cmd.arg(if group.forgets { "0" } else { "" });
+        }
+        let mut reply = self.eval(&ALLOT, &cmd, until).await?.reply;
+        match Answered::parse(&reply.text()?)?.answer {
+            Word::Shared => {}
+            Word::Newer(epoch) => return Ok(AllotReply::Newer(epoch)),
+            Word::Absent => return Ok(AllotReply::Absent),
+            other => return Err(unexpected(format!("{other:?}"))),
+        }
+        let is_counting = reply.number()? > 0;
+        let waiting = reply.text()?.split_whitespace().map(Into::into).collect();
+        let mut told = Vec::new();
+        for _ in groups {
+            let share = Share {
+                units: reply.number()?,
+                leases: reply.number()?,
+            };
+            let running = reply.number()?;
+            let holder = Holder {
+                share,
+                bound: share.leases.max(running),
+                running,
+                used: reply.number()?,
+                waiting: reply.number()?,
+                since: UnixMs(reply.number()?),
+            };
+            told.push((holder, reply.number()?));
+        }
+        Ok(AllotReply::Shared {
+            is_counting,
+            waiting,
+            groups: told,
+        })
     }
 
     /// Removes whatever limit this ledger has stored: it has no jobs, and gets its limit anew before it

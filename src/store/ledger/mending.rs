@@ -243,7 +243,8 @@ impl Ledger {
             .iter()
             .flat_map(|(word, times)| std::iter::repeat_n(*word, *times));
         let groups = self.names.of_groups();
-        let groups = groups.iter().map(|key| (key.as_str(), "zset"));
+        let groups = groups.iter().map(String::as_str);
+        let groups = groups.zip(["zset", "zset", "zset", "hash"]);
         let keys: Vec<_> = self
             .names
             .all()

@@ -41,6 +41,7 @@
 //! | `ended`, `died` | list | records of ended jobs that wait for an archive; only while there are some; `lua/lib/archive.lua` |
 //! | `changes` | sorted set | ids of changed jobs that wait for a copy, by the version of their last change; `lua/lib/changes.lua` |
 //! | `groups`, `turns`, `rates` | sorted sets | jobs, turns and rates of the groups of a limit; only while there are some; `lua/lib/groups.lua` |
+//! | `shares` | hash | the shares of groups, if several ledgers share their limit |
 
 #[cfg(feature = "worker")]
 pub(super) mod adopt;

@@ -273,7 +273,8 @@ scripts! {
     STORY = "story", 2 keys, ["clock", "history"];
     RESUME = "resume", 3 keys, ["clock", "lasting", "calls", "history", "paused", "turn"];
     LIMIT = "limit", 7 keys, ["clock", "lasting", "calls", "history", "lease", "trigger", "limit", "share", "waiting", "groups", "entries"];
-    SHARE = "share", 3 keys, ["clock", "paused", "trigger", "limit", "share"];
+    SHARE = "share", 3 keys, ["clock", "paused", "trigger", "limit", "share", "lease", "waiting", "groups", "entries", "news"];
+    ALLOT = "allot", 5 keys, ["clock", "paused", "trigger", "limit", "share", "lease", "waiting", "groups", "entries"];
     ADMIT = "admit", 3 keys, ["clock", "trigger", "lease", "limit", "waiting", "groups", "entries", "news"];
     HOLD = "hold", 1 keys, ["clock", "limit"];
 }

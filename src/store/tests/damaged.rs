@@ -13,7 +13,7 @@ use crate::shards::Layout;
 use crate::store::JobAsIs;
 use crate::store::kinds::layout::Expected;
 use crate::store::kinds::moving::{Item, Late, MoveBatch};
-use crate::store::ledger::limiting::{Look, ShareReply};
+use crate::store::ledger::limiting::{AllotReply, Look, ShareReply};
 use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::script::{self, Script};
 use crate::store::{
@@ -224,6 +224,19 @@ impl Scene {
                 }])
             }
             "terms" => {
+            "allot" => {
+                let look = Look {
+                    epoch: 1,
+                    by: "me",
+                    rule: UnixMs(7),
+                };
+                let reply = ledger.allot(&look, 9, &[], soon()).await?;
+                Ok(vec![match reply {
+                    AllotReply::Absent => "absent",
+                    _ => "shared",
+                }])
+            }
+            "archive" => {
                 bench.archive(ArchiveTerms::new()).await?;
                 Ok(vec!["told"])
             }
@@ -454,6 +467,8 @@ async fn every_script_refuses_every_key_of_a_wrong_type_and_writes_nothing() {
         ("copy", &["noted"]),
         ("changes", &["there", "there"]),
         ("copied", &["kept"]),
+        ("allot", &["absent"]),
+        ("archive", &["told"]),
         ("ended", &[]),
         ("archived", &["kept"]),
         ("keep", &["kept"]),

@@ -18,7 +18,7 @@ use crate::key::Kind;
 use crate::limit::{GroupBy, Limit, Share};
 use crate::names::{MARKER, Names};
 use crate::shards::Layout;
-use crate::store::ledger::limiting::Look;
+use crate::store::ledger::limiting::{GroupCall, Look};
 use crate::store::ledger::mending::{Mend, Wrong};
 use crate::store::ledger::reply::{Answered, Reply, ReplyWord};
 use crate::store::ledger::script::{self, Script};
@@ -256,6 +256,12 @@ async fn calls_sent_by_callers(bench: &Bench) -> BTreeMap<&'static str, Sent> {
     };
     let change = Some((Share::default(), 5));
     ledger.share(&look, change, soon()).await.unwrap();
+    let group = GroupCall {
+        name: "acme",
+        change,
+        forgets: true,
+    };
+    ledger.allot(&look, 9, &[group], soon()).await.unwrap();
     ledger.hold(Duration::from_millis(1), soon()).await.unwrap();
     ledger.story("pending", "+", soon()).await.unwrap();
     bench.archive(ArchiveTerms::new()).await.unwrap();

@@ -15,6 +15,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// When the limit was set.
 const SET: UnixMs = UnixMs(1000);
 
+/// The number of the first look: it comes after the ledgers have begun.
+pub(super) const FIRST: u64 = 5_000_000_000_000_000;
+
 fn share(units: u64, leases: u64) -> Share {
     Share { units, leases }
 }
@@ -42,7 +45,7 @@ impl Bench {
 
     async fn asked(&self, epoch: u64, change: Option<(Share, u64)>) -> ShareReply {
         let look = Look {
-            epoch,
+            epoch: FIRST + epoch,
             by: "me",
             rule: SET,
         };
@@ -105,12 +108,19 @@ async fn an_older_look_changes_nothing() {
     bench.join(&limit, share(0, 2)).await;
     bench.look(7).await;
     let older = bench.asked(6, Some((share(0, 5), 0))).await;
-    assert!(matches!(older, ShareReply::Newer(7)), "{older:?}");
-    let look = |by, rule| Look { epoch: 7, by, rule };
+    assert!(
+        matches!(older, ShareReply::Newer(it) if it == FIRST + 7),
+        "{older:?}"
+    );
+    let look = |by, rule| Look {
+        epoch: FIRST + 7,
+        by,
+        rule,
+    };
     let ask = async |look| bench.ledger.share(&look, None, soon()).await.unwrap();
     assert!(matches!(
         ask(look("other", SET)).await,
-        ShareReply::Newer(7)
+        ShareReply::Newer(it) if it == FIRST + 7
     ));
     assert!(matches!(
         ask(look("me", UnixMs(999))).await,
@@ -296,7 +306,7 @@ async fn starts_before_another_limit_count_when_its_shares_are_given_out() {
                 .unwrap()
         );
         let look = Look {
-            epoch: 9,
+            epoch: FIRST + 9,
             by: "me",
             rule: rule.set,
         };

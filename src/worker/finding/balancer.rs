@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::key::Kind;
 use crate::limit::LimitScope;
 use crate::settings::LONGEST_SLEEP;
-use crate::store::{Balance, Held, Store, unique_id};
+use crate::store::{Balance, GroupsWait, Held, Store, unique_id};
 use crate::worker::instances::PeerTable;
 use crate::worker::served::ServedLedger;
 
@@ -80,19 +80,21 @@ impl Looks {
                 ledgers,
                 waiting,
                 owes,
+                groups,
             }) => {
                 self.waiting.clone_from(waiting);
                 self.pause = SHORTEST.max(EACH * u32::try_from(*ledgers).unwrap_or(u32::MAX));
+                let owes = *owes || *groups == GroupsWait::Owed;
                 self.owed = match owes {
                     true => (self.owed * 2).clamp(self.pause * 2, CALM.max(self.pause * 2)),
                     false => Duration::ZERO,
                 };
-                let wait = if *owes {
-                    self.owed
-                } else {
-                    CALM.max(self.pause)
-                };
-                (*owes || !waiting.is_empty()).then_some(wait)
+                let is_over = waiting.is_empty() && *groups == GroupsWait::None;
+                match (groups, owes) {
+                    (GroupsWait::More, _) => Some(self.pause),
+                    (_, true) => Some(self.owed),
+                    _ => (!is_over).then_some(CALM.max(self.pause)),
+                }
             }
             Ok(Balance::Overtaken(after)) => {
                 self.after = *after;
@@ -213,13 +215,15 @@ mod tests {
             waiting: BTreeSet::new(),
             after: 0,
         };
-        let shared = |waiting: &[&Kind], owes| {
+        let balance = |waiting: &[&Kind], owes, groups| {
             Ok(Balance::Shared {
                 ledgers: 2,
                 waiting: waiting.iter().map(|kind| (*kind).clone()).collect(),
                 owes,
+                groups,
             })
         };
+        let shared = |waiting: &[&Kind], owes| balance(waiting, owes, GroupsWait::None);
         looks.ask(one.clone(), now);
         assert_eq!(looks.next, Some(now), "nobody has looked yet");
         looks.see(&shared(&[&one], false), now);
@@ -232,6 +236,14 @@ mod tests {
         assert_eq!(looks.next, Some(now + 2 * SHORTEST), "a lease is owed");
         looks.see(&shared(&[], false), now);
         assert_eq!(looks.next, None, "nobody waits");
+        looks.see(&balance(&[], false, GroupsWait::Some), now);
+        assert_eq!(looks.next, Some(now + CALM), "groups take turns");
+        looks.ask(one.clone(), now);
+        assert_eq!(looks.next, Some(now + SHORTEST), "another group waits");
+        looks.see(&balance(&[], false, GroupsWait::More), now);
+        assert_eq!(looks.next, Some(now + SHORTEST), "the look was too short");
+        looks.see(&balance(&[], false, GroupsWait::Owed), now);
+        assert_eq!(looks.next, Some(now + 2 * SHORTEST), "a lease is owed");
         looks.see(&Ok(Balance::Overtaken(7)), now);
         assert!(looks.next.is_some() && looks.after == 7);
     }

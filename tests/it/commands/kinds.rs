@@ -251,7 +251,8 @@ async fn a_kind_is_limited_and_unlimited(site: Site) {
     let said = format!("limited: all kinds below {prefix} 4 at the same time\n");
     assert_eq!(ran.out, said);
     let ran = site.run(&format!("limit {prefix} --per id/1")).await;
-    ran.fails(2, "`per` is for one kind");
+    let said = format!("limited: all kinds below {prefix} turns for each id/1\n");
+    assert_eq!(ran.out, said);
     let listed = site.run(&format!("limit {prefix} --json")).await.value();
     assert_eq!(listed["limits"][0]["kind"], json!(prefix));
     let ran = site.run(&format!("unlimit {prefix}")).await;

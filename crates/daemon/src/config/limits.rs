@@ -31,7 +31,7 @@ pub struct LimitConfig {
 /// until the entry changes.
 ///
 /// # Errors
-/// If a kind has more shards than its limit can be split over, or Redis does not carry it out.
+/// If Redis does not carry it out.
 pub async fn declare_limits(client: &Client, limits: &[LimitConfig]) -> keyfall::Result<()> {
     for LimitConfig { scope, limit } in limits {
         client
@@ -85,14 +85,6 @@ fn one(entry: &Entry<'_>, faults: &mut Faults) -> Option<LimitConfig> {
         return None;
     }
     let scope = scope?;
-    if scope.is_prefix() && limit.get_per().is_some() {
-        let wrong = Wrong::new(
-            "groups are for one kind, and this covers several",
-            "set the limit for each kind",
-        );
-        entry.fault("per", wrong, faults);
-        return None;
-    }
     Some(LimitConfig { scope, limit })
 }
 

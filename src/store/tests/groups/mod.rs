@@ -1,6 +1,7 @@
 //! Groups of a limit: their own limits, their turns, and what is left behind when they change.
 
 mod random;
+mod together;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -94,7 +95,8 @@ impl Bench {
     /// The last check: nothing is left of groups, and the ledger balances.
     pub(super) async fn nothing_left(&self) {
         let left = self.keys_of_groups().await;
-        assert!(left.iter().all(|key| key.ends_with("rates")), "{left:?}");
+        let lasts = |key: &String| key.ends_with("rates") || key.ends_with("shares");
+        assert!(left.iter().all(lasts), "{left:?}");
         assert_eq!(self.aside().await, 0);
         assert_eq!(self.balanced().await.leased, 0);
     }

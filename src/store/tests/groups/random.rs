@@ -26,9 +26,9 @@ const GROUPS: u32 = 6;
 
 /// A rate as the claim has to keep it.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rate {
-    gap: u64,
-    burst: u64,
+pub(super) struct Rate {
+    pub(super) gap: u64,
+    pub(super) burst: u64,
 }
 
 /// The limit in force.
@@ -55,12 +55,12 @@ struct Game {
     last: u32,
 }
 
-fn group_of(id: &str) -> String {
+pub(super) fn group_of(id: &str) -> String {
     id.split('/').next().unwrap().to_owned()
 }
 
 impl Rate {
-    fn draw(random: &mut StdRng, gaps: &[u64]) -> Self {
+    pub(super) fn draw(random: &mut StdRng, gaps: &[u64]) -> Self {
         Rate {
             gap: *gaps.choose(random).unwrap(),
             burst: *[1, 3, 8].choose(random).unwrap(),
@@ -68,12 +68,12 @@ impl Rate {
     }
 
     /// The jobs and the time of a limit.
-    fn per(self) -> (u32, Duration) {
+    pub(super) fn per(self) -> (u32, Duration) {
         (1, Duration::from_micros(self.gap))
     }
 
     /// No span has more than `burst` starts, and one more for each gap.
-    fn judge(self, starts: &[u64], what: &Option<String>) {
+    pub(super) fn judge(self, starts: &[u64], what: &Option<String>) {
         let mut full = 0;
         for at in starts.iter().filter(|_| self.gap > 0) {
             let ahead = (self.burst - 1) * self.gap;

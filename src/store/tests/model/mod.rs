@@ -46,6 +46,7 @@ use crate::store::ledger::script;
 
 /// The scripts without an operation, with the reasons.
 const WITHOUT_OPERATION: [(&str, &str); 29] = [
+const WITHOUT_OPERATION: [(&str, &str); 27] = [
     ("adopt", "the model has no plain keys"),
     ("archived", "the model has no archive"),
     ("arm", "triggers are in the slot of the ledger"),
@@ -68,6 +69,7 @@ const WITHOUT_OPERATION: [(&str, &str); 29] = [
     ("scan", "the model has no damage"),
     ("activity", "it counts runs for charts, and changes no job"),
     ("share", "the model has one ledger"),
+    ("allot", "the model has one ledger"),
     ("start", "the model has one ledger"),
     ("story", "the model has no history"),
     ("take", "the model has one ledger"),
