@@ -19,10 +19,16 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 
 name=$1
-# Resharding has a model of its own, and so has looking at keys that are elsewhere.
+# Resharding has a model of its own, and so have looking at keys that are elsewhere and the sharing of
+# limits.
+endless='overdue_is_claimed lapsed_is_ended'
 case $name in
 moving*) model=moving ;;
 looking*) model=looking ;;
+sharing*)
+    model=sharing
+    endless=all_start
+    ;;
 *) model=keyfall ;;
 esac
 set -f
@@ -71,9 +77,11 @@ check() {
         ;;
     lives)
         build -O1 -DNFAIR=4
-        search -a -f -N overdue_is_claimed
-        search -a -f -N lapsed_is_ended
-        is_clean 2
+        set -- $endless
+        for formula in "$@"; do
+            search -a -f -N "$formula"
+        done
+        is_clean $#
         ;;
     breaks)
         build -DSAFETY
@@ -102,7 +110,7 @@ tell_story() {
     grep -h -e 'assertion violated' -e 'Search not completed' -e 'error:' out | cut -c 1-200 || true
     [ -f $model.pml.trail ] || return 0
     spin $defines -B -k $model.pml.trail -t "$here/$model.pml" |
-        grep -E '^ *(lane [0-9]|worker [0-9]|a tick|Redis|somebody [0-9])' | sed 's/^  */  /'
+        grep -E '^ *(lane [0-9]|worker [0-9]|a tick|Redis|somebody [0-9]|look [0-9]|ledger [0-9])' | sed 's/^  */  /'
 }
 
 verdict=
