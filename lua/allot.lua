@@ -90,7 +90,6 @@ local function look_at(i)
   local it = {name = name, units = rate.burst, leases = rate.most, rate = rate,
     since = tonumber(string.match(found[i] or '', ' (%d+)$')) or 0, used = 0, full = rate.full}
   if rate.gap > 0 then
-    -- If the clock was set back, all units are in use.
     it.used = math.max(0, math.min((rate.full - now) / rate.gap, groups.burst))
   end
   if units ~= '' then
@@ -110,8 +109,7 @@ local function look_at(i)
     -- Another ledger owes it by now.
     it.used = math.min(it.used, it.units)
   end
-  it.is_changed = units ~= '' or left ~= ''
-    or rate.gap > 0 and rate.full - now > rate.gap * groups.burst
+  it.is_changed = units ~= '' or left ~= '' or rate.is_cut
   return it
 end
 

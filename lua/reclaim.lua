@@ -58,8 +58,9 @@ local limit = limited and read_limit(limited)
 local starts = limit and starts_left(limit, now) or math.huge
 local groups = limit and limit.groups and open_groups(limit, due_key, now, int, starts_left)
 groups = groups and groups.by and groups or nil
-local group_of, rates, started = {}, {}, {}
+local group_of, rates, started, entries = {}, {}, {}, nil
 if groups then
+  entries = open_entries(groups, due_of, groups_of)
   local names = {}
   for i, id in ipairs(ids) do
     -- The lease of an older version has no group.
@@ -67,7 +68,7 @@ if groups then
       or groups_of(groups, {id}, {redis.call('HGET', shadow_key, id) or ''})[1]
     group_of[id], started[names[i]] = names[i], 0
   end
-  rates = open_entries(groups, due_of, groups_of).rates_of(names)
+  rates = entries.rates_of(names)
 end
 local fence = math.max(now, last_fence + 1)
 local misses, done = {}, {}
@@ -191,6 +192,7 @@ if groups then
   for i, id in ipairs(taken) do
     names[i] = group_of[id]
   end
+  entries.write_cut(rates)
   write_starts(groups, taken, names, rates, use_starts)
   limit.groups = groups.text()
 end
@@ -210,7 +212,7 @@ if groups then
   end_leases(groups, news, gone, lease_of, leased_key, {channel = ARGV[5], subject = ARGV[6]},
     due_of, room_for_due, next_start, groups_of, open_entries, open_news)
   if limit.share and is_held then
-    open_entries(groups, due_of).ask_for(asking)
+    entries.ask_for(asking)
     tell_held(ARGV[5], ARGV[6], limit, now)
   end
 elseif limit then

@@ -82,6 +82,15 @@ local function open_entries(groups, due_of, groups_of)
     return rates
   end
 
+  -- Stores the rates that are too far ahead: a group that starts nothing would never come to it.
+  function it.write_cut(rates)
+    for group, rate in pairs(rates) do
+      if rate.is_cut then
+        redis.call('ZADD', groups.rates_key, int(rate.full), group)
+      end
+    end
+  end
+
   -- Notes that these groups wait for a share. Returns whether one of them did not before.
   function it.ask_for(names)
     local asking = {}

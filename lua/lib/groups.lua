@@ -115,6 +115,10 @@ local function open_groups(limit, due_key, now, int, starts_left)
       rate.burst, rate.most = tonumber(units) or 0, tonumber(leases) or 0
       rate.gap = units and math.ceil(it.gap * it.burst / math.max(1, rate.burst)) or it.gap
     end
+    -- If the clock was set back, or the limit had longer gaps, all units are in use, and no more.
+    if rate.full > now + rate.gap * it.burst then
+      rate.full, rate.is_cut = now + rate.gap * it.burst, true
+    end
     return rate
   end
 

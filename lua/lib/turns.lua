@@ -468,6 +468,7 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
     for _, queue in ipairs(queues) do
       rates[queue.group] = queue.rate
     end
+    entries.write_cut(rates)
     write_starts(groups, ids, names, rates, use_starts)
     if (has_turns or had_back) and #left_over == 0 and groups.back == '-'
       and redis.call('ZCOUNT', due_key, int(ASIDE), '(inf') == 0 then

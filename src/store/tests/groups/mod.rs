@@ -206,6 +206,29 @@ async fn a_rate_of_groups_lets_the_next_job_start_in_time() {
 }
 
 #[tokio::test]
+async fn a_clock_that_is_set_back_holds_a_group_for_one_burst_at_most() {
+    let bench = Bench::new().await;
+    let second = Duration::from_secs(1);
+    bench.limit(by_id().rate(1000, second).burst(20)).await;
+    bench.due_in_turn(numbered("a", 3)).await;
+    let far = (bench.now_us().await + 3_600_000_000).to_string();
+    let rates = &bench.names().of_groups()[2];
+    // A claim.
+    bench.ask::<u64>(&["ZADD", rates, &far, "a"]).await;
+    assert!(bench.claim(&[], 1).await.jobs.is_empty());
+    bench.past(bench.now().await + 21).await;
+    assert_eq!(bench.claim(&[], 1).await.jobs.len(), 1);
+    // A takeover.
+    bench.run("b/9", MOMENT).await;
+    bench.past(bench.now().await + 2).await;
+    bench.ask::<u64>(&["ZADD", rates, &far, "b"]).await;
+    assert_eq!(words(&bench.reclaim(&["b/9"]).await.answers), ["held"]);
+    bench.past(bench.now().await + 21).await;
+    assert_eq!(ids(&bench.reclaim(&["b/9"]).await), ["b/9"]);
+    bench.balanced().await;
+}
+
+#[tokio::test]
 async fn groups_take_turns_by_their_weights() {
     let bench = Bench::new().await;
     bench
