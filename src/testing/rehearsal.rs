@@ -41,7 +41,8 @@ const TOO_MANY: usize = 100_000;
 /// - The clock stands still while a handler runs.
 /// - The timeout of a route is in real time, or in the time of tokio's paused clock.
 /// - Jitter is not random; see [`jitter`](Self::jitter).
-/// - Limits of rate and lateness have no effect; quiet hours of routes have.
+/// - Limits of rate and lateness have no effect, nor has a [`Limit`](crate::Limit), which all workers
+///   share: each job starts when it is due. Quiet hours of routes have an effect.
 /// - A handler that schedules other jobs gets a [client](ManualClock::client) of the rehearsal. It
 ///   knows the calls on single jobs and on series; other calls need a Redis, and are refused.
 ///
