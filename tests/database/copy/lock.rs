@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use keyfall_database::Error;
 use keyfall_database::internals::KindLock;
 use keyfall_testing::patience::eventually;
 use keyfall_testing::postgres::Postgres;

@@ -45,8 +45,7 @@ use super::support::Bench;
 use crate::store::ledger::script;
 
 /// The scripts without an operation, with the reasons.
-const WITHOUT_OPERATION: [(&str, &str); 29] = [
-const WITHOUT_OPERATION: [(&str, &str); 27] = [
+const WITHOUT_OPERATION: [(&str, &str); 30] = [
     ("adopt", "the model has no plain keys"),
     ("archived", "the model has no archive"),
     ("arm", "triggers are in the slot of the ledger"),
