@@ -189,8 +189,8 @@ mod tests {
             (new().waiting(WAITING.0 - 1), "`waiting`"),
             (new().waiting(WAITING.1 + 1), "`waiting`"),
             (new().waiting(1 << 20).payload(1 << 18), "eight times"),
-            (new().keep_months(1201), "1201 months"),
-            (new().keep_dead_months(1201), "1201 months"),
+            (new().keep_months(1201), "`keep_months` is 1201"),
+            (new().keep_dead_months(1201), "`keep_dead_months` is 1201"),
         ] {
             let error = terms.check().unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
