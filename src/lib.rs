@@ -206,6 +206,16 @@ pub use client::{
     RuleChange, Schedule, ScheduleIfAbsent, ScheduleIfPresent, Scheduled, Selection, Series,
     SeriesChange, SeriesView, SetLimit, SetTerms, Shards, Stats, TermsOf, Unseen, Upcoming,
     Updated, fold_reason,
+    Archived, Audit, AuditAll, AuditAllReport, AuditReport, Bulk, BulkReport, Cancel,
+    CancelDurably, Cancelled, Client, ClientBuilder, CountUpcoming, Counts, Cursor, Damage,
+    DamagedJob, DeadGroup, DeadGroups, DeleteDeadLetter, DueWithin, EndedJob, EndedJobs, Flawed,
+    Functions, GroupDead, IfAbsent, IfPresent, JobEnd, JobState, JobTerms, JobView, KeptJob,
+    KindLimit, Kinds, LaneId, LateServer, LibraryState, Limits, ListJobs, MAX_BATCH_NUMBER,
+    MAX_NUMBERED_CALLS, Member, MemberChange, MemberState, MemberView, MoveTo, NewJob,
+    NumberedAnswer, NumberedCall, Ordered, Page, Pause, Paused, Placed, Postpone, Requeue,
+    Requeued, Reschedule, Rescheduled, Restored, Resume, RuleChange, Schedule, ScheduleIfAbsent,
+    ScheduleIfPresent, Scheduled, Selection, Series, SeriesChange, SeriesView, SetArchive,
+    SetLimit, Stats, Unseen, Upcoming, Updated, fold_reason,
 };
 #[cfg(feature = "worker")]
 pub use clock::Clock;

@@ -103,6 +103,7 @@ pub use producing::schedule::{
 pub use producing::series::{
     Member, MemberChange, MemberState, MemberView, Series, SeriesChange, SeriesView,
 };
+pub use producing::terms::JobTerms;
 use registry::{KindRegistry, KindShards};
 #[cfg(feature = "worker")]
 pub(crate) use settling::SettleTerms;

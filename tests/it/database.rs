@@ -3,10 +3,12 @@
 use keyfall::JobState;
 use keyfall::embedded::Embedded;
 use keyfall_testing::postgres::Postgres;
+use serde_json::{Value, json};
 
+use crate::http::Daemon;
 use crate::runs::eventually;
 use crate::shell::{Ran, keyfall};
-use crate::site::Site;
+use crate::site::{HOUR, Site, assert_about};
 
 /// A site on a Redis of its own: a daemon with a database archives all kinds.
 async fn alone(app: &str) -> (Embedded, Site) {
@@ -299,4 +301,240 @@ async fn what_redis_has_lost_is_brought_back_by_command() {
         .await
         .unwrap();
     assert!(site.client.until_copied(site.key("d"), hour).await.unwrap());
+/// A daemon that archives the jobs of an app, with their payloads up to 100 bytes.
+async fn archiving(site: &Site, url: &str) -> Daemon {
+    let daemon = Daemon::with(site, &["--database-url", url]);
+    let terms = json!({"prefix": format!("{}:", site.app), "payload": 100});
+    let (status, answer) = daemon.send("PUT", "/v1/archives", terms).await;
+    assert_eq!(status, 200, "{answer}");
+    daemon
+}
+
+/// The ends of the jobs with this prefix, the newest first, as soon as there are so many.
+async fn ends(daemon: &Daemon, prefix: &str, count: usize) -> Vec<Value> {
+    eventually("the archive has the ends", async || {
+        let page = daemon.get(&format!("/v1/archive?prefix={prefix}")).await;
+        let jobs = page["jobs"].as_array().unwrap().clone();
+        (jobs.len() == count).then_some(jobs)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ended_job_runs_again_as_it_was() {
+    let (_redis, site) = alone("database-again").await;
+    let mut postgres = Postgres::start();
+    let daemon = archiving(&site, &postgres.url("postgres")).await;
+    let asks = async |words: &[&str]| run(&[words, &["--api", &daemon.url]].concat()).await;
+    let key = site.key("a");
+    let job = site.client.schedule_bytes(&key, r#"{"n": 1.50}"#);
+    let job = job.header("tenant", "x").attempts(3).timeout(5 * HOUR);
+    job.after(HOUR).await.unwrap();
+    site.client.cancel(&key).await.unwrap();
+    let first = ends(&daemon, &key, 1).await.remove(0);
+    assert_eq!(first["has_payload"], true, "{first}");
+    let shown = daemon.get(&format!("/v1/archive/{key}")).await;
+    assert_eq!(shown["payload"], json!({"n": 1.5}), "{shown}");
+    assert_eq!(
+        (&shown["max_attempts"], &shown["timeout"]),
+        (&json!(3), &json!("5h"))
+    );
+
+    let requeue = ["archive", "requeue", &key, "--after", "1h"];
+    let told = asks(&requeue).await;
+    assert_eq!((told.code, told.err.as_str()), (0, ""), "{told:?}");
+    let view = site.view(&key).await;
+    assert_eq!(&view.payload()[..], br#"{"n": 1.50}"#);
+    assert_eq!(view.headers().get("tenant"), Some("x"));
+    assert_eq!(
+        (view.max_attempts(), view.timeout()),
+        (Some(3), Some(5 * HOUR))
+    );
+    assert_about(view.due(), HOUR);
+    asks(&requeue).await.fails(1, "there is a job");
+
+    // Repeated with the same name of the call, it schedules nothing, although the job ended again.
+    let path = format!("/v1/archive/{key}/requeue");
+    let call = json!({"ended": first["ended"], "call": "0123456789abcdef01234567", "after": "1h"});
+    assert_eq!(daemon.send("POST", &path, call.clone()).await.0, 409);
+    site.client.cancel(&key).await.unwrap();
+    let mut named = call.clone();
+    named["call"] = json!("1123456789abcdef01234567");
+    for is_first in [true, false] {
+        let (status, answer) = daemon.send("POST", &path, named.clone()).await;
+        assert_eq!(
+            (status, answer["due"].is_string()),
+            (200, is_first),
+            "{answer}"
+        );
+        let is_there = site.client.get(&key).await.unwrap().is_some();
+        assert_eq!(is_there, is_first);
+        site.client.cancel(&key).await.unwrap();
+    }
+    // Runs are told apart by their ends.
+    let all = ends(&daemon, &key, 3).await;
+    assert_eq!(all[2]["ended"], first["ended"], "{all:?}");
+    let ended = first["ended"].as_str().unwrap();
+    let older = [
+        "archive", "requeue", &key, "--ended", ended, "--after", "1h",
+    ];
+    assert_eq!(asks(&older).await.code, 0);
+    let logged = daemon.get("/v1/actions?last=1").await;
+    let logged = &logged["actions"][0];
+    let note = format!("from the archive: the run that ended {ended}");
+    assert_eq!(
+        (&logged["what"], &logged["note"]),
+        (&json!("requeue"), &json!(note))
+    );
+
+    let (other, long) = (site.key("other"), site.key("long"));
+    site.client
+        .schedule(&long, &"x".repeat(200))
+        .after(HOUR)
+        .await
+        .unwrap();
+    site.client.cancel(&long).await.unwrap();
+    ends(&daemon, &long, 1).await;
+    for (words, code, hint) in [
+        (&["archive", "requeue", &long][..], 1, "archive set"),
+        (
+            &["archive", "requeue", &other],
+            3,
+            "the archive has no run of",
+        ),
+        (
+            &[
+                "archive",
+                "requeue",
+                &key,
+                "--ended",
+                "2020-01-01T00:00:00Z",
+            ],
+            3,
+            "no run of",
+        ),
+        (
+            &["archive", "requeue", &key, "--ended", "soon"],
+            2,
+            "2026-12-24T18:00:00.000001Z",
+        ),
+        (
+            &["archive", "requeue", &key, "--how", "done"],
+            2,
+            "`--how` is for many jobs",
+        ),
+    ] {
+        asks(words).await.fails(code, hint);
+    }
+    let (status, answer) = daemon
+        .send("POST", &path, json!({"ended": ended, "call": "x"}))
+        .await;
+    assert_eq!(
+        (status, &answer["field"]),
+        (400, &json!("call")),
+        "{answer}"
+    );
+    let plain = ["archive", "requeue", &key, "--redis-url", &site.url];
+    run(&plain).await.fails(1, "ask one that has");
+    postgres.kill();
+    asks(&["archive", "requeue", &key])
+        .await
+        .fails(4, "PostgreSQL cannot be reached");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_ended_jobs_run_again_unless_their_last_end_is_another() {
+    let (_redis, site) = alone("database-many").await;
+    let postgres = Postgres::start();
+    let daemon = archiving(&site, &postgres.url("postgres")).await;
+    let asks = async |words: &[&str]| run(&[words, &["--api", &daemon.url]].concat()).await;
+    let kind = format!("{}:", site.kind());
+    // Ten are cancelled; of these one was replaced before, one is there again, and one has no payload.
+    for id in 0..10 {
+        let payload = if id == 3 {
+            "x".repeat(200)
+        } else {
+            id.to_string()
+        };
+        let schedule = || site.client.schedule(site.key(id), &payload).after(HOUR);
+        schedule().await.unwrap();
+        if id == 1 {
+            schedule().await.unwrap();
+        }
+        site.client.cancel(site.key(id)).await.unwrap();
+        if id == 2 {
+            schedule().await.unwrap();
+        }
+    }
+    // A dead letter, which is still in Redis.
+    site.client.schedule(site.key("dead"), &1).await.unwrap();
+    let pulled = daemon.pull(1, "40s").await;
+    let bury = json!({"error": "no licence", "bury": true});
+    assert_eq!(daemon.settle("fail", &pulled[0], bury).await, "buried");
+    let all = ends(&daemon, &kind, 12).await;
+
+    let requeue = ["archive", "requeue", &kind];
+    let counted = async |more: &[&str]| {
+        let told = asks(&[&requeue[..], more, &["--dry-run", "--json"]].concat()).await;
+        assert_eq!(told.code, 0, "{told:?}");
+        let out: Value = serde_json::from_str(&told.out).unwrap();
+        (
+            out["matched"].as_u64().unwrap(),
+            out["without_payload"].as_u64().unwrap(),
+        )
+    };
+    assert_eq!(counted(&[]).await, (11, 1));
+    assert_eq!(counted(&["--how", "replaced"]).await, (0, 0));
+    assert_eq!(counted(&["--error", "licence"]).await, (1, 0));
+    assert_eq!(counted(&["--until", "1h"]).await, (0, 0));
+    asks(&requeue)
+        .await
+        .fails(2, "11 jobs, all whose keys begin with");
+    let dead = all.iter().find(|end| end["how"] == "buried").unwrap();
+    let path = format!("/v1/archive/{}/requeue", site.key("dead"));
+    let refused = daemon
+        .send("POST", &path, json!({"ended": dead["ended"]}))
+        .await;
+    assert_eq!(
+        (refused.0, &refused.1["code"]),
+        (409, &json!("letter_present"))
+    );
+
+    // Page by page, and each page twice: no job is scheduled twice, although all end in between.
+    let mut wanted = json!({"prefix": kind, "at_most": 4, "call": "0123456789abcdef01234567"});
+    let (mut done, mut skipped, mut without, mut pages) = (0, 0, 0, 0);
+    loop {
+        let page = daemon.post("/v1/archive/requeue", wanted.clone()).await;
+        done += page["done"].as_u64().unwrap();
+        skipped += page["skipped"].as_u64().unwrap();
+        without += page["without_payload"].as_u64().unwrap();
+        pages += 1;
+        for _ in 0..page["done"].as_u64().unwrap() {
+            let pulled = daemon.pull(1, "40s").await;
+            assert_eq!(daemon.settle("finish", &pulled[0], json!({})).await, "done");
+        }
+        let before = site.stats().await.accepted;
+        daemon.post("/v1/archive/requeue", wanted.clone()).await;
+        assert_eq!(site.stats().await.accepted, before, "page {pages}");
+        wanted["cursor"] = page["next"].clone();
+        if wanted["cursor"].is_null() {
+            break;
+        }
+    }
+    assert_eq!((done, skipped, without, pages), (8, 2, 1, 3));
+    site.client.cancel(site.key(2)).await.unwrap();
+    // Their last ends are other ones now.
+    let all = 12 + 8 + 1;
+    ends(&daemon, &kind, all).await;
+    assert_eq!(counted(&["--how", "cancelled"]).await, (2, 1));
+    assert_eq!(counted(&["--how", "done"]).await, (8, 0));
+    let told = asks(&["archive", "requeue", &kind, "--how", "done", "--yes"]).await;
+    assert_eq!(told.out.trim_end(), "8 of 8 done", "{told:?}");
+    let broken = json!({"prefix": kind, "cursor": "x"});
+    let (status, answer) = daemon.send("POST", "/v1/archive/requeue", broken).await;
+    assert_eq!(
+        (status, &answer["field"]),
+        (400, &json!("cursor")),
+        "{answer}"
+    );
 }

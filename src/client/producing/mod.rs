@@ -10,3 +10,4 @@ pub(super) mod ordered;
 pub(super) mod rule;
 pub(super) mod schedule;
 pub(super) mod series;
+pub(super) mod terms;

@@ -109,7 +109,7 @@ impl Daemon {
         read(self.request(method, path).send().await.unwrap()).await
     }
 
-    async fn send(&self, method: &str, path: &str, body: Value) -> HttpAnswer {
+    pub(crate) async fn send(&self, method: &str, path: &str, body: Value) -> HttpAnswer {
         let sent = self.request(method, path).json(&body).send().await;
         read(sent.unwrap()).await
     }
@@ -122,7 +122,7 @@ impl Daemon {
     }
 
     /// What must be answered with 200.
-    async fn post(&self, path: &str, body: Value) -> Value {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Value {
         let (status, answer) = self.send("POST", path, body).await;
         assert_eq!(status, 200, "{path}: {answer}");
         answer

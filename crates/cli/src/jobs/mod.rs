@@ -29,6 +29,11 @@ use keyfall_daemon::shapes::{
     AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
     CancelledOut, ChangedOut, CopiesOut, CopyIn, CountIn, CountOut, DeletedOut, DoctorOut,
     DroppedOut, DurableIn, FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn,
+    ArchiveIn, ArchivePageOut, ArchivePrefixIn, ArchiveRequeueIn, ArchiveRequeueOut,
+    ArchiveSearchIn, ArchiveSetOut, ArchivesOut, AuditIn, AuditOut, BatchOut, BreakerIn,
+    BreakerOut, BulkIn, BulkOut, BulkPostponeIn, CancelledOut, ChangedOut, CountIn, CountOut,
+    DeletedOut, DoctorOut, DroppedOut, DurableIn, EndedIn, EndedJobOut, EndedRequeueIn,
+    EndedRequeuedOut, FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn,
     LettersOut, LimitIn, LimitOut, LimitsOut, ListIn, NewJobIn, OverviewIn, OverviewOut, PageOut,
     PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut, RuleIn, RuleOut,
     ScheduledOut, SeriesChangeOut, SeriesIn, SeriesOut, SeriesPreviewIn, ShowIn, StoryIn, StoryOut,
@@ -271,6 +276,28 @@ impl Jobs {
     ) -> anyhow::Result<ArchivePageOut> {
         self.ask(Call::new("GET", &["archive"]).asking(wanted).long())
             .await
+    }
+
+    /// A job in the archive: the last run, if no time is given.
+    pub(crate) async fn ended(&self, key: &JobKey, run: &EndedIn) -> anyhow::Result<EndedJobOut> {
+        let call = Call::new("GET", &["archive", key.as_str()]);
+        self.ask(call.asking(run)).await
+    }
+
+    pub(crate) async fn requeue_ended(
+        &self,
+        key: &JobKey,
+        wanted: &EndedRequeueIn,
+    ) -> anyhow::Result<EndedRequeuedOut> {
+        self.one("POST", &["archive", key.as_str(), "requeue"], wanted)
+            .await
+    }
+
+    pub(crate) async fn requeue_many_ended(
+        &self,
+        wanted: &ArchiveRequeueIn,
+    ) -> anyhow::Result<ArchiveRequeueOut> {
+        self.many(&["archive", "requeue"], wanted).await
     }
 
     pub(crate) async fn paused(&self) -> anyhow::Result<PausedOut> {

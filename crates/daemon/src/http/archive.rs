@@ -154,6 +154,9 @@ pub struct EndedOut {
     pub headers: HeaderMap,
     /// The length of its payload, in bytes.
     pub payload_bytes: u32,
+    /// Whether the archive has its payload, so that it can be requeued.
+    #[serde(default)]
+    pub has_payload: bool,
     /// The number of the dead letter that it became.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub letter: Option<u64>,
@@ -308,9 +311,9 @@ pub(super) async fn last_ends(_: &Api, _: &keyfall::JobKey) -> Vec<EndedOut> {
 }
 
 #[cfg(feature = "database")]
-pub(super) use self::with_database::last_ends;
-#[cfg(feature = "database")]
 use self::with_database::search_in;
+#[cfg(feature = "database")]
+pub(super) use self::with_database::{last_ends, of_search, query_of};
 
 #[cfg(feature = "database")]
 mod with_database {
@@ -328,7 +331,17 @@ mod with_database {
         limit: usize,
     ) -> Result<ArchivePageOut, Problem> {
         let database = api.database.as_ref().ok_or_else(Problem::no_archive)?;
-        let mut query = ArchiveQuery::new().limit(limit);
+        let query = query_of(wanted)?.limit(limit);
+        let page = database.archived(&query).await.map_err(of_search)?;
+        Ok(ArchivePageOut {
+            jobs: page.jobs.into_iter().map(EndedOut::from).collect(),
+            next: page.next,
+        })
+    }
+
+    /// The search as the database takes it.
+    pub(in crate::http) fn query_of(wanted: &ArchiveSearchIn) -> Result<ArchiveQuery, Problem> {
+        let mut query = ArchiveQuery::new();
         if let Some(prefix) = wanted.prefix.as_deref().filter(|it| !it.is_empty()) {
             query = query.prefix(prefix);
         }
@@ -351,11 +364,7 @@ mod with_database {
         if let Some(cursor) = wanted.cursor.as_deref().filter(|it| !it.is_empty()) {
             query = query.after(cursor);
         }
-        let page = database.archived(&query).await.map_err(of_search)?;
-        Ok(ArchivePageOut {
-            jobs: page.jobs.into_iter().map(EndedOut::from).collect(),
-            next: page.next,
-        })
+        Ok(query)
     }
 
     /// The last ends of the jobs of one name; none without a database, or while it is away.
@@ -373,7 +382,7 @@ mod with_database {
         }
     }
 
-    fn of_search(error: Error) -> Problem {
+    pub(in crate::http) fn of_search(error: Error) -> Problem {
         match error {
             Error::Search(detail) => Problem::invalid("query", detail),
             error => Problem::archive_away(&error.to_string()),
@@ -394,6 +403,7 @@ mod with_database {
                 error: it.error,
                 headers: it.headers,
                 payload_bytes: it.payload_bytes,
+                has_payload: it.has_payload,
                 letter: it.letter,
                 occurrence: it.occurrence.map(Time),
             }

@@ -54,13 +54,16 @@ codes! {
     KindInUse "kind_in_use"
     KindUnlimited "kind_unlimited"
     LetterAbsent "letter_absent"
+    LetterPresent "letter_present"
     NoArchive "no_archive"
     OutcomeUnknown "outcome_unknown"
     PayloadTooLarge "payload_too_large"
+    PayloadUnarchived "payload_unarchived"
     RateLimited "rate_limited"
     RedisDenied "redis_denied"
     RedisFull "redis_full"
     RedisReadOnly "redis_read_only"
+    RunAbsent "run_absent"
     Stopping "stopping"
     TooManyKinds "too_many_kinds"
     TooManyTails "too_many_tails"
@@ -99,6 +102,8 @@ mod tests {
     use keyfall::{RetryPolicy, Rule};
 
     use super::*;
+    #[cfg(feature = "database")]
+    use crate::http::wire::Time;
 
     fn assert_is_example(code: Code, problem: impl Into<Problem>) {
         let example = code.page().split("```json\n").nth(1).unwrap();
@@ -122,10 +127,16 @@ mod tests {
         );
         assert_is_example(Code::Stopping, Problem::stopping());
         #[cfg(feature = "database")]
-        assert_is_example(
-            Code::ArchiveUnavailable,
-            Problem::archive_away("PostgreSQL cannot be reached: Connection refused"),
-        );
+        {
+            let key = "app1:mail:send:42";
+            let ended: jiff::Timestamp = "2026-12-24T18:00:00Z".parse().unwrap();
+            let bare = Problem::payload_unarchived(&key.parse().unwrap(), Time(ended.into()), 20);
+            assert_is_example(Code::PayloadUnarchived, bare);
+            assert_is_example(Code::RunAbsent, Problem::run_absent(key, None));
+            assert_is_example(Code::LetterPresent, Problem::letter_present(key, 7));
+            let away = Problem::archive_away("PostgreSQL cannot be reached: Connection refused");
+            assert_is_example(Code::ArchiveUnavailable, away);
+        }
     }
 
     #[test]

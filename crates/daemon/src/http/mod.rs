@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`server`] | listens, and stops gracefully |
 //! | [`archive`], [`copies`] | the kinds that leave records of ended jobs, and the search through these; the kinds whose pending jobs are copied |
+//! | [`archive`] | the kinds that leave records of ended jobs, and the search through these |
+//! | [`ended`] | shows a job of the archive, and schedules such jobs again |
 //! | [`connections`] | limits the open connections, and closes idle and slow ones |
 //! | [`files`] | raises the limit of open files for the connections |
 //! | [`front`] | the steps before each handler: id, caller, rate, log |
@@ -56,6 +58,7 @@ mod count;
 mod dead;
 mod doctor;
 mod durable;
+mod ended;
 mod feed;
 mod files;
 mod front;
@@ -151,6 +154,9 @@ pub mod shapes {
     };
     pub use super::doctor::{DoctorOut, FindingOut, FixIn, SeverityOut};
     pub use super::durable::{DurableIn, ReachedOut};
+    pub use super::ended::{
+        ArchiveRequeueIn, ArchiveRequeueOut, EndedIn, EndedJobOut, EndedRequeueIn, EndedRequeuedOut,
+    };
     pub use super::history::{HappeningOut, HistoryIn, HistoryOut, StoryIn, StoryOut};
     pub use super::instances::{
         BreakerIn, BreakerOut, InstanceOut, InstancesOut, RoutesOut, UnroutedOut,
@@ -328,6 +334,9 @@ fn router(api: Arc<Api>) -> Router {
         .routes(calls!(archive::list, archive::set, archive::stop))
         .routes(calls!(archive::search))
         .routes(calls!(copies::list, copies::set, copies::stop))
+        .routes(calls!(ended::show))
+        .routes(calls!(ended::requeue))
+        .routes(calls!(ended::requeue_many))
         .routes(calls!(kinds::paused))
         .routes(calls!(kinds::pause))
         .routes(calls!(kinds::resume))

@@ -8,9 +8,13 @@ type Form = (&'static str, &'static str);
 
 pub(super) const IN_A_BATCH: &str = "in a batch";
 
+pub(super) const FROM_THE_ARCHIVE: &str = "from the archive";
+
 /// The details of all actions but limits. An earlier form beats a later one.
-const NOTES: [Form; 12] = [
+const NOTES: [Form; 14] = [
     ("note.batch", IN_A_BATCH),
+    ("note.archived", "from the archive: the run that ended {}"),
+    ("note.archive", FROM_THE_ARCHIVE),
     ("note.requeued", "letter {}, due {}"),
     ("note.letter", "letter {}"),
     ("note.due", "due {}"),

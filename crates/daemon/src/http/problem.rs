@@ -7,12 +7,16 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+#[cfg(feature = "database")]
+use keyfall::JobKey;
 use keyfall::{Error, ErrorKind};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::codes::Code;
 use super::wire::Span;
+#[cfg(feature = "database")]
+use super::wire::Time;
 
 /// The body of every answer that is an error.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -148,6 +152,45 @@ impl Problem {
         );
         let title = "There is no such dead letter";
         Problem::new(StatusCode::NOT_FOUND, Code::LetterAbsent, title, detail)
+    }
+
+    /// The archive has no such end of a job.
+    #[cfg(feature = "database")]
+    pub(super) fn run_absent(key: &str, ended: Option<Time>) -> Self {
+        let which = match ended {
+            Some(ended) => format!("no run of {key} that ended at {ended}"),
+            None => format!("no run of {key}"),
+        };
+        let detail = format!(
+            "the archive has {which}: its kind left no records then, the record waits in Redis, or its \
+             time is over; `GET /v1/archive?prefix={key}` lists the runs that it has"
+        );
+        let title = "The archive has no such run";
+        Problem::new(StatusCode::NOT_FOUND, Code::RunAbsent, title, detail)
+    }
+
+    /// The archive has the end of a job without its payload.
+    #[cfg(feature = "database")]
+    pub(super) fn payload_unarchived(key: &JobKey, ended: Time, bytes: u32) -> Self {
+        let kind = key.kind();
+        let detail = format!(
+            "the archive has the run of {key} that ended at {ended} without its payload of {bytes} bytes: \
+             schedule it by `PUT /v1/jobs/{key}` with the payload from elsewhere; for jobs that end \
+             from now on, `keyfall archive set {kind}: --payload {bytes}` keeps it"
+        );
+        let title = "The payload is not in the archive";
+        Problem::new(StatusCode::CONFLICT, Code::PayloadUnarchived, title, detail)
+    }
+
+    /// The dead letter of an ended job is still in Redis.
+    #[cfg(feature = "database")]
+    pub(super) fn letter_present(key: &str, letter: u64) -> Self {
+        let detail = format!(
+            "the dead letter {letter} of {key} is still there: requeue it by `POST /v1/dead/{key}/requeue`, \
+             or delete it first, so that it cannot be requeued as well"
+        );
+        let title = "The dead letter is there";
+        Problem::new(StatusCode::CONFLICT, Code::LetterPresent, title, detail)
     }
 
     pub(super) fn kind_absent(kind: &str) -> Self {

@@ -11,7 +11,7 @@ use tokio_postgres::types::Json;
 /// The columns of a job, for [`ArchivedJob::read`], beside the payload.
 pub(super) const COLUMNS: &str = "key, kind, how, keep_months, ended_at, accepted_at, due_at,
     begun_at, attempts, lag_ms, duration_ms, worker, error, headers, payload_bytes, fence, letter,
-    occurrence_at, header";
+    occurrence_at, header, payload IS NOT NULL AS has_payload";
 
 /// A job that has ended, as the archive has it. Times are by the clock of Redis; serialised, they are
 /// texts of RFC 3339.
@@ -54,6 +54,8 @@ pub struct ArchivedJob {
     /// any bytes, and is not serialised.
     #[serde(skip)]
     pub payload: Option<Vec<u8>>,
+    /// Whether its payload is stored.
+    pub has_payload: bool,
     /// The size of its payload, whether it is stored or not.
     pub payload_bytes: u32,
     /// The fencing value of its last lease.
@@ -86,6 +88,7 @@ impl ArchivedJob {
             error: row.try_get("error")?,
             headers: headers.map(|it| it.0).unwrap_or_default(),
             payload: row.try_get("payload")?,
+            has_payload: row.try_get("has_payload")?,
             payload_bytes: unsigned(row.try_get("payload_bytes")?),
             fence: row
                 .try_get::<_, Option<i64>>("fence")?

@@ -29,6 +29,8 @@ pub struct ArchiveQuery {
     pub(super) from: Option<SystemTime>,
     pub(super) until: Option<SystemTime>,
     pub(super) words: Option<String>,
+    /// Ends from this time on do not count for [`ArchiveQuery::last_of_key`].
+    pub(super) last_before: Option<SystemTime>,
     pub(super) limit: usize,
     after: Option<String>,
     pub(super) with_payloads: bool,
@@ -50,6 +52,7 @@ impl ArchiveQuery {
             from: None,
             until: None,
             words: None,
+            last_before: None,
             limit: LIMIT,
             after: None,
             with_payloads: false,
@@ -96,6 +99,14 @@ impl ArchiveQuery {
     #[must_use]
     pub fn error_words(mut self, words: impl Into<String>) -> Self {
         self.words = Some(words.into());
+        self
+    }
+
+    /// Jobs of whose names none ended later, before this time. To schedule the found jobs again, give
+    /// the time at which the search began: the new ends then hide nothing from later pages.
+    #[must_use]
+    pub fn last_of_key(mut self, before: SystemTime) -> Self {
+        self.last_before = Some(within(before));
         self
     }
 

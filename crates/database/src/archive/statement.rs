@@ -57,6 +57,16 @@ impl Statement {
                 "to_tsvector('simple', error) @@ plainto_tsquery('simple', {words})"
             ));
         }
+        if let Some(before) = query.last_before {
+            let before = it.value(before, Type::TIMESTAMPTZ);
+            all.push(format!(
+                "NOT EXISTS (SELECT FROM keyfall_archive later
+                    WHERE later.key = keyfall_archive.key AND later.ended_at < {before}
+                        AND later.ended_at >= keyfall_archive.ended_at
+                        AND (later.ended_at, later.accepted_at)
+                            > (keyfall_archive.ended_at, keyfall_archive.accepted_at))"
+            ));
+        }
         if let Some(key) = &query.key {
             let key = it.value(key.as_str().to_owned(), Type::TEXT);
             all.push(format!("key = {key}"));

@@ -1,11 +1,14 @@
-//! `keyfall archive`: which kinds leave records of their ended jobs, and the search through these.
+//! `keyfall archive`: which kinds leave records of their ended jobs, the search through these, and
+//! [`requeue`], which schedules such jobs again.
+
+mod requeue;
 
 use keyfall_daemon::shapes::{ArchiveIn, ArchiveOut, ArchiveSearchIn, Moment};
 
-use super::connect::Server;
-use super::out::{self, Form};
-use super::stop::Stop;
-use super::when::shown;
+use crate::connect::Server;
+use crate::out::{self, Form};
+use crate::stop::Stop;
+use crate::when::shown;
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
@@ -24,6 +27,12 @@ pub(crate) enum Command {
                       --api http://127.0.0.1:7400"
     )]
     Search(Search),
+    /// Schedule ended jobs again, with the payload, headers and terms that the archive has of them
+    #[command(
+        after_help = "Examples:\n  keyfall archive requeue app1:mail:send:42 --after 5m --api http://127.0.0.1:7400\n  \
+                      keyfall archive requeue app1:mail: --how buried --since 7d --dry-run --api http://127.0.0.1:7400"
+    )]
+    Requeue(requeue::Options),
 }
 
 #[derive(clap::Args, Debug)]
@@ -142,6 +151,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Set(options) => set(options).await,
         Command::Off(options) => off(options).await,
         Command::Search(options) => search(options).await,
+        Command::Requeue(options) => requeue::run(options).await,
     }
 }
 
