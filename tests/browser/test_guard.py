@@ -67,7 +67,7 @@ def test_a_token_that_only_reads_repairs_nothing(browsers, site):
     browser = browsers()
     browser.enter(site, site.make_token("read"))
     browser.get(site.url + "doctor")
-    assert "pubsub-buffer" in browser.text()
+    until(lambda: "pubsub-buffer" in browser.text(), "the doctor has looked again")
     assert browser.all("button[name=fix]") == []
     browser.execute_script("""
         const form = document.createElement("form");

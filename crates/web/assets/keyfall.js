@@ -48,7 +48,7 @@
 
   // A page that nobody looks at asks for nothing.
   document.addEventListener("htmx:beforeRequest", (event) => {
-    if (document.hidden && event.detail.elt.id === "live") event.preventDefault();
+    if (document.hidden && event.detail.requestConfig.verb === "get") event.preventDefault();
   });
 
   // A live page that nobody sees closes its stream; seen again, it asks for what it has missed.

@@ -171,6 +171,11 @@ impl Call {
         self
     }
 
+    /// The path with its query.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     pub(crate) fn with(mut self, body: &impl Serialize) -> Self {
         self.body = serde_json::to_vec(body).expect("texts and numbers are JSON");
         self

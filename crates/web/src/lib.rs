@@ -17,9 +17,9 @@
 //! | [`words`] | the words of the page, in each language; [`rule_words`] says rules of recurring jobs |
 //! | [`times`] | times and durations, in words |
 //! | [`assets`] | scripts, style and icon |
-//! | [`checkup`] | the findings of the doctor, at most once a minute |
+//! | [`kinds`] | all kinds with their counts, the most important first |
+//! | [`gathered`] | answers for which each kind is asked, gathered in the background while somebody looks |
 //! | [`rows`] | the rows of live pages, rendered once for all of them |
-//! | [`totals`] | the number of jobs in each state, counted less often the longer that takes |
 //! | [`chart`] | bars as SVG |
 //! | [`search`] | reads the search field |
 //! | [`payload`] | sets payloads out: JSON, text, bytes |
@@ -40,12 +40,13 @@ mod actions;
 mod api;
 mod assets;
 mod chart;
-mod checkup;
 mod commands;
 mod cx;
 mod door;
 mod entry;
 mod fault;
+mod gathered;
+mod kinds;
 mod lines;
 mod links;
 mod page;
@@ -58,7 +59,6 @@ mod rule_words;
 mod search;
 mod serial;
 mod times;
-mod totals;
 mod troubles;
 mod views;
 mod visible;
@@ -75,10 +75,9 @@ use axum::middleware::from_fn_with_state;
 use keyfall_daemon::UiTerms;
 
 use api::Api;
-use checkup::Checkup;
 use entry::Entry;
+use gathered::Gathered;
 use rows::Rows;
-use totals::Totals;
 
 /// The largest body of a form, if no daemon sets one.
 const BODY_LIMIT: usize = 4 * 1024 * 1024;
@@ -90,8 +89,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Web {
     api: Api,
     entry: Entry,
-    checkup: Checkup,
-    totals: Totals,
+    gathered: Gathered,
     rows: Rows,
     /// Whether browsers reach the page by HTTPS without a proxy.
     is_tls: bool,
@@ -114,8 +112,7 @@ impl Web {
             } else {
                 Entry::Open
             },
-            checkup: Checkup::default(),
-            totals: Totals::default(),
+            gathered: Gathered::default(),
             rows: Rows::default(),
             is_tls: terms.is_tls,
             body_limit: terms.body_limit,
@@ -130,8 +127,7 @@ impl Web {
         Web {
             api: Api::new(calls).read_only(),
             entry: Entry::Secret(secret),
-            checkup: Checkup::default(),
-            totals: Totals::default(),
+            gathered: Gathered::default(),
             rows: Rows::default(),
             is_tls: false,
             body_limit: BODY_LIMIT,

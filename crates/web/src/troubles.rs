@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use keyfall_daemon::shapes::{CountOut, DoctorOut, OverviewOut, PausedOut, SeverityOut};
+use keyfall_daemon::shapes::{
+    CountOut, DoctorOut, OverviewKindOut, PausedOut, SeverityOut, SinceOut,
+};
 
+use crate::kinds::Kinds;
 use crate::links;
 use crate::page::Page;
 use crate::times;
@@ -26,9 +29,9 @@ pub(crate) struct Trouble {
 
 /// The answers that troubles are found in.
 pub(crate) struct Seen<'a> {
-    pub(crate) overview: &'a OverviewOut,
-    pub(crate) totals: &'a CountOut,
-    pub(crate) paused: &'a PausedOut,
+    pub(crate) kinds: Option<&'a Kinds>,
+    pub(crate) totals: Option<&'a CountOut>,
+    pub(crate) paused: Option<&'a PausedOut>,
     /// The findings of the doctor, if the reader may see them.
     pub(crate) findings: Option<&'a DoctorOut>,
 }
@@ -40,12 +43,12 @@ pub(crate) fn troubles(page: &Page, seen: &Seen<'_>) -> Vec<Trouble> {
     all.extend(late(page, seen));
     all.extend(findings(page, seen));
     all.extend(paused(page, seen));
-    if seen.totals.lapsed > 0 {
-        let text = page.count("trouble.lapsed", &seen.totals.lapsed);
+    if let Some(lapsed) = seen.totals.map(|it| it.lapsed).filter(|it| *it > 0) {
+        let text = page.count("trouble.lapsed", &lapsed);
         all.push(warning(text, Some("jobs?q=state%3Alapsed")));
     }
-    if seen.totals.dead > 0 {
-        let text = page.count("trouble.dead", &seen.totals.dead);
+    if let Some(dead) = seen.totals.map(|it| it.dead).filter(|it| *it > 0) {
+        let text = page.count("trouble.dead", &dead);
         all.push(warning(text, Some("dead")));
     }
     all.sort_by_key(|one| one.level != "error");
@@ -70,17 +73,18 @@ fn warning(text: String, link: Option<&str>) -> Trouble {
 
 /// Servers that did not answer.
 fn away<'a>(page: &'a Page, seen: &Seen<'a>) -> impl Iterator<Item = Trouble> {
-    let unseen = seen.overview.unseen.iter();
+    let unseen = seen.kinds.into_iter().flat_map(|kinds| &kinds.unseen);
     unseen.map(|one| error(page.t2("trouble.away", &one.server, &one.error), None))
 }
 
 fn instances(page: &Page, seen: &Seen<'_>) -> Vec<Trouble> {
-    let Some(live) = &seen.overview.instances else {
+    let Some(live) = seen.kinds.and_then(|kinds| kinds.instances.as_ref()) else {
         return Vec::new();
     };
     let mut all = Vec::new();
-    if live.is_empty() && seen.totals.pending > 0 {
-        let text = page.count("trouble.nobody", &seen.totals.pending);
+    let pending = seen.totals.map_or(0, |totals| totals.pending);
+    if live.is_empty() && pending > 0 {
+        let text = page.count("trouble.nobody", &pending);
         all.push(error(text, Some("workers")));
     }
     for one in live.iter().filter(|one| one.seen_ms > QUIET_MS) {
@@ -97,13 +101,20 @@ fn instances(page: &Page, seen: &Seen<'_>) -> Vec<Trouble> {
     all
 }
 
+/// How long jobs of a kind have been due that do not start, although the kind is not paused, and no
+/// limit holds them back; `None` if they start.
+pub(crate) fn late_for(one: &OverviewKindOut) -> Option<Duration> {
+    let counts = &one.kind.counts;
+    let since = one.overdue_for?.0;
+    (!counts.paused && counts.held == 0 && since >= LATE).then_some(since)
+}
+
 /// Jobs that are due and do not start, although their kinds are not paused, and no limit holds them
 /// back.
 fn late(page: &Page, seen: &Seen<'_>) -> Option<Trouble> {
-    let late = seen.overview.kinds.iter();
-    let late = late.filter(|one| !one.kind.counts.paused && one.kind.counts.held == 0);
-    let late = late.filter_map(|one| Some((one, one.overdue_for?.0)));
-    let late: Vec<_> = late.filter(|(_, since)| *since >= LATE).collect();
+    let late = seen.kinds.into_iter().flat_map(|kinds| &kinds.all);
+    let late = late.filter_map(|one| Some((one, late_for(one)?)));
+    let late: Vec<_> = late.collect();
     let oldest = late.iter().map(|(_, since)| *since).max()?;
     let jobs: u64 = late.iter().map(|(one, _)| one.kind.counts.overdue).sum();
     let oldest = times::span(oldest, page.words);
@@ -147,13 +158,15 @@ fn findings(page: &Page, seen: &Seen<'_>) -> Vec<Trouble> {
 }
 
 fn paused<'a>(page: &'a Page, seen: &Seen<'a>) -> impl Iterator<Item = Trouble> {
-    let rules = &seen.paused.prefixes;
+    let paused = seen.paused.into_iter();
+    let rules = paused.clone().flat_map(|paused| &paused.prefixes);
+    let all: Vec<&SinceOut> = rules.clone().collect();
     // A kind below a paused prefix goes without saying.
-    let alone = seen.paused.kinds.iter().filter(|kind| {
+    let alone = paused.flat_map(|paused| &paused.kinds).filter(move |kind| {
         let name = format!("{}:", kind.name);
-        !rules.iter().any(|rule| name.starts_with(&rule.name))
+        !all.iter().any(|rule| name.starts_with(&rule.name))
     });
-    rules.iter().chain(alone).map(|one| {
+    rules.chain(alone).map(|one| {
         let since = times::relative(one.since.0, page.now, page.words);
         let text = match &*one.name {
             "" => page.t1("trouble.all_paused", since),

@@ -61,6 +61,17 @@ async fn the_activity_counts_the_runs_of_all_workers() {
     for worker in workers {
         worker.stop().await;
     }
+    // A kind before it, which fills a page.
+    let quiet = format!("{}:aa:job:1", site.app);
+    let later = site.client.schedule(&quiet, "").after(crate::site::HOUR);
+    later.await.unwrap();
+    for (whole, expected) in [("false", [0; 5]), ("true", [5, 3, 1, 1, 1])] {
+        let path = format!("/v1/series?prefix={}:&limit=1&whole={whole}", site.app);
+        let series = daemon.get(&path).await;
+        assert_eq!(sums(&series["sum"]), expected, "{series}");
+        assert_eq!(series["kinds"], json!([]), "{series}");
+    }
+    site.client.cancel(&quiet).await.unwrap();
     for (span, step, steps) in [("hour", "1m", 60), ("day", "15m", 96)] {
         let path = format!("/v1/series?prefix={prefix}&span={span}");
         let series = daemon.get(&path).await;
@@ -154,6 +165,12 @@ async fn wrong_parameters_of_the_activity_are_named() {
         ("kind=a:b", "invalid_key", "kind", ""),
         ("limit=257", "invalid_request", "limit", "from 1 to 256"),
         ("step=1m", "invalid_request", "step", "`span`"),
+        (
+            "whole=yes",
+            "invalid_request",
+            "whole",
+            "`true` nor `false`",
+        ),
     ] {
         let answer = daemon.call("GET", &format!("/v1/series?{query}")).await;
         assert_problem(&answer, 400, code, field);

@@ -14,7 +14,7 @@ mod pages;
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder};
 
-use crate::runs::PATIENCE;
+use crate::runs::{PATIENCE, eventually};
 
 /// A person before a page.
 pub(crate) struct Person {
@@ -53,11 +53,16 @@ impl Person {
         self
     }
 
-    /// A page that has to be there.
+    /// A page that has to be there, as soon as nothing of it is being gathered for the first time.
     async fn look(&self, page: &str) -> String {
-        let shown = self.get(page).await;
-        assert_eq!(shown.status, 200, "{page}: {}", shown.body);
-        shown.body
+        eventually("the page is whole", async || {
+            let shown = self.get(page).await;
+            assert_eq!(shown.status, 200, "{page}: {}", shown.body);
+            let signs = ["are being gathered", "is being found out"];
+            let is_whole = !signs.iter().any(|sign| shown.body.contains(sign));
+            is_whole.then_some(shown.body)
+        })
+        .await
     }
 
     async fn get(&self, page: &str) -> Shown {

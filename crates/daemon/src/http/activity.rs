@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use keyfall::{Activity, ActivitySpan, Client};
+use keyfall::{Activity, ActivitySpan, Client, Kind};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -12,6 +12,9 @@ use super::body::Pairs;
 use super::kind_page::KindPage;
 use super::problem::Problem;
 use super::wire::{Span, Time, UnseenOut};
+
+/// The kinds that are read at once for a sum.
+const AT_ONCE: usize = 256;
 
 /// The wanted kinds, and how far back.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
@@ -38,6 +41,9 @@ pub struct ActivityIn {
     /// The start of the page: `next` of the page before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
+    /// `sum` adds up all kinds with the prefix, and not those of this page alone: each is read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole: bool,
 }
 
 /// How far the activity reaches back.
@@ -60,7 +66,7 @@ pub struct ActivityOut {
     pub step: Span,
     /// The number of kinds with the prefix.
     pub total: u64,
-    /// All kinds of this answer together.
+    /// All kinds of this answer together; with `whole`, all kinds with the prefix.
     pub sum: StepsOut,
     /// The kinds of the page that had any activity, in order, and the named kinds.
     pub kinds: Vec<KindActivityOut>,
@@ -109,9 +115,18 @@ pub struct StepsOut {
     responses((status = 200, body = ActivityOut)))]
 pub(super) async fn activity(caller: Caller, pairs: Pairs) -> Result<Json<ActivityOut>, Problem> {
     let mut span = ActivitySpan::Hour;
-    let known = "`span`, `prefix`, `kind`, `limit` and `cursor`";
+    let mut whole = false;
+    let known = "`span`, `prefix`, `kind`, `limit`, `cursor` and `whole`";
     let page = KindPage::of(pairs, known, |name, value| {
         span = match (name, value) {
+            ("whole", "true" | "false") => {
+                whole = value == "true";
+                return Ok(true);
+            }
+            ("whole", _) => {
+                let rule = format!("{value:?} is neither `true` nor `false`");
+                return Err(Problem::invalid("whole", rule));
+            }
             ("span", "hour") => ActivitySpan::Hour,
             ("span", "day") => ActivitySpan::Day,
             ("span", _) => {
@@ -125,7 +140,7 @@ pub(super) async fn activity(caller: Caller, pairs: Pairs) -> Result<Json<Activi
     let prefix = std::slice::from_ref(&page.prefix);
     let client = &caller.may_with_each(Scope::Read, prefix)?.client;
     page.check(client)?;
-    let read = caller.while_it_may(Scope::Read, prefix, read(client, &page, span));
+    let read = caller.while_it_may(Scope::Read, prefix, read(client, &page, span, whole));
     read.await?.map(Json)
 }
 
@@ -133,17 +148,24 @@ async fn read(
     client: &Client,
     page: &KindPage,
     span: ActivitySpan,
+    whole: bool,
 ) -> Result<ActivityOut, Problem> {
     let known = client.kinds().await?;
     let mut unseen = UnseenOut::all(&known.unseen);
-    let picked = page.pick(known.kinds);
+    let all = page.all_of(known.kinds);
+    let picked = page.pick(all.clone());
     let chart = client.activity(&picked.kinds, span).await?;
     UnseenOut::merge(&mut unseen, UnseenOut::all(&chart.unseen));
     let steps = chart.kinds.first().map_or(0, |(_, steps)| steps.len());
     let mut sum = vec![Activity::default(); steps];
-    for (_, steps) in &chart.kinds {
-        for (sum, step) in sum.iter_mut().zip(steps) {
-            sum.add(step);
+    add(&mut sum, &chart.kinds);
+    if whole {
+        let others = all.into_iter().filter(|kind| !picked.kinds.contains(kind));
+        let others: Vec<Kind> = others.collect();
+        for some in others.chunks(AT_ONCE) {
+            let chart = client.activity(some, span).await?;
+            UnseenOut::merge(&mut unseen, UnseenOut::all(&chart.unseen));
+            add(&mut sum, &chart.kinds);
         }
     }
     let active = chart.kinds.iter();
@@ -162,6 +184,15 @@ async fn read(
         next: picked.next,
         unseen,
     })
+}
+
+/// Adds up the steps of these kinds.
+fn add(sum: &mut [Activity], kinds: &[(Kind, Vec<Activity>)]) {
+    for (_, steps) in kinds {
+        for (sum, step) in sum.iter_mut().zip(steps) {
+            sum.add(step);
+        }
+    }
 }
 
 impl StepsOut {

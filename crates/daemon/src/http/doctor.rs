@@ -38,7 +38,7 @@ pub enum SeverityOut {
 }
 
 /// The finding of one check.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct FindingOut {
     /// The id of the check; `docs/doctor.md` lists all checks.
     #[schema(example = "notify-flags")]

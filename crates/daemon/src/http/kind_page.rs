@@ -71,6 +71,12 @@ impl KindPage {
         checked.map(drop).map_err(Problem::of_prefix)
     }
 
+    /// All kinds with the prefix.
+    pub(super) fn all_of(&self, mut all: Vec<Kind>) -> Vec<Kind> {
+        all.retain(|kind| format!("{kind}:").starts_with(&self.prefix));
+        all
+    }
+
     /// Picks the kinds of the page from all kinds, which are in order.
     pub(super) fn pick(&self, all: Vec<Kind>) -> PickedKinds {
         self.pick_within(all, usize::MAX, |_| 0)
@@ -79,11 +85,11 @@ impl KindPage {
     /// The same, and no more kinds than together weigh this much; at least one.
     pub(super) fn pick_within(
         &self,
-        mut all: Vec<Kind>,
+        all: Vec<Kind>,
         most: usize,
         weight: impl Fn(&Kind) -> usize,
     ) -> PickedKinds {
-        all.retain(|kind| format!("{kind}:").starts_with(&self.prefix));
+        let all = self.all_of(all);
         let behind = self.behind.as_ref();
         let begin = behind.map_or(0, |last| all.partition_point(|kind| kind <= last));
         let longest = all.len().min(begin + self.limit);

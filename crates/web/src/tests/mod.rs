@@ -29,7 +29,10 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use crate::Web;
+use crate::api::Api;
 use crate::assets::Assets;
+use crate::cx::Cx;
+use crate::gathered::Gathered;
 use crate::page::Page;
 use crate::words::Words;
 
@@ -60,6 +63,16 @@ pub(crate) fn page() -> Page {
     }
 }
 
+/// A request of that reader, whose calls nobody answers.
+pub(crate) fn cx() -> Cx {
+    Cx {
+        caller: Api::new(Router::new()).caller(None, None),
+        page: page(),
+        peer: None,
+        is_part: false,
+    }
+}
+
 /// A page over calls that answer with one text wherever a text can be.
 struct Site {
     router: Router,
@@ -77,6 +90,8 @@ struct Calls {
     is_away: bool,
     /// The changes of the past do not come.
     is_slow: bool,
+    /// How long pages wait for answers that are gathered.
+    patience: Duration,
     made: Arc<Mutex<Vec<String>>>,
 }
 
@@ -94,6 +109,7 @@ impl Calls {
             has_tokens: false,
             is_away: false,
             is_slow: false,
+            patience: Duration::from_secs(10),
             made: Arc::default(),
         }
     }
@@ -345,7 +361,9 @@ impl Calls {
             trace_url: Some("https://traces.example/{trace_id}".to_owned()),
         };
         let calls = self.made.clone();
-        let web = Web::of_daemon(self.router(), terms);
+        let patience = self.patience;
+        let mut web = Web::of_daemon(self.router(), terms);
+        web.gathered = Gathered::waiting(patience);
         Site::of(web, calls)
     }
 }

@@ -7,7 +7,7 @@ async fn a_live_page_whose_past_is_late_follows_all_the_same() {
     let mut calls = Calls::new("a:b:c:1");
     calls.is_slow = true;
     let site = calls.site(false);
-    for (language, slow) in [("en", "Redis is slow"), ("zh", "Redis 响应缓慢")] {
+    for (language, slow) in [("en", "are being gathered"), ("zh", "正在汇总")] {
         let accepted = [("accept-language", language)];
         let live = site.get_with("live", &accepted).await;
         assert_eq!(live.status, 200, "{}", live.body);

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::read::Query;
 use askama::Template;
+use axum::extract::State;
 use axum::response::Response;
 use jiff::Timestamp;
 use keyfall_daemon::shapes::{Span, Time, UpcomingIn, UpcomingOut};
@@ -16,6 +17,7 @@ use crate::fault::Fault;
 use crate::links;
 use crate::page::Page;
 use crate::search::Search;
+use crate::{Shared, Web};
 
 /// Labels below the bars.
 const LABELS: usize = 5;
@@ -34,7 +36,13 @@ pub(crate) enum By {
 pub(crate) struct Ahead {
     pub(crate) prefix: String,
     pub(crate) by: By,
-    pub(crate) bars: Vec<(Stack, Slot)>,
+    /// `None` while they are gathered for the first time.
+    pub(crate) bars: Option<Bars>,
+}
+
+/// What the chart shows.
+pub(crate) struct Bars {
+    pub(crate) all: Vec<(Stack, Slot)>,
     pub(crate) most: u64,
     pub(crate) sum: u64,
     pub(crate) later: u64,
@@ -63,25 +71,31 @@ pub(crate) struct Asked {
     by: By,
 }
 
-pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
-    let ahead = look(&cx, &asked.prefix, asked.by).await?;
+pub(crate) async fn show(
+    State(web): Shared,
+    cx: Cx,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Fault> {
+    let ahead = look(&web, &cx, &asked.prefix, asked.by).await?;
     let page = cx.page.clone();
     Ok(cx.show(&Part { page, ahead }))
 }
 
 /// Asks for the bars.
-pub(crate) async fn look(cx: &Cx, prefix: &str, by: By) -> Result<Ahead, Fault> {
+pub(crate) async fn look(web: &Web, cx: &Cx, prefix: &str, by: By) -> Result<Ahead, Fault> {
     let wanted = UpcomingIn {
         prefix: Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty()),
         step: Some(Span(by.step())),
         count: Some(by.count()),
         from: by.from(&cx.page),
     };
-    let seen: UpcomingOut = cx
-        .caller
-        .ask(Call::get(&["upcoming"]).asking(&wanted))
-        .await?;
-    Ok(Ahead::new(&cx.page, prefix, by, &seen))
+    let call = Call::get(&["upcoming"]).asking(&wanted);
+    let seen = web.gathered.ask::<UpcomingOut>(cx, prefix, call).await?;
+    Ok(Ahead {
+        prefix: prefix.to_owned(),
+        by,
+        bars: seen.map(|seen| Bars::new(&cx.page, prefix, by, &seen.answer)),
+    })
 }
 
 impl By {
@@ -135,7 +149,7 @@ impl By {
     }
 }
 
-impl Ahead {
+impl Bars {
     fn new(page: &Page, prefix: &str, by: By, seen: &UpcomingOut) -> Self {
         let begin = |at: usize| {
             let at = u32::try_from(at).unwrap_or(u32::MAX);
@@ -154,14 +168,12 @@ impl Ahead {
         let count = seen.bars.len();
         let bars = chart::stacks(&[&seen.bars]);
         let labels = (0..LABELS).map(|label| by.name(page, begin(label * count / LABELS)));
-        Ahead {
-            prefix: prefix.to_owned(),
-            by,
+        Bars {
             most: seen.bars.iter().copied().max().unwrap_or(0),
             sum: seen.bars.iter().sum(),
             later: seen.later,
             labels: labels.collect(),
-            bars: bars
+            all: bars
                 .into_iter()
                 .map(|bar| (slot(bar.x), bar))
                 .map(|(slot, bar)| (bar, slot))

@@ -1,5 +1,6 @@
 //! The search, and the jobs that it finds, page by page.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::read::Query;
@@ -17,13 +18,14 @@ use crate::fault::Fault;
 use crate::links::{self, link};
 use crate::page::Page;
 use crate::search::{STATES, Search};
+use crate::{Shared, Web};
 
 /// Jobs of one page.
 const JOBS: usize = 50;
 
 /// How long a page without a match looks further before it is shown: one call of the API looks at a
 /// bounded number of kinds and jobs.
-const FURTHER: Duration = Duration::from_millis(80);
+const FURTHER: Duration = Duration::from_millis(50);
 
 #[derive(Template)]
 #[template(path = "jobs.html")]
@@ -38,9 +40,13 @@ struct Jobs {
     unseen: Vec<UnseenOut>,
     /// The number of jobs in the shown state, if it is known.
     count: Option<u64>,
+    /// Whether the states are being counted for the first time.
+    is_counting: bool,
     /// The number of jobs that were looked at for this page.
     scanned: u64,
     is_first: bool,
+    /// The address of this page.
+    again: String,
     first: String,
     next: Option<String>,
 }
@@ -62,7 +68,11 @@ pub(crate) struct Asked {
     cursor: String,
 }
 
-pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
+pub(crate) async fn show(
+    axum::extract::State(web): Shared,
+    cx: Cx,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Fault> {
     let cx = cx.at("jobs");
     let mut search = Search::read(&asked.q)?;
     search.prefix = cx.page.reach(&search.prefix);
@@ -72,8 +82,12 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
         cursor: Some(asked.cursor.clone()).filter(|cursor| !cursor.is_empty()),
         ..search.list()
     };
-    let (found, counts, exact) =
-        tokio::try_join!(found(&cx, list), counts(&cx, &search), exact(&cx, &search),)?;
+    let (found, counts, exact) = tokio::try_join!(
+        found(&cx, list),
+        counts(&web, &cx, &search),
+        exact(&cx, &search),
+    )?;
+    let (counts, is_counting) = counts;
     let count = |state| {
         let counts = counts.as_ref()?;
         match state {
@@ -96,7 +110,12 @@ pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response,
         page: cx.page.clone(),
         tabs: tabs.collect(),
         count: count(state).filter(|_| !search.has_conditions()),
+        is_counting,
         scanned: found.scanned,
+        again: match &*asked.cursor {
+            "" => links::jobs(&search.written()),
+            cursor => link("jobs", &[("q", &search.written()), ("cursor", cursor)]),
+        },
         first: links::jobs(&search.written()),
         search: search.written(),
         exact,
@@ -144,15 +163,22 @@ async fn found(cx: &Cx, mut wanted: ListIn) -> Result<PageOut, Fault> {
     Ok(page)
 }
 
-/// How many jobs are in each state. A prefix that reaches into the ids is not counted: each id would
+/// How many jobs are in each state, and whether they are being counted for the first time. A prefix that reaches into the ids is not counted: each id would
 /// be looked at.
-async fn counts(cx: &Cx, search: &Search) -> Result<Option<CountOut>, Fault> {
+async fn counts(
+    web: &Web,
+    cx: &Cx,
+    search: &Search,
+) -> Result<(Option<Arc<CountOut>>, bool), Fault> {
     if !search.is_counted() {
-        return Ok(None);
+        return Ok((None, false));
     }
     let prefix = search.list().prefix;
+    let reach = prefix.clone().unwrap_or_default();
     let call = Call::get(&["jobs", "count"]).asking(&CountIn { prefix });
-    cx.caller.ask(call).await.map(Some)
+    let counts = web.gathered.ask::<CountOut>(cx, &reach, call).await?;
+    let is_counting = counts.is_none();
+    Ok((counts.map(|counts| counts.answer), is_counting))
 }
 
 /// The job of this name, in whatever state it is.

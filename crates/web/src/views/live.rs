@@ -34,8 +34,8 @@ const AGAIN: usize = 500;
 /// The beginning of a line about a change.
 const HAPPENED: &[u8] = br#"{"happened":"#;
 
-/// How long the page waits for its first changes.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the past changes may take to come.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Template)]
 #[template(path = "live.html")]
@@ -88,10 +88,27 @@ pub(crate) struct Asked {
     since: u64,
 }
 
-pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
+pub(crate) async fn show(
+    State(web): Shared,
+    cx: Cx,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Fault> {
     let cx = cx.at("live");
     let prefix = cx.page.reach(&asked.prefix);
-    let mut rows = past(open(&cx, &prefix, asked.only, FIRST).await?).await?;
+    let name = format!(
+        "live {} {prefix} {}",
+        asked.only.word(),
+        cx.page.zone_name()
+    );
+    let look = {
+        let (cx, prefix) = (cx.clone(), prefix.clone());
+        async move { past(open(&cx, &prefix, asked.only, FIRST).await?).await }
+    };
+    let seen = web
+        .gathered
+        .get(&cx, &prefix, &name, Duration::ZERO, look)
+        .await?;
+    let mut rows = seen.map(|seen| seen.answer.to_vec());
     // Without them the stream begins with all changes that it finds.
     let since = rows.iter().flatten().map(micros).max().unwrap_or_default();
     if let Some(rows) = &mut rows {
@@ -165,12 +182,9 @@ async fn open(cx: &Cx, prefix: &str, only: Only, last: usize) -> Result<BodyData
     Ok(body.into_data_stream())
 }
 
-/// The past changes, which are the first part of a tail; `None` if they do not come in time.
-async fn past(mut tail: BodyDataStream) -> Result<Option<Vec<HappeningOut>>, Fault> {
-    let Ok(first) = timeout(PATIENCE, tail.next()).await else {
-        return Ok(None);
-    };
-    let Some(Ok(first)) = first else {
+/// The past changes, which are the first part of a tail.
+async fn past(mut tail: BodyDataStream) -> Result<Vec<HappeningOut>, Fault> {
+    let Ok(Some(Ok(first))) = timeout(PATIENCE, tail.next()).await else {
         return Err(Fault::unexpected("the changes ended before the first"));
     };
     let mut rows = Vec::new();
@@ -183,7 +197,7 @@ async fn past(mut tail: BodyDataStream) -> Result<Option<Vec<HappeningOut>>, Fau
             Err(error) => return Err(Fault::unexpected(&error.to_string())),
         }
     }
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 /// The event of a line, unless the page has the change already.

@@ -1,18 +1,23 @@
 //! The overview: first what is wrong, then the kinds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::read::Query;
 use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
-use keyfall_daemon::shapes::{CountOut, OverviewIn, OverviewOut, PausedOut, SpanIn};
+use keyfall_daemon::shapes::{
+    CountIn, CountOut, DoctorOut, OverviewKindOut, PausedOut, SpanIn, Time,
+};
 use serde::Deserialize;
 
 use crate::Shared;
 use crate::api::Call;
 use crate::cx::{Cx, redirect};
 use crate::fault::Fault;
+use crate::gathered::{Seen as Gathered, oldest};
+use crate::kinds::Kinds;
 use crate::links::link;
 use crate::page::Page;
 use crate::troubles::{Seen, Trouble, troubles};
@@ -20,7 +25,10 @@ use crate::views::ahead::{self, Ahead, By};
 use crate::views::past::{self, Past, Sparks};
 
 /// Kinds of one page.
-const KINDS: usize = 100;
+const KINDS: usize = 50;
+
+/// The doctor asks each server many questions: its findings are shown for so long.
+const FINDINGS: Duration = Duration::from_secs(60);
 
 #[derive(Template)]
 #[template(path = "overview.html", blocks = ["live"])]
@@ -28,14 +36,21 @@ struct Overview {
     page: Page,
     prefix: String,
     troubles: Vec<Trouble>,
-    totals: Arc<CountOut>,
-    seen: OverviewOut,
+    /// Whether all that can be wrong was looked at.
+    is_whole: bool,
+    totals: Option<Arc<CountOut>>,
+    /// `None` while the kinds are gathered for the first time.
+    kinds: Option<Arc<Kinds>>,
+    /// The number of this page of kinds, from 1.
+    number: usize,
     /// The jobs to come; `None` where the browser keeps the chart that it has.
     ahead: Option<Ahead>,
     past: Option<Past>,
-    sparks: Option<Vec<Sparks>>,
+    sparks: Vec<Sparks>,
     /// The number of live instances, if the reader may know it.
     instances: Option<u64>,
+    /// When the oldest of the numbers were gathered, if that is a while ago.
+    since: Option<Time>,
     /// The address of this page, for the next look.
     again: String,
     first: String,
@@ -46,8 +61,9 @@ struct Overview {
 pub(crate) struct Asked {
     #[serde(default)]
     prefix: String,
+    /// The number of a page of kinds.
     #[serde(default)]
-    cursor: String,
+    page: String,
     /// The length of the bars of the chart.
     #[serde(default)]
     by: By,
@@ -67,66 +83,90 @@ pub(crate) async fn show(
         return Ok(redirect("ui/"));
     }
     let prefix = cx.page.reach(&asked.prefix);
-    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let wanted = OverviewIn {
-        prefix: some(&prefix),
-        cursor: some(&asked.cursor),
-        limit: Some(KINDS),
-        kind: Vec::new(),
+    let number = asked.page.parse().unwrap_or(1).max(1);
+    let gathered = &web.gathered;
+    let count = Call::get(&["jobs", "count"]).asking(&CountIn {
+        prefix: Some(prefix.clone()).filter(|prefix| !prefix.is_empty()),
+    });
+    let doctor = Call::get(&["doctor"]);
+    let examine = {
+        let caller = cx.caller.clone();
+        async move { caller.ask::<DoctorOut>(doctor).await }
     };
-    let caller = &cx.caller;
-    let (seen, totals, paused, ahead, series) = tokio::try_join!(
-        caller.ask::<OverviewOut>(Call::get(&["overview"]).asking(&wanted)),
-        // Who may not see them may not see the overview either.
-        web.totals.latest(caller, &prefix),
-        caller.ask::<PausedOut>(Call::get(&["paused"])),
+    let name = format!("kinds {prefix}");
+    let kinds = Kinds::read(cx.caller.clone(), prefix.clone());
+    let (kinds, totals, paused, findings, ahead, past) = tokio::join!(
+        gathered.get(&cx, &prefix, &name, Duration::ZERO, kinds),
+        gathered.ask::<CountOut>(&cx, &prefix, count),
+        gathered.ask::<PausedOut>(&cx, "", Call::get(&["paused"])),
         async {
-            // The chart loads itself again, less often than the rest.
+            match cx.page.may("read", "") {
+                true => gathered.get(&cx, "", "/v1/doctor", FINDINGS, examine).await,
+                false => Ok(None),
+            }
+        },
+        async {
+            // The charts load themselves again, less often than the rest.
             match cx.is_part {
                 true => Ok(None),
-                false => ahead::look(&cx, &prefix, asked.by).await.map(Some),
+                false => ahead::look(&web, &cx, &prefix, asked.by).await.map(Some),
             }
         },
         async {
             match cx.is_part {
                 true => Ok(None),
-                false => past::look(&cx, &prefix, asked.span, &asked.cursor, KINDS)
-                    .await
-                    .map(Some),
+                false => past::look(&web, &cx, &prefix, asked.span).await.map(Some),
             }
         },
-    )?;
-    let findings = match cx.page.may("read", "") {
-        true => web.checkup.latest(caller).await.ok(),
-        false => None,
-    };
+    );
+    let (kinds, totals, paused) = (kinds?, totals?, paused?);
+    let is_examined = findings.is_err() || !cx.page.may("read", "");
+    // Without the doctor the rest is shown.
+    let findings = findings.ok().flatten();
+    let times = [
+        kinds.as_ref().map(|it| it.at),
+        totals.as_ref().map(|it| it.at),
+        paused.as_ref().map(|it| it.at),
+    ];
+    let (kinds, totals) = (answer(kinds), answer(totals));
+    let (paused, findings) = (answer(paused), answer(findings));
+    let here = kinds.iter().flat_map(|kinds| kinds.page(number, KINDS));
+    let here: Vec<String> = here.map(|one| one.kind.counts.kind.clone()).collect();
+    let sparks = past::sparks(&web, &cx, &prefix, asked.span, here).await?;
     let looked = Seen {
-        overview: &seen,
-        totals: &totals,
-        paused: &paused,
+        kinds: kinds.as_deref(),
+        totals: totals.as_deref(),
+        paused: paused.as_deref(),
         findings: findings.as_deref(),
     };
-    let again = link(
-        "./",
-        &[("prefix", &asked.prefix), ("cursor", &asked.cursor)],
-    );
-    let next = seen.next.as_ref();
-    let next = next.map(|cursor| link("./", &[("prefix", &asked.prefix), ("cursor", cursor)]));
+    let of_page = |number: usize| {
+        let number = match number {
+            1 => String::new(),
+            number => number.to_string(),
+        };
+        link("./", &[("prefix", &asked.prefix), ("page", &number)])
+    };
+    let all = kinds.as_ref().map_or(0, |kinds| kinds.all.len());
+    let instances = kinds.as_ref().and_then(|kinds| kinds.instances.as_ref());
     let view = Overview {
         troubles: troubles(&cx.page, &looked),
-        instances: seen.instances.as_ref().map(|all| all.len() as u64),
+        is_whole: kinds.is_some()
+            && totals.is_some()
+            && paused.is_some()
+            && (is_examined || findings.is_some()),
+        instances: instances.map(|all| all.len() as u64),
         page: cx.page.clone(),
         prefix,
         totals,
-        seen,
-        ahead,
-        past: series
-            .as_ref()
-            .map(|series| Past::new(&cx.page, &asked.prefix, asked.span, series)),
-        sparks: series.as_ref().map(|series| Sparks::all(&cx.page, series)),
-        first: link("./", &[("prefix", &asked.prefix)]),
-        next,
-        again,
+        number,
+        kinds,
+        ahead: ahead?,
+        past: past?,
+        sparks,
+        since: oldest(times.into_iter().flatten(), cx.page.now).map(Time),
+        first: of_page(1),
+        next: (all > number.saturating_mul(KINDS)).then(|| of_page(number.saturating_add(1))),
+        again: of_page(number),
     };
     Ok(if cx.is_part {
         cx.show(&view.as_live())
@@ -135,37 +175,26 @@ pub(crate) async fn show(
     })
 }
 
+fn answer<T>(seen: Option<Gathered<T>>) -> Option<Arc<T>> {
+    seen.map(|seen| seen.answer)
+}
+
 impl Overview {
-    /// The small charts of a kind, unless the browser keeps those that it has.
+    /// The kinds of this page.
+    fn shown(&self) -> Vec<&OverviewKindOut> {
+        let kinds = self.kinds.iter();
+        kinds
+            .flat_map(|kinds| kinds.page(self.number, KINDS))
+            .collect()
+    }
+
+    /// The number of kinds.
+    fn total(&self) -> usize {
+        self.kinds.as_ref().map_or(0, |kinds| kinds.all.len())
+    }
+
+    /// The small charts of a kind.
     fn sparks_of(&self, kind: &str) -> Option<&Sparks> {
-        let all = self.sparks.as_ref()?;
-        all.iter().find(|one| one.kind == kind)
-    }
-}
-
-/// A kind as a part of an element's id. htmx looks for the elements that it preserves by selectors
-/// such as `#rate-…`, in which a colon or a dot has a meaning.
-fn id_of(kind: &str) -> String {
-    let mut id = String::with_capacity(kind.len());
-    for byte in kind.bytes() {
-        if byte.is_ascii_alphanumeric() {
-            id.push(char::from(byte));
-        } else {
-            id.push_str(&format!("_{byte:02x}"));
-        }
-    }
-    id
-}
-
-#[cfg(test)]
-mod tests {
-    use super::id_of;
-
-    #[test]
-    fn an_id_needs_no_escape_in_a_selector_and_differs_for_each_kind() {
-        assert_eq!(id_of("app1:trans.v2:notice"), "app1_3atrans_2ev2_3anotice");
-        assert_ne!(id_of("a:b:c_3a"), id_of("a:b:c:"));
-        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-        assert!(id_of("ü #\"'>:\\").chars().all(is_plain));
+        self.sparks.iter().find(|one| one.kind == kind)
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use askama::Template;
+use axum::extract::State;
 use axum::response::Response;
 use keyfall_daemon::shapes::{ActivityIn, ActivityOut, SpanIn, StepsOut, Time};
 use serde::Deserialize;
@@ -14,14 +15,24 @@ use crate::fault::Fault;
 use crate::page::Page;
 use crate::read::Query;
 use crate::times;
+use crate::{Shared, Web};
 
 /// Labels below the bars.
 const LABELS: u32 = 6;
+
+/// Workers write their counts once a minute.
+const WRITTEN: Duration = Duration::from_secs(20);
 
 /// The charts of all kinds together.
 pub(crate) struct Past {
     pub(crate) prefix: String,
     pub(crate) span: SpanIn,
+    /// `None` while they are gathered for the first time.
+    pub(crate) bars: Option<Bars>,
+}
+
+/// What the charts show.
+pub(crate) struct Bars {
     /// Runs of each step: done, failed, and ended as dead letters.
     pub(crate) ends: Vec<(Stack, String)>,
     /// The 99th percentile of the lag in each step.
@@ -59,30 +70,62 @@ pub(crate) struct Asked {
     span: SpanIn,
 }
 
-pub(crate) async fn show(cx: Cx, Query(asked): Query<Asked>) -> Result<Response, Fault> {
-    let seen = look(&cx, &asked.prefix, asked.span, "", 256).await?;
-    let past = Past::new(&cx.page, &asked.prefix, asked.span, &seen);
+pub(crate) async fn show(
+    State(web): Shared,
+    cx: Cx,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Fault> {
+    let past = look(&web, &cx, &asked.prefix, asked.span).await?;
     let page = cx.page.clone();
     Ok(cx.show(&Part { page, past }))
 }
 
-/// Asks for the series of a page of kinds.
-pub(crate) async fn look(
+/// The charts of all kinds with a prefix; without bars until they are gathered.
+pub(crate) async fn look(web: &Web, cx: &Cx, prefix: &str, span: SpanIn) -> Result<Past, Fault> {
+    let wanted = ActivityIn {
+        span,
+        prefix: Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty()),
+        limit: Some(1),
+        whole: true,
+        ..ActivityIn::default()
+    };
+    let call = Call::get(&["series"]).asking(&wanted);
+    let name = call.path().to_owned();
+    let caller = cx.caller.clone();
+    let make = async move { caller.ask::<ActivityOut>(call).await };
+    let seen = web.gathered.get(cx, prefix, &name, WRITTEN, make).await?;
+    let bars = seen.map(|seen| Bars::new(&cx.page, span, &seen.answer));
+    Ok(Past {
+        prefix: prefix.to_owned(),
+        span,
+        bars,
+    })
+}
+
+/// The small charts of these kinds; none until they are gathered.
+pub(crate) async fn sparks(
+    web: &Web,
     cx: &Cx,
     prefix: &str,
     span: SpanIn,
-    cursor: &str,
-    limit: usize,
-) -> Result<ActivityOut, Fault> {
-    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    kinds: Vec<String>,
+) -> Result<Vec<Sparks>, Fault> {
+    if kinds.is_empty() {
+        return Ok(Vec::new());
+    }
     let wanted = ActivityIn {
         span,
-        prefix: some(prefix),
-        cursor: some(cursor),
-        limit: Some(limit),
-        kind: Vec::new(),
+        prefix: Some(prefix.to_owned()).filter(|prefix| !prefix.is_empty()),
+        limit: Some(1),
+        kind: kinds,
+        ..ActivityIn::default()
     };
-    cx.caller.ask(Call::get(&["series"]).asking(&wanted)).await
+    let call = Call::get(&["series"]).asking(&wanted);
+    let name = call.path().to_owned();
+    let caller = cx.caller.clone();
+    let make = async move { caller.ask::<ActivityOut>(call).await };
+    let seen = web.gathered.get(cx, prefix, &name, WRITTEN, make).await?;
+    Ok(seen.map_or_else(Vec::new, |seen| Sparks::all(&cx.page, &seen.answer)))
 }
 
 /// The word of a span in addresses.
@@ -100,8 +143,8 @@ fn length(span: SpanIn) -> Duration {
     }
 }
 
-impl Past {
-    pub(crate) fn new(page: &Page, prefix: &str, span: SpanIn, seen: &ActivityOut) -> Self {
+impl Bars {
+    fn new(page: &Page, span: SpanIn, seen: &ActivityOut) -> Self {
         let sum = &seen.sum;
         let name = |at: usize| {
             let at = u32::try_from(at).unwrap_or(u32::MAX);
@@ -124,9 +167,7 @@ impl Past {
         // Without any run there are no steps, and still the time that the chart is about.
         let labels =
             (0..LABELS).map(|at| page.minute(&Time(seen.from.0 + length(span) * at / LABELS)));
-        Past {
-            prefix: prefix.to_owned(),
-            span,
+        Bars {
             ends: ends.collect(),
             lags: lags.collect(),
             started: sum.started.iter().sum(),

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use askama::Template;
 use keyfall_daemon::shapes::{
-    CountOut, InstancesOut, KindShardsOut, LateServerOut, ServerOut, ServersOut, ShardsIn,
-    ShardsOut, TopologyOut, UnseenOut,
+    CountOut, InstancesOut, LateServerOut, ServerOut, ServersOut, ShardsIn, ShardsOut, Time,
+    TopologyOut,
 };
 
 use crate::Web;
 use crate::api::Call;
 use crate::cx::Cx;
 use crate::fault::Fault;
+use crate::gathered::oldest;
 use crate::links::link;
 use crate::page::Page;
 use crate::visible::visible;
@@ -34,13 +35,13 @@ pub(crate) struct Part {
 
 /// What the part shows.
 pub(crate) struct Places {
-    pub(crate) servers: Vec<ServerOut>,
+    /// `None` while they are gathered for the first time.
+    pub(crate) servers: Option<Arc<ServersOut>>,
     /// The jobs by state, with the servers that are late.
-    counts: Arc<CountOut>,
-    /// The number of kinds with several shards, and those of this page.
-    pub(crate) total: u64,
-    pub(crate) kinds: Vec<KindShardsOut>,
-    pub(crate) unseen: Vec<UnseenOut>,
+    counts: Option<Arc<CountOut>>,
+    /// The kinds with several shards.
+    pub(crate) shards: Option<Arc<ShardsOut>>,
+    pub(crate) since: Option<Time>,
     /// The address of the next page.
     pub(crate) next: Option<String>,
     pub(crate) is_first: bool,
@@ -53,30 +54,36 @@ pub(crate) struct Places {
 impl Places {
     /// Asks for the servers, and for the kinds behind this cursor.
     pub(crate) async fn ask(web: &Web, cx: &Cx, cursor: &str) -> Result<Self, Fault> {
+        let gathered = &web.gathered;
         let wanted = ShardsIn {
             limit: Some(KINDS),
             cursor: Some(cursor.to_owned()).filter(|cursor| !cursor.is_empty()),
             ..ShardsIn::default()
         };
         let (servers, shards, live, counts) = tokio::try_join!(
-            cx.caller.ask::<ServersOut>(Call::get(&["servers"])),
-            cx.caller
-                .ask::<ShardsOut>(Call::get(&["shards"]).asking(&wanted)),
+            gathered.ask::<ServersOut>(cx, "", Call::get(&["servers"])),
+            gathered.ask::<ShardsOut>(cx, "", Call::get(&["shards"]).asking(&wanted)),
             cx.caller.ask::<InstancesOut>(Call::get(&["instances"])),
-            web.totals.latest(&cx.caller, ""),
+            gathered.ask::<CountOut>(cx, "", Call::get(&["jobs", "count"])),
         )?;
         let named = |one: keyfall_daemon::shapes::InstanceOut| {
             let name = format!("{}:{}", visible(&one.host), one.pid);
             (one.id, name)
         };
+        let times = [
+            servers.as_ref().map(|it| it.at),
+            shards.as_ref().map(|it| it.at),
+        ];
         let page = |cursor: &String| link("workers", &[("shards", cursor)]) + "#shards";
         Ok(Places {
-            servers: servers.servers,
-            counts,
-            total: shards.total,
-            kinds: shards.kinds,
-            unseen: shards.unseen,
-            next: shards.next.as_ref().map(page),
+            since: oldest(times.into_iter().flatten(), cx.page.now).map(Time),
+            servers: servers.map(|it| it.answer),
+            counts: counts.map(|it| it.answer),
+            next: shards
+                .as_ref()
+                .and_then(|it| it.answer.next.as_ref())
+                .map(page),
+            shards: shards.map(|it| it.answer),
             is_first: cursor.is_empty(),
             again: link("workers", &[("part", "places"), ("shards", cursor)]),
             names: live.instances.into_iter().map(named).collect(),
@@ -85,7 +92,7 @@ impl Places {
 
     /// The overdue jobs of a server; `None` if it has none.
     pub(crate) fn late(&self, server: &ServerOut) -> Option<&LateServerOut> {
-        let mut late = self.counts.late.iter();
+        let mut late = self.counts.iter().flat_map(|counts| &counts.late);
         late.find(|one| one.address == server.address)
     }
 

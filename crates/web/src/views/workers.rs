@@ -1,16 +1,19 @@
 //! The live instances and their routes, jobs without a route, callback hosts that are down, and the
 //! [places](super::places) of the jobs.
 
+use std::sync::Arc;
+
 use askama::Template;
 use axum::extract::State;
 use axum::response::Response;
-use keyfall_daemon::shapes::{BreakerIn, BreakerOut, InstanceOut, InstancesOut, RoutesOut};
+use keyfall_daemon::shapes::{BreakerIn, BreakerOut, InstanceOut, InstancesOut, RoutesOut, Time};
 use serde::Deserialize;
 
 use crate::Shared;
 use crate::api::Call;
 use crate::cx::{Cx, redirect};
 use crate::fault::Fault;
+use crate::gathered::oldest;
 use crate::page::Page;
 use crate::read::{Form, Query};
 use crate::views::places::{self, Places};
@@ -24,7 +27,9 @@ const MOST: usize = 20;
 struct Workers {
     page: Page,
     seen: InstancesOut,
-    routes: RoutesOut,
+    /// `None` while they are gathered for the first time.
+    routes: Option<Arc<RoutesOut>>,
+    since: Option<Time>,
     /// None for the part that is loaded again every few seconds.
     places: Option<Places>,
 }
@@ -52,8 +57,10 @@ pub(crate) async fn show(
     }
     let (seen, routes) = tokio::try_join!(
         cx.caller.ask::<InstancesOut>(Call::get(&["instances"])),
-        cx.caller.ask::<RoutesOut>(Call::get(&["routes"])),
+        web.gathered
+            .ask::<RoutesOut>(&cx, "", Call::get(&["routes"])),
     )?;
+    let at = routes.as_ref().map(|routes| routes.at);
     let places = match cx.is_part {
         true => None,
         false => Some(Places::ask(&web, &cx, &asked.shards).await?),
@@ -61,7 +68,8 @@ pub(crate) async fn show(
     let view = Workers {
         page: cx.page.clone(),
         seen,
-        routes,
+        routes: routes.map(|routes| routes.answer),
+        since: oldest(at, cx.page.now).map(Time),
         places,
     };
     Ok(if cx.is_part {
