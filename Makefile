@@ -118,12 +118,12 @@ web-cost: deps ## Measure the web page over 5 million pending jobs and 100,000 d
 	cargo build --release -p keyfall-cli
 	python3 benches/web/measure.py
 
-web-check: deps chromium ## Open the web page in Chromium: each page, each action, hostile texts, outages
+web-check: deps chromium postgres ## Open the web page in Chromium: each page, each action, hostile texts, outages
 	@# The one that `make test` has built, as for `consumers`.
 	cargo test --workspace --all-features --test it --no-run
 	sh scripts/browser.sh
 
-web-check-quick: deps chromium ## The same without phones, outages, and the second language
+web-check-quick: deps chromium postgres ## The same without phones, outages, and the second language
 	cargo test --workspace --all-features --test it --no-run
 	sh scripts/browser.sh -m quick
 

@@ -37,7 +37,8 @@ def until(condition, what, seconds=30):
 class Site:
     """A Redis with its log of writes, and a daemon with tokens."""
 
-    def __init__(self):
+    def __init__(self, *flags):
+        self.flags = flags
         self.folder = Path(tempfile.mkdtemp(prefix="keyfall-browser-"))
         self.redis_port, self.port = free_port(), free_port()
         self.tokens = self.folder / "tokens.toml"
@@ -84,7 +85,7 @@ class Site:
         self.daemon = subprocess.Popen(
             [KEYFALL, "serve", "--redis-url", f"redis://127.0.0.1:{self.redis_port}",
              "--http-listen", f"127.0.0.1:{self.port}", "--tokens-file", str(self.tokens),
-             "--pull", "shop:*:*:*"],
+             "--pull", "shop:*:*:*", *self.flags],
             cwd=self.folder, stdout=log, stderr=log,
         )
         until(self.is_ready, "the daemon starts")

@@ -151,30 +151,34 @@ impl Act {
 }
 
 impl Details {
+    /// The new due time, which has to be given.
     fn when(&self, cx: &Cx) -> Result<PostponeIn, Fault> {
+        let (after, at) = self.due(cx)?;
+        match (after, at) {
+            (None, None) => Err(Fault::invalid("after", "fault.no_time", &[])),
+            (after, at) => Ok(PostponeIn { after, at }),
+        }
+    }
+
+    /// The due time, if one is given.
+    pub(crate) fn due(&self, cx: &Cx) -> Result<(Option<Span>, Option<Time>), Fault> {
         let (after, at) = (self.after.trim(), self.at.trim());
         match (after, at) {
-            ("", "") => Err(Fault::invalid("after", "fault.no_time", &[])),
+            ("", "") => Ok((None, None)),
             (after, "") => {
                 let is_number = after.bytes().all(|byte| byte.is_ascii_digit());
                 let after = duration::parse(after).map_err(|_| match is_number {
                     true => Fault::invalid("after", "fault.no_unit", &[&after]),
                     false => Fault::invalid("after", "fault.duration", &[&format!("{after:?}")]),
                 })?;
-                Ok(PostponeIn {
-                    after: Some(Span(after)),
-                    at: None,
-                })
+                Ok((Some(Span(after)), None))
             }
             ("", at) => {
                 let wrong =
                     |_: jiff::Error| Fault::invalid("at", "fault.time", &[&format!("{at:?}")]);
                 let local: DateTime = at.parse().map_err(wrong)?;
                 let zoned = local.to_zoned(cx.page.zone.clone()).map_err(wrong)?;
-                Ok(PostponeIn {
-                    after: None,
-                    at: Some(Time(SystemTime::from(zoned.timestamp()))),
-                })
+                Ok((None, Some(Time(SystemTime::from(zoned.timestamp())))))
             }
             _ => Err(Fault::invalid("at", "fault.two_times", &[])),
         }

@@ -132,6 +132,7 @@ impl Cx {
                 here: "",
                 rights: None,
                 is_read_only: web.api.is_read_only,
+                has_archive: web.has_archive,
                 can_leave: !matches!(web.entry, crate::entry::Entry::Open),
                 path: outer.map_or_else(|| request.uri().clone(), |outer| outer.0.clone()),
                 assets: Assets::get(),

@@ -72,6 +72,11 @@ impl Fault {
         }
     }
 
+    /// Whether the archive cannot answer: it is away, or the search takes too long.
+    pub(crate) fn is_of_archive(&self) -> bool {
+        self.code == "archive_unavailable" || self.field.as_deref() == Some("query")
+    }
+
     /// The words of the API, if the rule and the remedy stand there in another language.
     pub(crate) fn original(&self, words: &Words) -> Option<&str> {
         let is_said = self.said.is_none() && self.help(words).is_some();

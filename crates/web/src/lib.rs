@@ -91,6 +91,8 @@ pub struct Web {
     entry: Entry,
     gathered: Gathered,
     rows: Rows,
+    /// Whether the daemon has an archive of ended jobs.
+    has_archive: bool,
     /// Whether browsers reach the page by HTTPS without a proxy.
     is_tls: bool,
     body_limit: usize,
@@ -114,6 +116,7 @@ impl Web {
             },
             gathered: Gathered::default(),
             rows: Rows::default(),
+            has_archive: terms.has_archive,
             is_tls: terms.is_tls,
             body_limit: terms.body_limit,
             body_timeout: terms.body_timeout,
@@ -129,6 +132,7 @@ impl Web {
             entry: Entry::Secret(secret),
             gathered: Gathered::default(),
             rows: Rows::default(),
+            has_archive: false,
             is_tls: false,
             body_limit: BODY_LIMIT,
             body_timeout: BODY_TIMEOUT,

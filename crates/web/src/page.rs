@@ -26,6 +26,8 @@ pub(crate) struct Page {
     /// What the reader may do; `None` before the login.
     pub(crate) rights: Option<Arc<RightsOut>>,
     pub(crate) is_read_only: bool,
+    /// Whether the daemon has an archive of ended jobs.
+    pub(crate) has_archive: bool,
     /// Whether there is something to log out from.
     pub(crate) can_leave: bool,
     /// The path of the request, before anything was taken off it.
@@ -42,6 +44,9 @@ impl Page {
             ("dead", "dead"),
             ("live", "live"),
         ];
+        if self.has_archive {
+            pages.push(("archive", "archive"));
+        }
         // These are about all jobs.
         if self.may("read", "") {
             pages.push(("workers", "workers"));

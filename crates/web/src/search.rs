@@ -31,7 +31,7 @@ pub(crate) struct Search {
     due_after: Option<String>,
     attempts_over: Option<u32>,
     /// A part of the last error.
-    error: Option<String>,
+    pub(crate) error: Option<String>,
     /// The last error with its numbers folded.
     reason: Option<String>,
     recurring: bool,

@@ -317,13 +317,19 @@ pub(super) use self::with_database::{last_ends, of_search, query_of};
 
 #[cfg(feature = "database")]
 mod with_database {
+    use std::time::Duration;
+
     use keyfall::JobKey;
     use keyfall_database::{ArchiveQuery, ArchivedJob, Error, How};
+    use tokio::time::timeout;
 
     use super::*;
 
     /// How many ends of a name belong to the story of its job.
     const LAST: usize = 20;
+
+    /// How long a story waits for the archive: the rest of it is in Redis.
+    const PATIENCE: Duration = Duration::from_millis(500);
 
     pub(super) async fn search_in(
         api: &Api,
@@ -373,13 +379,13 @@ mod with_database {
             return Vec::new();
         };
         let query = ArchiveQuery::new().key(key.clone()).limit(LAST);
-        match database.archived(&query).await {
-            Ok(page) => page.jobs.into_iter().map(EndedOut::from).collect(),
-            Err(error) => {
-                tracing::warn!(%key, %error, "the archive cannot be asked");
-                Vec::new()
-            }
-        }
+        let error = match timeout(PATIENCE, database.archived(&query)).await {
+            Ok(Ok(page)) => return page.jobs.into_iter().map(EndedOut::from).collect(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it has not answered for {PATIENCE:?}"),
+        };
+        tracing::warn!(%key, error, "the archive cannot be asked");
+        Vec::new()
     }
 
     pub(in crate::http) fn of_search(error: Error) -> Problem {

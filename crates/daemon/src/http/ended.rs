@@ -13,7 +13,7 @@ use super::body::{Body, Key, Params};
 use super::bulk::Which;
 use super::notes::FROM_THE_ARCHIVE;
 use super::problem::Problem;
-use super::wire::{Moment, Payloads, Span, Time, check_when, given};
+use super::wire::{Moment, Payloads, Span, Time, check_when, given, payload};
 
 /// The jobs that one call looks at, unless the request says otherwise, and the most.
 const AT_MOST: u64 = 1000;
@@ -61,6 +61,20 @@ pub struct EndedJobOut {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1h skip")]
     pub max_lateness: Option<MaxLateness>,
+}
+
+impl EndedJobOut {
+    /// Its payload, byte for byte, if it was shown [exactly](Payloads::Exact); `None` if the archive
+    /// does not have it.
+    ///
+    /// # Errors
+    /// If the answer has no payload that can be read.
+    pub fn bytes(&self) -> Result<Option<Vec<u8>>, Problem> {
+        if !self.run.has_payload {
+            return Ok(None);
+        }
+        payload(self.payload.clone(), self.payload_base64.clone()).map(Some)
+    }
 }
 
 /// The run whose job is scheduled again, and the new due time. The time of the end is required:

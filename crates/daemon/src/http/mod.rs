@@ -266,6 +266,14 @@ impl Api {
         self
     }
 
+    /// Whether there is a database to look for ended jobs in.
+    fn has_archive(&self) -> bool {
+        #[cfg(feature = "database")]
+        return self.database.is_some();
+        #[cfg(not(feature = "database"))]
+        false
+    }
+
     /// Shows the metrics of this recorder.
     pub(crate) fn recorder(mut self, recorder: Recorder) -> Self {
         self.recorder = Some(recorder);

@@ -40,7 +40,7 @@ pub(crate) async fn serve(
     bound: impl FnOnce(SocketAddr),
 ) -> anyhow::Result<()> {
     let (settings, stopping) = (api.settings.clone(), api.stopping.clone());
-    let terms = UiTerms::of(&settings, api.tokens.is_some());
+    let terms = UiTerms::of(&settings, api.tokens.is_some(), api.has_archive());
     let calls = router(Arc::new(api));
     let router = match ui {
         Some(ui) => ui::beside(calls, ui, terms),

@@ -18,6 +18,8 @@ pub type Ui = Box<dyn FnOnce(Router, UiTerms) -> Router + Send>;
 pub struct UiTerms {
     /// Whether the API asks for a token. If not, only this machine reaches the daemon.
     pub has_tokens: bool,
+    /// Whether the daemon has a database with ended jobs.
+    pub has_archive: bool,
     /// Whether the daemon speaks HTTPS.
     pub is_tls: bool,
     /// The largest body of a request, in bytes.
@@ -29,9 +31,10 @@ pub struct UiTerms {
 }
 
 impl UiTerms {
-    pub(super) fn of(settings: &Settings, has_tokens: bool) -> Self {
+    pub(super) fn of(settings: &Settings, has_tokens: bool, has_archive: bool) -> Self {
         UiTerms {
             has_tokens,
+            has_archive,
             is_tls: settings.tls.is_some(),
             body_limit: settings.body_limit,
             body_timeout: settings.body_timeout,

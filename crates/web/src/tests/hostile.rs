@@ -6,8 +6,10 @@ use super::Calls;
 const HOSTILE: &str = "--></title></script>\"'><script>alert(1)</script><img src=x onerror=alert(1)> \
                        {{7*7}} &lt; javascript:alert(1)\u{202e}\n\r\0";
 
-const PAGES: [&str; 19] = [
+const PAGES: [&str; 21] = [
     "",
+    "archive?prefix=x",
+    "ended?key=x:y:z:1&ended=2026-11-24T12:00:00.123Z",
     "dead",
     "dead?ask=delete&prefix=x&reason=y",
     "actions",
@@ -113,6 +115,9 @@ async fn no_page_has_markup_of_a_request() {
         format!("job?key={encoded}"),
         format!("job?key=a:b:c:1&done={encoded}"),
         format!("live?prefix={encoded}"),
+        format!("archive?prefix={encoded}&how={encoded}&error={encoded}&cursor={encoded}"),
+        format!("archive?since={encoded}"),
+        format!("ended?key={encoded}&ended=2026-11-24T12:00:00.123Z&done={encoded}"),
         format!("pauses?ask=pause&prefix={encoded}"),
         format!("login?next={encoded}"),
         encoded.clone(),

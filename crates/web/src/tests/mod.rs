@@ -57,6 +57,7 @@ pub(crate) fn page() -> Page {
         here: "",
         rights: Some(Arc::new(rights)),
         is_read_only: false,
+        has_archive: true,
         can_leave: false,
         path: Uri::from_static("/ui/"),
         assets: Assets::get(),
@@ -90,6 +91,10 @@ struct Calls {
     is_away: bool,
     /// The changes of the past do not come.
     is_slow: bool,
+    /// The archive has no payloads.
+    is_bare: bool,
+    /// The archive cannot be asked, and says so by this code.
+    archive_fails: Option<&'static str>,
     /// How long pages wait for answers that are gathered.
     patience: Duration,
     made: Arc<Mutex<Vec<String>>>,
@@ -109,6 +114,8 @@ impl Calls {
             has_tokens: false,
             is_away: false,
             is_slow: false,
+            is_bare: false,
+            archive_fails: None,
             patience: Duration::from_secs(10),
             made: Arc::default(),
         }
@@ -140,6 +147,12 @@ impl Calls {
         }
         if self.is_away {
             return problem(503, "unavailable", &self.text);
+        }
+        if let Some(code) = self
+            .archive_fails
+            .filter(|_| path.starts_with("/v1/archive"))
+        {
+            return problem(503, code, &self.text);
         }
         if self.is_slow && path == "/v1/tail" {
             let nothing = futures_util::stream::pending::<Result<Bytes, Infallible>>();
@@ -215,7 +228,20 @@ impl Calls {
             "shard": 1, "ledger": text, "server": text, "emptied": true,
             "jobs": {"pending": 3, "overdue": 1, "leased": 0, "dead": 0}, "overdue_for": "3s", "pacer": text, "standby": text
         });
+        let ended = json!({
+            "key": text, "how": text, "ended": time, "accepted": time, "due": time, "begun": time,
+            "attempts": 2, "worker": text, "error": text, "headers": {text: text},
+            "payload_bytes": 5, "has_payload": !self.is_bare, "letter": 7, "occurrence": time
+        });
         Some(match (method, path) {
+            ("GET", "/v1/archive") => json!({"jobs": [ended], "next": text}),
+            ("GET", path) if path.starts_with("/v1/archive/") => json!({
+                "run": ended, "payload": {text: [text, 1.50]}, "retry": {"ladder": ["15s"]},
+                "max_attempts": 3, "timeout": "3s", "max_lateness": "1h skip"
+            }),
+            ("POST", path) if path.starts_with("/v1/archive/") => {
+                json!({"key": text, "ended": time, "due": time})
+            }
             ("GET", "/v1/overview") => json!({
                 "at": time, "total": 1, "next": text, "instances": [instance], "unseen": unseen,
                 "kinds": [{
@@ -319,7 +345,7 @@ impl Calls {
             }
             ("GET", path) if path.ends_with("/story") => json!({
                 "key": text, "state": "pending", "happenings": [happening], "history_entries": 1,
-                "waits": [{"for": text, "text": text}], "key_differs": text, "gap": text
+                "waits": [{"for": text, "text": text}], "archived": [ended], "key_differs": text, "gap": text
             }),
             ("PUT" | "POST" | "DELETE", path) if path.starts_with("/v1/series/") => json!({
                 "key": text,
@@ -355,6 +381,7 @@ impl Calls {
         self.has_tokens = has_tokens;
         let terms = UiTerms {
             has_tokens,
+            has_archive: true,
             is_tls: false,
             body_limit: 10_000,
             body_timeout: Duration::from_secs(10),

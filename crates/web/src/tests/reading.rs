@@ -68,6 +68,8 @@ async fn links_stay_below_the_path_of_a_proxy() {
         "jobs",
         "job?key=a:b:c:1",
         "live",
+        "archive",
+        "ended?key=a:b:c:1&ended=2026-11-24T12:00:00.123Z",
         "workers",
         "pauses",
         "limits",
@@ -122,7 +124,14 @@ async fn a_reader_gets_no_buttons() {
     let mut calls = Calls::new("a:b:c:1");
     calls.scopes = vec!["read"];
     let site = calls.site(false);
-    for path in ["job?key=a:b:c:1", "pauses", "limits", "workers", "doctor"] {
+    for path in [
+        "job?key=a:b:c:1",
+        ENDED,
+        "pauses",
+        "limits",
+        "workers",
+        "doctor",
+    ] {
         let body = site.get(path).await.body;
         assert!(!body.contains("method=\"post\""), "{path}");
     }
@@ -384,4 +393,86 @@ async fn a_job_links_to_its_trace() {
     let body = site.get("job?key=a:b:c:1").await.body;
     let link = "href=\"https://traces.example/4bf92f3577b34da6a3ce929d0e0e4736\"";
     assert!(body.contains(link), "{body}");
+}
+
+/// The page of a run in the archive.
+const ENDED: &str = "ended?key=a:b:c:1&ended=2026-11-24T12:00:00.123Z";
+
+#[tokio::test]
+async fn the_archive_is_searched_by_all_fields_page_by_page() {
+    let site = Calls::new("a:b:c:1").site(false);
+    let body = site
+        .get("archive?prefix=a:b:&how=buried&since=7d&until=1h&error=no+licence")
+        .await
+        .body;
+    let wanted =
+        "GET /v1/archive?error=no+licence&how=buried&limit=50&prefix=a%3Ab%3A&since=168h&until=1h ";
+    let calls = site.calls.lock().unwrap().join("\n");
+    assert!(calls.contains(wanted), "{calls}");
+    let next = "href=\"archive?prefix=a%3Ab%3A&#38;how=buried&#38;since=7d&#38;until=1h&#38;error=no+licence\
+         &#38;cursor=a%3Ab%3Ac%3A1\"";
+    assert!(body.contains(next), "{body}");
+    assert!(body.contains("value=\"no licence\""), "{body}");
+    let row = "href=\"ended?key=a%3Ab%3Ac%3A1&#38;ended=2026-11-24T12%3A00%3A00.123Z\"";
+    assert!(body.contains(row), "{body}");
+    let wrong = site.get("archive?since=soon").await;
+    assert_eq!(wrong.status, 400);
+    assert!(
+        wrong.body.contains("neither a duration nor a time"),
+        "{}",
+        wrong.body
+    );
+    // The ends of a job stand on its page as well, and a search without a job leads to the archive.
+    assert!(site.get("job?key=a:b:c:1").await.body.contains(row));
+}
+
+#[tokio::test]
+async fn an_archive_that_is_away_is_said_above_the_search() {
+    let mut calls = Calls::new("connection refused");
+    calls.archive_fails = Some("archive_unavailable");
+    let site = calls.site(false);
+    let answer = site.get("archive?prefix=a:b:").await;
+    assert_eq!(answer.status, 503);
+    assert!(
+        answer.body.contains("connection refused") && answer.body.contains("Narrow the search")
+    );
+    assert!(answer.body.contains("value=\"a:b:\""), "{}", answer.body);
+    for path in ["", "jobs", "job?key=a:b:c:1", "dead", "workers"] {
+        assert_eq!(site.get(path).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn an_ended_job_is_requeued_once_however_often_the_form_is_sent() {
+    let site = Calls::new("a:b:c:1").site(false);
+    let body = site.get(ENDED).await.body;
+    let name = |body: &str| {
+        let (_, behind) = body.split_once("name=\"call\" value=\"").unwrap();
+        behind.split_once('"').unwrap().0.to_owned()
+    };
+    let call = name(&body);
+    assert_eq!(call.len(), 24);
+    assert_ne!(
+        name(&site.get(ENDED).await.body),
+        call,
+        "each page has a call of its own"
+    );
+    let form = format!("key=a:b:c:1&ended=2026-11-24T12:00:00.123Z&call={call}&after=5m&at=");
+    let answer = site.post("ended", &[], &form).await;
+    assert_eq!(answer.status, 303, "{}", answer.body);
+    let wanted = format!(
+        "POST /v1/archive/a%3Ab%3Ac%3A1/requeue {{\"ended\":\"2026-11-24T12:00:00.123Z\",\"after\":\"5m\",\"call\":\"{call}\"}}"
+    );
+    assert_eq!(site.changes(), [wanted]);
+    let done = site.get(answer.header("location")).await.body;
+    assert!(done.contains("It is scheduled again."), "{done}");
+
+    let mut calls = Calls::new("a:b:c:1");
+    calls.is_bare = true;
+    let bare = calls.site(false).get(ENDED).await.body;
+    assert!(
+        bare.contains("does not have the payload of 5 bytes"),
+        "{bare}"
+    );
+    assert!(!bare.contains("method=\"post\""), "{bare}");
 }

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use keyfall_daemon::shapes::{
     Job, LettersOut, Payloads, PreviewOut, SeriesOut, ShowIn, State, StoryIn, StoryOut,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Shared;
 use crate::actions::{Act, Done};
@@ -187,16 +187,7 @@ pub(crate) async fn act(cx: Cx, Form(sent): Form<Sent>) -> Result<Response, Faul
 impl Shown {
     /// The retry policy as it is written.
     fn retry(&self) -> Option<String> {
-        let policy = self.job.as_ref()?.retry.as_ref()?;
-        let policy = serde_json::to_value(policy).ok()?;
-        let ladder = policy.get("ladder").and_then(|steps| steps.as_array());
-        Some(match ladder {
-            Some(steps) => {
-                let steps: Vec<&str> = steps.iter().filter_map(|step| step.as_str()).collect();
-                steps.join(" ")
-            }
-            None => policy.to_string(),
-        })
+        self.job.as_ref()?.retry.as_ref().map(written)
     }
 
     /// The key of the series that the job may be a member of.
@@ -229,6 +220,18 @@ impl Shown {
 
     fn may_operate(&self) -> bool {
         self.page.may("operate", &self.key)
+    }
+}
+
+/// A retry policy as people write it.
+pub(crate) fn written(policy: &impl Serialize) -> String {
+    let policy = serde_json::to_value(policy).unwrap_or_default();
+    match policy.get("ladder").and_then(|steps| steps.as_array()) {
+        Some(steps) => {
+            let steps: Vec<&str> = steps.iter().filter_map(|step| step.as_str()).collect();
+            steps.join(" ")
+        }
+        None => policy.to_string(),
     }
 }
 

@@ -44,6 +44,8 @@ struct Jobs {
     is_counting: bool,
     /// The number of jobs that were looked at for this page.
     scanned: u64,
+    /// The search of the archive for the same jobs.
+    in_archive: String,
     is_first: bool,
     /// The address of this page.
     again: String,
@@ -111,6 +113,13 @@ pub(crate) async fn show(
         tabs: tabs.collect(),
         count: count(state).filter(|_| !search.has_conditions()),
         is_counting,
+        in_archive: link(
+            "archive",
+            &[
+                ("prefix", &search.prefix),
+                ("error", search.error.as_deref().unwrap_or("")),
+            ],
+        ),
         scanned: found.scanned,
         again: match &*asked.cursor {
             "" => links::jobs(&search.written()),

@@ -10,6 +10,7 @@
 //! | [`past`] | the charts of the last hour or day |
 //! | [`jobs`] | the search, and the jobs that it finds |
 //! | [`job`] | one job: payload, terms, story, actions |
+//! | [`archive`] | the search for jobs that have ended, and one of them, which is scheduled again |
 //! | [`dead`] | dead letters by kind and reason, requeued and deleted in groups |
 //! | [`live`] | what happens, as it happens |
 //! | [`workers`] | the live instances and their routes |
@@ -23,6 +24,7 @@
 
 pub(crate) mod actions;
 pub(crate) mod ahead;
+pub(crate) mod archive;
 pub(crate) mod dead;
 pub(crate) mod doctor;
 pub(crate) mod job;
@@ -55,6 +57,9 @@ pub(crate) fn inside() -> Router<Arc<Web>> {
         .route("/job", get(job::show).post(job::act))
         .route("/payload", get(job::payload))
         .route("/dead", get(dead::show).post(dead::act))
+        .route("/archive", get(archive::show))
+        .route("/ended", get(archive::one).post(archive::requeue))
+        .route("/ended-payload", get(archive::payload))
         .route("/actions", get(actions::show))
         .route("/live", get(live::show))
         .route("/stream", get(live::stream))
