@@ -6,7 +6,7 @@ use super::Calls;
 const HOSTILE: &str = "--></title></script>\"'><script>alert(1)</script><img src=x onerror=alert(1)> \
                        {{7*7}} &lt; javascript:alert(1)\u{202e}\n\r\0";
 
-const PAGES: [&str; 21] = [
+pub(super) const PAGES: [&str; 21] = [
     "",
     "archive?prefix=x",
     "ended?key=x:y:z:1&ended=2026-11-24T12:00:00.123Z",

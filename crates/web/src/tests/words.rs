@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keyfall::doctor::{CHECKS, Check};
 
+use super::Calls;
+use super::hostile::PAGES;
 use crate::words::{self, Words};
 
 /// The templates, by name.
@@ -272,4 +274,76 @@ fn templates_have_nothing_inline() {
             assert!(script.starts_with(" src="), "{file}");
         }
     }
+}
+
+/// The texts of a page that a reader sees or hears, without names, code and what is marked as
+/// English.
+fn texts(body: &str) -> Vec<String> {
+    let mut texts = Vec::new();
+    // The open elements that are left out, from the outermost on.
+    let mut left_out: Vec<String> = Vec::new();
+    let body = body.split_once("<body>").map_or(body, |(_, body)| body);
+    for piece in body.split('<').skip(1) {
+        let (tag, text) = piece.split_once('>').unwrap();
+        let mut names = tag.split([' ', '\n', '/']);
+        let name = names.find(|name| !name.is_empty()).unwrap_or("");
+        if tag.starts_with('/') {
+            if left_out.last().is_some_and(|last| last == name) {
+                left_out.pop();
+            }
+        } else {
+            let is_left_out = ["code", "pre", "textarea"].contains(&name)
+                || tag.contains("class=\"key\"")
+                || tag.contains("lang=\"en\"")
+                || left_out.last().is_some_and(|last| last == name);
+            if is_left_out && !["input", "br", "img"].contains(&name) {
+                left_out.push(name.to_owned());
+            }
+            for attribute in [" aria-label=\"", " title=\"", " alt=\"", " data-label=\""] {
+                let value = tag.split_once(attribute);
+                let value = value.and_then(|(_, rest)| rest.split('"').next());
+                texts.extend(value.map(ToOwned::to_owned));
+            }
+        }
+        if left_out.is_empty() {
+            texts.push(text.to_owned());
+        }
+    }
+    texts
+}
+
+#[tokio::test]
+async fn no_page_in_chinese_has_an_english_word() {
+    // Names, and words of commands, of the search, of a zone and of the calls that are made up here.
+    const KNOWN: [&str; 17] = [
+        "API",
+        "Berlin",
+        "Cron",
+        "Europe",
+        "JSON",
+        "Keyfall",
+        "PostgreSQL",
+        "Redis",
+        "UTC",
+        "cli",
+        "curl",
+        "due",
+        "every",
+        "keyfall",
+        "ops",
+        "redis",
+        "traceparent",
+    ];
+    let site = Calls::new("值").site(false);
+    let mut faults = BTreeSet::new();
+    let pages = PAGES.iter().filter(|path| **path != "stream");
+    for path in pages.chain(&["nowhere", "login", "jobs?q=due:soon"]) {
+        let answer = site.get_with(path, &[("accept-language", "zh")]).await;
+        for text in texts(&answer.body) {
+            let words = text.split(|letter: char| !letter.is_ascii_alphabetic());
+            let english = words.filter(|word| word.len() > 2 && !KNOWN.contains(word));
+            faults.extend(english.map(|word| format!("{path}: {word} in {text:?}")));
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
 }
