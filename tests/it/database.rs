@@ -301,6 +301,8 @@ async fn what_redis_has_lost_is_brought_back_by_command() {
         .await
         .unwrap();
     assert!(site.client.until_copied(site.key("d"), hour).await.unwrap());
+}
+
 /// A daemon that archives the jobs of an app, with their payloads up to 100 bytes.
 async fn archiving(site: &Site, url: &str) -> Daemon {
     let daemon = Daemon::with(site, &["--database-url", url]);

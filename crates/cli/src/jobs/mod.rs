@@ -25,19 +25,15 @@ use serde_json::Value;
 use self::redis::Redis;
 use super::stop::Stop;
 use keyfall_daemon::shapes::{
-    ArchiveIn, ArchivePageOut, ArchivePrefixIn, ArchiveSearchIn, ArchiveSetOut, ArchivesOut,
-    AuditIn, AuditOut, BatchOut, BreakerIn, BreakerOut, BulkIn, BulkOut, BulkPostponeIn,
-    CancelledOut, ChangedOut, CopiesOut, CopyIn, CountIn, CountOut, DeletedOut, DoctorOut,
-    DroppedOut, DurableIn, FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn,
     ArchiveIn, ArchivePageOut, ArchivePrefixIn, ArchiveRequeueIn, ArchiveRequeueOut,
     ArchiveSearchIn, ArchiveSetOut, ArchivesOut, AuditIn, AuditOut, BatchOut, BreakerIn,
-    BreakerOut, BulkIn, BulkOut, BulkPostponeIn, CancelledOut, ChangedOut, CountIn, CountOut,
-    DeletedOut, DoctorOut, DroppedOut, DurableIn, EndedIn, EndedJobOut, EndedRequeueIn,
-    EndedRequeuedOut, FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut, LetterIn,
-    LettersOut, LimitIn, LimitOut, LimitsOut, ListIn, NewJobIn, OverviewIn, OverviewOut, PageOut,
-    PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut, RuleIn, RuleOut,
-    ScheduledOut, SeriesChangeOut, SeriesIn, SeriesOut, SeriesPreviewIn, ShowIn, StoryIn, StoryOut,
-    SwitchedOut, TailIn, UnlimitedOut,
+    BreakerOut, BulkIn, BulkOut, BulkPostponeIn, CancelledOut, ChangedOut, CopiesOut, CopyIn,
+    CountIn, CountOut, DeletedOut, DoctorOut, DroppedOut, DurableIn, EndedIn, EndedJobOut,
+    EndedRequeueIn, EndedRequeuedOut, FixIn, HistoryIn, HistoryOut, InstancesOut, Job, KindsOut,
+    LetterIn, LettersOut, LimitIn, LimitOut, LimitsOut, ListIn, NewJobIn, OverviewIn, OverviewOut,
+    PageOut, PausedOut, Payloads, PostponeIn, Problem, RequeueIn, RequeuedOut, RoutesOut, RuleIn,
+    RuleOut, ScheduledOut, SeriesChangeOut, SeriesIn, SeriesOut, SeriesPreviewIn, ShowIn, StoryIn,
+    StoryOut, SwitchedOut, TailIn, UnlimitedOut,
 };
 
 pub(crate) use self::daemon::{Address, Daemon};
