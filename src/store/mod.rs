@@ -102,6 +102,7 @@ pub(crate) use servers::proof::LOST;
 pub(crate) use servers::requirements::{Announced, Evicted, Info, WantedEvents};
 #[cfg(feature = "worker")]
 pub(crate) use servers::rights::{Refused, Whom};
+#[cfg(feature = "worker")]
 pub(crate) use servers::schema::SCHEMA;
 pub(crate) use servers::server::Server;
 #[cfg(feature = "worker")]

@@ -84,7 +84,7 @@ async fn the_copy_follows_what_becomes_of_each_job() {
     let (_redis, site) = Site::alone("copier-follows").await;
     let at = async |id: &str| {
         site.client
-            .schedule(&site.key(id), &id)
+            .schedule(site.key(id), &id)
             .after(HOUR)
             .await
             .unwrap()
@@ -103,13 +103,13 @@ async fn the_copy_follows_what_becomes_of_each_job() {
     for id in ["kept", "moved", "cancelled", "run", "dies", "retries"] {
         at(id).await;
     }
-    site.client.cancel(&site.key("cancelled")).await.unwrap();
+    site.client.cancel(site.key("cancelled")).await.unwrap();
     site.client
-        .cancel(&site.key("cancelled-before"))
+        .cancel(site.key("cancelled-before"))
         .await
         .unwrap();
     site.client
-        .reschedule(&site.key("moved"))
+        .reschedule(site.key("moved"))
         .after(2 * HOUR)
         .await
         .unwrap();
@@ -126,7 +126,7 @@ async fn the_copy_follows_what_becomes_of_each_job() {
         worker.run_until(std::future::pending()).await.unwrap()
     }));
     for id in ["run", "dies", "retries"] {
-        site.client.fire_now(&site.key(id)).await.unwrap();
+        site.client.fire_now(site.key(id)).await.unwrap();
     }
     eventually("the runs have ended", async || {
         let stats = site.client.stats(&site.kind()).await.ok()?;
@@ -163,7 +163,7 @@ async fn a_redis_that_was_emptied_gets_its_jobs_back() {
         job.attempts(7).after(HOUR).await.unwrap();
     }
     for at in 0..100 {
-        site.client.cancel(&site.key(at)).await.unwrap();
+        site.client.cancel(site.key(at)).await.unwrap();
     }
     site.all_copied().await;
     let fence_before = micros();
@@ -176,7 +176,7 @@ async fn a_redis_that_was_emptied_gets_its_jobs_back() {
     // A producer that has noticed nothing.
     let client = Client::connect(&site.redis).await.unwrap();
     client
-        .schedule(&site.key(200), "new")
+        .schedule(site.key(200), "new")
         .after(HOUR)
         .await
         .unwrap();
@@ -193,17 +193,17 @@ async fn a_redis_that_was_emptied_gets_its_jobs_back() {
     );
     let rebuilt = site.rebuild(&client).run().await.unwrap();
     assert_eq!((rebuilt[0].restored, rebuilt[0].present), (399, 1));
-    let job = client.get(&site.key(321)).await.unwrap().unwrap();
+    let job = client.get(site.key(321)).await.unwrap().unwrap();
     assert_eq!(job.json::<u32>().unwrap(), 321);
     assert_eq!(job.headers().get("tenant"), Some("acme"));
     assert_eq!(job.max_attempts(), Some(7));
-    assert_eq!(client.get(&site.key(7)).await.unwrap().map(drop), None);
+    assert_eq!(client.get(site.key(7)).await.unwrap().map(drop), None);
     let paused = client.paused().await.unwrap();
     assert!(paused.by.values().any(|by| by == "anna"), "{paused:?}");
     // A second rebuild finds all there, and the copy goes on.
     let again = site.rebuild(&client).run().await.unwrap();
     assert_eq!((again[0].restored, again[0].present), (0, 400));
-    client.cancel(&site.key(400)).await.unwrap();
+    client.cancel(site.key(400)).await.unwrap();
     // The terms of the copy have come back, too.
     site.all_copied().await;
     assert_eq!(site.in_the_copy().await.len(), 399);
@@ -220,11 +220,7 @@ async fn a_redis_that_was_rolled_back_is_found_out_and_mended() {
     let copier = site.copier().await;
     let key = |id: &str| site.key(id);
     for id in ["old", "ended-later"] {
-        site.client
-            .schedule(&key(id), id)
-            .after(HOUR)
-            .await
-            .unwrap();
+        site.client.schedule(key(id), id).after(HOUR).await.unwrap();
     }
     site.all_copied().await;
     // A snapshot by hand: all keys, as they are now.
@@ -238,13 +234,13 @@ async fn a_redis_that_was_rolled_back_is_found_out_and_mended() {
     }
     for round in 0..3 {
         site.client
-            .schedule(&key(&format!("new{round}")), "x")
+            .schedule(key(&format!("new{round}")), "x")
             .after(HOUR)
             .await
             .unwrap();
         site.all_copied().await;
     }
-    site.client.cancel(&key("ended-later")).await.unwrap();
+    site.client.cancel(key("ended-later")).await.unwrap();
     site.all_copied().await;
     drop(copier);
     let _: String = site.command(&["FLUSHALL"]).await;
@@ -256,7 +252,7 @@ async fn a_redis_that_was_rolled_back_is_found_out_and_mended() {
     let client = Client::connect(&site.redis).await.unwrap();
     // It goes on as if nothing had happened.
     client
-        .schedule(&key("after"), "x")
+        .schedule(key("after"), "x")
         .after(HOUR)
         .await
         .unwrap();
@@ -336,7 +332,7 @@ async fn rows_of_the_outbox_survive_the_loss_of_redis() {
     // The kind is known to be copied, and then nobody copies.
     let copier = site.copier().await;
     site.client
-        .schedule(&site.key("first"), "x")
+        .schedule(site.key("first"), "x")
         .after(HOUR)
         .await
         .unwrap();

@@ -34,9 +34,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     if let Some(state) = database.copy_state().await? {
         match state.stopped {
             Some(why) => out::line(format!("the copy is stopped: {why}"))?,
-            None => {
-                out::line("the copy goes on: Redis has the data set that was copied".to_owned())?
-            }
+            None => out::line("the copy goes on: Redis has the data set that was copied")?,
         }
     }
     let mut rebuild = Rebuild::new(client, database);
@@ -74,14 +72,13 @@ fn tell(kinds: &[Missing]) -> anyhow::Result<()> {
     ];
     out::table(heads, rows)?;
     let missing: u64 = kinds.iter().map(|it| it.missing + it.kept).sum();
-    Ok(match missing {
-        0 => out::line("nothing of the copy is missing in Redis".to_owned())?,
-        _ => out::line(
+    Ok(out::line(match missing {
+        0 => "nothing of the copy is missing in Redis",
+        _ => {
             "`keyfall rebuild --yes` brings back what is missing; its kinds are paused until you resume \
              them"
-                .to_owned(),
-        )?,
-    })
+        }
+    })?)
 }
 
 fn done(kinds: &[Rebuilt]) -> anyhow::Result<()> {
@@ -108,6 +105,6 @@ fn done(kinds: &[Rebuilt]) -> anyhow::Result<()> {
         out::line(format!("given up: {refused}"))?;
     }
     Ok(out::line(
-        "these kinds are paused: look at them, and let them run with `keyfall resume`".to_owned(),
+        "these kinds are paused: look at them, and let them run with `keyfall resume`",
     )?)
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use keyfall::embedded::Embedded;
 use keyfall::target::{list, stream};
 use keyfall::{
-    ArchiveTerms, Client, Dropped, GroupBy, Handler, Job, JobState, Late, Limit, MissingKey,
-    NewJob, Outcome, QuietHours, RetryPolicy, Router, Rule,
+    ArchiveTerms, Client, CopyMark, CopyTerms, Dropped, GroupBy, Handler, Job, JobState, Kind,
+    Late, Limit, MissingKey, NewJob, Outcome, QuietHours, RetryPolicy, Router, Rule,
 };
 use keyfall_testing::files::Folder;
 use keyfall_testing::process::TalkingProcess;
@@ -26,9 +26,11 @@ pub(super) async fn play_all(url: &str) {
     let worker = site.serve(router(&site, &gate));
     worker.ready().await;
     archives(&site).await;
+    copies(&site).await;
     jobs(&site, &gate).await;
     groups(&site).await;
     shared_limit(&site).await;
+    shared_groups(&site).await;
     plain_keys(&site).await;
     targets(&site).await;
     daemon(&site).await;
@@ -64,6 +66,7 @@ fn router(site: &Site, gate: &Gate) -> Router {
         .route("scene:it:job:*", acts.clone().retry(slowly))
         .route("scene:group:mail:*", acts.clone())
         .route("scene:share:*:*", acts.clone())
+        .route("scene:tenants:*:*", acts.clone())
         .route(
             "plain:it:job:*",
             acts.adopt(MissingKey::Run).payload_limit(8),
@@ -95,6 +98,30 @@ async fn archives(site: &Site) {
     client.prefix("scene:over:").stop_archive().await.unwrap();
     client.prefix("scene:").stop_archive().await.unwrap();
     client.prefix("scene:").archive(terms()).await.unwrap();
+}
+
+/// A copy of some jobs, and one that was ended.
+async fn copies(site: &Site) {
+    let client = &site.client;
+    client
+        .name_data_set("0123456789abcdef0123456789abcdef", false)
+        .await
+        .unwrap();
+    let copied = async |prefix: &str| {
+        let terms = CopyTerms::new();
+        client.prefix(prefix).copy(terms).by("anna").await.unwrap();
+        let key = format!("{prefix}job:1");
+        client.schedule(&key, "").after(HOUR).await.unwrap();
+        let kind = Kind::parse(&format!("{prefix}job")).unwrap();
+        client
+            .begin_copy(&kind, 0, terms, CopyMark::default(), None)
+            .await
+            .unwrap();
+        client.reschedule(&key).after(2 * HOUR).await.unwrap();
+    };
+    copied("scene:copied:").await;
+    copied("scene:over:").await;
+    client.prefix("scene:over:").stop_copy().await.unwrap();
 }
 
 /// Jobs in each state, and with each field of a header.
@@ -199,6 +226,27 @@ async fn shared_limit(site: &Site) {
     for kind in ["scene:share:a", "scene:share:b"] {
         eventually("both kinds got shares", async || {
             (site.client.stats(kind).await.unwrap().done == 10).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Limits of tenants that several kinds share.
+async fn shared_groups(site: &Site) {
+    let client = &site.client;
+    let limit = Limit::new()
+        .per(GroupBy::id_part(1))
+        .concurrency(2)
+        .rate(100, HOUR);
+    client.limit("scene:tenants:", limit).await.unwrap();
+    let kinds = ["scene:tenants:a", "scene:tenants:b"];
+    for number in 0..10 {
+        let key = format!("{}:t/{number}", kinds[number % 2]);
+        client.schedule(key, "").await.unwrap();
+    }
+    for kind in kinds {
+        eventually("the tenant got shares in both kinds", async || {
+            (client.stats(kind).await.unwrap().done == 5).then_some(())
         })
         .await;
     }

@@ -202,8 +202,9 @@ pub(super) async fn present(url: &str) -> Vec<Stored> {
                 all.extend(values.into_iter().map(|it| of("list", Vec::new(), it)));
             }
             "stream" => {
+                type Entry = (String, Vec<(Vec<u8>, Vec<u8>)>);
                 let words = [b"XRANGE", &key[..], b"-", b"+"];
-                let entries: Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)> = ask(&mut redis, &words).await;
+                let entries: Vec<Entry> = ask(&mut redis, &words).await;
                 let fields = entries.into_iter().flat_map(|(_, fields)| fields);
                 all.extend(fields.map(|(field, value)| of("stream", field, value)));
             }
