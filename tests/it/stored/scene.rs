@@ -237,7 +237,7 @@ async fn shared_groups(site: &Site) {
     let limit = Limit::new()
         .per(GroupBy::id_part(1))
         .concurrency(2)
-        .rate(100, HOUR);
+        .rate(1000, ms(1000));
     client.limit("scene:tenants:", limit).await.unwrap();
     let kinds = ["scene:tenants:a", "scene:tenants:b"];
     for number in 0..10 {
