@@ -137,7 +137,7 @@ async fn jobs(site: &Site, gate: &Gate) {
     for outcome in ["fail", "snooze", "bury"] {
         client.schedule(key(outcome), &outcome).await.unwrap();
     }
-    site.reaches(&key("fail"), JobState::Pending).await;
+    site.reaches(&key("fail"), JobState::Retrying).await;
     site.reaches(&key("bury"), JobState::Dead).await;
     client.schedule(key("bury"), "bury").await.unwrap();
 
