@@ -40,7 +40,10 @@ async fn main() -> Result {
         Err(error) => Outcome::retry(error.to_string()),
     };
     let router = Router::new().route("shop:order:expire:{id}", expire);
-    let worker = tokio::spawn(Worker::new(client, router).run_until(std::future::pending()));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let worker = tokio::spawn(Worker::new(client, router).run_until(async {
+        let _ = stopped.await;
+    }));
 
     // The service.
     let mut sql = connect(&database).await?;
@@ -60,8 +63,9 @@ async fn main() -> Result {
     for order in [forgotten, paid] {
         println!("order {order} is {}", state(&sql, order).await?);
     }
-    worker.abort();
-    Ok(())
+    // What has run is settled before it ends.
+    drop(stop);
+    Ok(worker.await??)
 }
 
 /// Stores an order, and has it expire if nobody pays.

@@ -95,6 +95,7 @@ impl Copier {
 
     /// Works until `stopped`. A batch that is on its way by then is copied again by the next copier.
     pub async fn run_until(self, stopped: impl Future<Output = ()>) {
+        metrics::counter!("keyfall_copy_stored_total").increment(0);
         let this = Arc::new(self);
         tokio::select! {
             () = stopped => {}
