@@ -221,8 +221,24 @@ impl Copier {
         };
         let rows: Vec<Change> = changes.jobs.iter().map(Change::from).collect();
         lock.store(&rows, judged).await?;
-        // All that had changed by the time of this look is stored with it.
-        let is_drained = rows.len() as u64 == progress.waiting && changes.unseen.is_empty();
+        // Noted before the noting begins again: whoever goes on then notes all jobs.
+        for shard in changes.shards.iter().filter(|it| !it.is_noting) {
+            lock.begins_anew(shard.shard).await?;
+        }
+        // All that had changed by the time of this look is stored with it. A shard that notes nothing,
+        // or not all of its jobs yet, may have changes that nobody sees.
+        let is_drained = rows.len() as u64 == progress.waiting
+            && changes.unseen.is_empty()
+            && changes.shards.iter().all(|it| {
+                it.is_noting
+                    && match progress.filling.get(&it.shard) {
+                        Some(filling) => filling.cursor.is_none(),
+                        None => lock
+                            .ledgers()
+                            .iter()
+                            .any(|row| row.shard == it.shard && row.filled),
+                    }
+            });
         if is_drained {
             lock.drained().await?;
             for mark in &marks {

@@ -86,6 +86,18 @@ impl KindLock {
         Ok(ended)
     }
 
+    /// Notes that a ledger has changes that it did not note, so that its copy is not whole until it is
+    /// [filled](Self::filled) again.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn begins_anew(&self, shard: u16) -> Result<()> {
+        let note = "UPDATE keyfall_copy_ledgers SET filled = false WHERE kind = $1 AND shard = $2";
+        self.execute(note, &[&self.kind, &shard.cast_signed()])
+            .await?;
+        Ok(())
+    }
+
     /// Notes that this look has left nothing to copy in any ledger of the kind: the copy has the effect
     /// of all rows of the outbox that were passed on before, and they are no longer kept. Returns how
     /// many they were.
