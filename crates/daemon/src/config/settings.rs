@@ -183,8 +183,8 @@ settings! {
         /// Whether to make the tables, and to bring them up to date, at the start. Without it, they
         /// are checked: `keyfall database migrate` makes them, as a role with more rights.
         migrate: bool = "true";
-        /// Whether the daemon refuses to start beside a Redis that has lost jobs of which the database
-        /// has a copy. Without it, only the log, a metric and the doctor say so.
+        /// Whether the daemon refuses to start beside a Redis that has lost jobs of which the
+        /// database has a copy. Without it, only the log, a metric and the doctor say so.
         refuse_lost_data: bool = "false";
     }
 
