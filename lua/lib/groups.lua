@@ -192,9 +192,12 @@ local function groups_of(groups, ids, records)
 end
 
 -- The claim of due jobs of which none has to wait: no group waits for its turn, the limits of their
--- groups allow them, and either all due jobs have room in the call, or they are few, and the oldest 64
--- are of different groups, so that none gets much more than its turn. Returns their ids, due times, records and groups, and
--- the rates of the groups; nil in any other case, which `lib/turns.lua` handles.
+-- groups allow them, and either all due jobs have room in the call, or the oldest 64 are of different
+-- groups, so that none gets much more than its turn. If more jobs are due than `BURST`, a new group
+-- would wait too long behind a backlog in which each group has several jobs: then jobs from
+-- everywhere in the backlog have to be of different groups, too. Returns the ids, due times, records
+-- and groups of the jobs, and the rates of the groups; nil in any other case, which `lib/turns.lua`
+-- handles.
 local function take_at_once(groups, wanted, shadow_key, leased_key, read_records, groups_of)
   local now, now_ms, int = groups.now, math.floor(groups.now / 1000), groups.int
   local most, SEEN, BURST = math.min(wanted, 256), 64, 2048
@@ -209,10 +212,8 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
   if #ids == 0 or not is_all and (groups.weights ~= '' or groups.needs_records and most < SEEN) then
     return nil
   end
-  -- A job of a new group waits for no more than these.
-  if not is_all and redis.call('ZCOUNT', groups.due_key, '-inf', int(now_ms)) > BURST then
-    return nil
-  end
+  local all_due = is_all and #ids
+    or redis.call('ZCOUNT', groups.due_key, '-inf', int(now_ms))
   local function cut(list, size)
     for i = #list, size + 1, -1 do
       list[i] = nil
@@ -236,6 +237,23 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
   end
   if fits < math.min(#ids, SEEN) then
     return nil
+  end
+  if all_due > BURST then
+    -- One for each eight jobs of the claim, at equal distances, from another place each time.
+    local samples = math.max(4, math.ceil(most / 8))
+    local sample, step = {}, (all_due - #ids) / samples
+    for i = 1, samples do
+      local rank = #ids + math.floor((i - 1) * step + now % math.ceil(step))
+      sample[i] = redis.call('ZRANGE', groups.due_key, rank, rank)[1]
+    end
+    local its_records = groups.needs_records and read_records(shadow_key, sample, 4 * 1024 * 1024)
+    local its_names = groups_of(groups, sample, its_records or {})
+    for i = 1, its_records and #its_records or #sample do
+      if count_of[its_names[i]] then
+        return nil
+      end
+      count_of[its_names[i]] = 0
+    end
   end
   fits = math.min(fits, most)
   cut(ids, fits)

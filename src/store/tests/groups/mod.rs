@@ -303,6 +303,43 @@ async fn a_burst_of_different_groups_starts_in_the_order_of_its_due_times() {
     bench.nothing_left().await;
 }
 
+#[tokio::test]
+async fn a_large_backlog_of_different_groups_starts_in_the_order_of_its_due_times() {
+    let bench = Bench::new().await;
+    bench.limit(by_id().concurrency(2)).await;
+    let jobs: Vec<String> = (0..2500).map(|group| format!("g{group:04}/1")).collect();
+    bench.due_in_turn(jobs.clone()).await;
+    for oldest in jobs.chunks(250).take(2) {
+        let reply = bench.claim(&[], 250).await;
+        assert_eq!(ids(&reply), oldest);
+        bench.finish(&reply.jobs).await;
+    }
+    assert_eq!(bench.aside().await, 0);
+    bench.balanced().await;
+}
+
+/// A new group would wait behind all jobs of the backlog, instead of one of each group.
+#[tokio::test]
+async fn the_groups_of_a_large_backlog_take_turns_if_they_have_several_jobs_each() {
+    let bench = Bench::new().await;
+    bench.limit(by_id().concurrency(9)).await;
+    let jobs: Vec<String> = (0..2500)
+        .map(|job| format!("g{:02}/{job}", job % 100))
+        .collect();
+    bench.due_in_turn(jobs).await;
+    let mut claims = 0;
+    while bench.aside().await == 0 {
+        claims += 1;
+        assert!(
+            claims < 30,
+            "the oldest 64 jobs are of different groups, the others are not"
+        );
+        bench.finish(&bench.claim(&[], 8).await.jobs).await;
+    }
+    assert!(bench.drain(250).await.len() > 2000);
+    bench.nothing_left().await;
+}
+
 /// A claim sets aside only some of a backlog.
 #[tokio::test]
 async fn a_job_of_a_new_group_does_not_wait_until_a_backlog_is_set_aside() {
