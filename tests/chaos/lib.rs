@@ -19,7 +19,7 @@
 //! | [`witness`] | the listeners to key events, according to Redis |
 //! | [`worker`], [`settled`] | the worker: it writes down its runs, and the answers of Redis to their ends |
 //! | [`daemons`], [`target`] | `keyfall serve`, and how jobs get from it to consumers |
-//! | [`database`] | a PostgreSQL beside Redis: the outbox and the archive, and the rules for them |
+//! | [`database`] | a PostgreSQL beside Redis: the outbox, the archive and the copy, and the rules for them |
 //! | [`outlet`] | the Redis of lists and streams, and the ways in which it forgets |
 //! | [`consumer`], [`classic`] | the consumer: it takes jobs in each of these ways |
 //! | [`journal`] | the lines that each process writes down |

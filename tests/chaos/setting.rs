@@ -45,6 +45,8 @@ pub(crate) struct Setting {
     pub(crate) recurring: bool,
     /// Whether there is a [PostgreSQL](crate::database) beside Redis.
     pub(crate) database: bool,
+    /// Whether all pending jobs are copied to it.
+    pub(crate) copy: bool,
     /// Whether the Redis of lists and streams can go back to an earlier state, and has a replica.
     pub(crate) outlet_forgets: bool,
     /// The lease of consumers; by default the lease of workers.

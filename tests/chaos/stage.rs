@@ -163,7 +163,7 @@ impl Stage {
         }
         if setting.database {
             let (url, client) = (stage.deployment.url(), stage.client().await?);
-            stage.database = Some(Database::start(&url, &client, &stage.dir).await?);
+            stage.database = Some(Database::start(&url, &client, &stage.dir, setting.copy).await?);
         }
         stage.start_all_daemons();
         for number in 0..WORKERS {

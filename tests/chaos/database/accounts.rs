@@ -8,13 +8,14 @@ use tokio::time::{Instant, sleep};
 
 use super::Database;
 use super::clerk::{KINDS, Op, Order, Reminder};
+use super::copied::{self, Copied};
 use crate::journal::Version;
 use crate::load::FAR;
 
 /// How long a busy machine may take to work off what waits.
 const REST: Duration = Duration::from_secs(120);
 
-type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+pub(super) type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
 /// All that is judged.
 #[derive(Debug, Default)]
@@ -32,6 +33,8 @@ pub(crate) struct Accounts {
     pub(crate) accepted: u64,
     /// The jobs of the clerk that have not ended.
     pub(crate) pending: BTreeSet<Version>,
+    /// The copy of all pending jobs, if there is one.
+    pub(crate) copied: Option<Copied>,
 }
 
 /// A row of the archive.
@@ -55,7 +58,7 @@ impl Accounts {
     ) -> Result<Self> {
         let sql = database.connect().await?;
         let deadline = Instant::now() + REST;
-        while let Some(rest) = still_to_do(&sql, client).await? {
+        while let Some(rest) = still_to_do(&sql, client, database.copies).await? {
             if Instant::now() > deadline {
                 return Err(format!("{REST:?} after the load: {rest}").into());
             }
@@ -95,6 +98,9 @@ impl Accounts {
         let refused = sql.query(refused, &[]).await?;
         accounts.refused = refused.iter().map(|row| row.get(0)).collect();
         accounts.read_ledgers(client).await?;
+        if database.copies {
+            accounts.copied = Some(Copied::read(&sql, client).await?);
+        }
         Ok(accounts)
     }
 
@@ -136,7 +142,11 @@ impl Accounts {
 }
 
 /// What is still on its way, if anything is.
-async fn still_to_do(sql: &tokio_postgres::Client, client: &Client) -> Result<Option<String>> {
+async fn still_to_do(
+    sql: &tokio_postgres::Client,
+    client: &Client,
+    copies: bool,
+) -> Result<Option<String>> {
     let waiting = "SELECT count(*) FROM keyfall_outbox";
     let waiting: i64 = sql.query_one(waiting, &[]).await?.get(0);
     if waiting > 0 {
@@ -160,5 +170,8 @@ async fn still_to_do(sql: &tokio_postgres::Client, client: &Client) -> Result<Op
             )));
         }
     }
-    Ok(None)
+    match copies {
+        true => copied::still_to_do(sql, client).await,
+        false => Ok(None),
+    }
 }

@@ -1,11 +1,12 @@
 //! The rules: each ended job once in the archive, as the ledgers count them and as the journals of
-//! the handlers tell; each committed row of the outbox once in Redis, in the order of its key; and
-//! nothing of a transaction that was rolled back.
+//! the handlers tell; each committed row of the outbox once in Redis, in the order of its key;
+//! nothing of a transaction that was rolled back; and a copy that has the jobs of the ledgers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::accounts::{Accounts, Archived};
 use super::clerk::{KINDS, Op, Order};
+use super::copied::Copied;
 use crate::checker::WORKER;
 use crate::history::Journals;
 use crate::journal::{Version, What};
@@ -38,6 +39,7 @@ pub(crate) fn judge(journals: &Journals, accounts: &Accounts) -> Vec<String> {
     wrong.extend(runs.compare(&accounts.archive));
     wrong.extend(compare_with_orders(accounts));
     wrong.extend(find_strangers(accounts, &runs));
+    wrong.extend(accounts.copied.iter().flat_map(Copied::judge));
     wrong
 }
 

@@ -1,14 +1,16 @@
 //! A PostgreSQL beside Redis, and two daemons between them: transactions schedule jobs through the
-//! outbox, and the archive keeps each job that has ended.
+//! outbox, the archive keeps each job that has ended, and the copy has each job that has not.
 //!
 //! | module | task |
 //! |---|---|
 //! | [`clerk`] | the program that writes orders and rows of the outbox in its transactions |
 //! | [`accounts`] | what the database and Redis hold at the end |
-//! | [`judge`] | the rules: each ended job once in the archive, each committed row once in Redis |
+//! | [`copied`] | the copy of the pending jobs, and whether it is what the ledgers have |
+//! | [`judge`] | the rules: each ended job once in the archive, each committed row once in Redis, each pending job in the copy |
 
 mod accounts;
 mod clerk;
+mod copied;
 mod judge;
 
 use std::path::{Path, PathBuf};
@@ -17,8 +19,9 @@ use std::time::Duration;
 
 pub(crate) use accounts::{Accounts, Archived};
 pub(crate) use clerk::{Clerk, KINDS, Op, Order, Reminder};
+pub(crate) use copied::{Copied, Pending};
 pub(crate) use judge::judge;
-use keyfall::{ArchiveTerms, Handler, Job, Json};
+use keyfall::{ArchiveTerms, CopyTerms, Handler, Job, Json};
 use keyfall_testing::postgres::Postgres;
 use keyfall_testing::process::LoggedProcess;
 use keyfall_testing::proxies::FreezingProxy;
@@ -51,19 +54,26 @@ pub(crate) struct Database {
     ports: Ports,
     redis: String,
     dir: PathBuf,
+    /// Whether all pending jobs are copied.
+    copies: bool,
 }
 
 impl Database {
-    /// Starts the server, has all jobs archived, and starts the daemons.
+    /// Starts the server, has all jobs archived, and copied if it is so wanted, and starts the daemons.
     pub(crate) async fn start(
         redis: &str,
         client: &keyfall::Client,
         dir: &Path,
+        copies: bool,
     ) -> Result<Self, String> {
         let told = |error: &dyn std::fmt::Display| error.to_string();
         let terms = ArchiveTerms::new().payload(PAYLOAD);
         let set = client.everything().archive(terms).await;
         set.map_err(|error| told(&error))?;
+        if copies {
+            let set = client.everything().copy(CopyTerms::new()).await;
+            set.map_err(|error| told(&error))?;
+        }
         let server = tokio::task::spawn_blocking(Postgres::start).await;
         let server = server.map_err(|error| told(&error))?;
         let socket = server.socket();
@@ -75,6 +85,7 @@ impl Database {
             ports: Ports::free(DAEMONS),
             redis: redis.to_owned(),
             dir: dir.to_owned(),
+            copies,
         };
         (0..DAEMONS).for_each(|number| database.start_daemon(number));
         database.until_there_are_tables().await?;
@@ -94,7 +105,7 @@ impl Database {
         let sql = self.connect().await.map_err(|error| error.to_string())?;
         let deadline = Instant::now() + PATIENCE;
         // The last step of the migrations makes it.
-        let made = "SELECT FROM pg_proc WHERE proname = 'keyfall_archive_drop_expired'";
+        let made = "SELECT FROM pg_class WHERE relname = 'keyfall_copy_state'";
         while !matches!(sql.query_opt(made, &[]).await, Ok(Some(_))) {
             if Instant::now() > deadline {
                 return Err("the daemons make no tables".into());

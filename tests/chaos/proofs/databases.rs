@@ -1,7 +1,7 @@
-//! The archive, and the rows of the outbox.
+//! The archive, the rows of the outbox, and the copy.
 
 use super::{Proof, Run, Trial, run};
-use crate::database::{Accounts, Archived, KINDS, Op, Order, judge};
+use crate::database::{Accounts, Archived, Copied, KINDS, Op, Order, Pending, judge};
 use crate::journal::{Version, What};
 
 pub(super) const ALL: &[Proof] = &[
@@ -20,6 +20,12 @@ pub(super) const ALL: &[Proof] = &[
     ("the job of a transaction that was rolled back", rolled_back),
     ("a row that is a call was refused", refused),
     ("the database was hardly used", hardly),
+    ("a copy that has what the ledgers have", copied),
+    ("a pending job is not in the copy", not_copied),
+    ("the copy has a job that has ended", copied_after_its_end),
+    ("the copy has a due time from before", copied_as_it_was),
+    ("the copy was stopped without a loss", stopped),
+    ("the copy was hardly used", hardly_copied),
 ];
 
 const KEY: &str = "chaos:orders:remind:0-1";
@@ -243,4 +249,71 @@ fn refused() {
 fn hardly() {
     let judged = judge(&[], &Accounts::default());
     assert!(judged[0].contains("only 0 orders"), "{judged:?}");
+}
+
+/// A copy of many jobs, and what the ledgers have of them.
+fn with_copy(change: impl FnOnce(&mut Copied)) -> Case {
+    let pending: Pending = (0..50)
+        .map(|at| (format!("{KEY}{at}"), 1000 + at))
+        .collect();
+    let mut copied = Copied {
+        copy: pending.clone(),
+        ledgers: pending,
+        ..Copied::default()
+    };
+    change(&mut copied);
+    let mut case = Case::new();
+    case.accounts.copied = Some(copied);
+    case
+}
+
+fn copied() {
+    with_copy(|_| {}).passes();
+    with_copy(|it| {
+        it.copy.clear();
+        it.ledgers.clear();
+        it.ended = 50;
+    })
+    .passes();
+}
+
+fn not_copied() {
+    let key = format!("{KEY}7");
+    let case = with_copy(|it| {
+        it.copy.remove(&key);
+    });
+    case.tells(&format!("the copy lacks {key}"));
+}
+
+fn copied_after_its_end() {
+    let key = format!("{KEY}7");
+    let case = with_copy(|it| {
+        it.ledgers.remove(&key);
+    });
+    case.tells(&format!(
+        "{key} is due at 1007 in the copy, and in Redis at None"
+    ));
+}
+
+fn copied_as_it_was() {
+    let key = format!("{KEY}7");
+    let case = with_copy(|it| {
+        it.ledgers.insert(key.clone(), 9);
+    });
+    case.tells(&format!(
+        "{key} is due at 1007 in the copy, and in Redis at Some(9)"
+    ));
+}
+
+fn stopped() {
+    let case = with_copy(|it| it.stopped = Some("it was emptied".into()));
+    case.tells("the copy was stopped, and Redis has lost nothing: it was emptied");
+}
+
+fn hardly_copied() {
+    let case = with_copy(|it| {
+        it.copy.clear();
+        it.ledgers.clear();
+    });
+    case.tells("the copy has had 0 jobs, and not 30");
 }

@@ -57,6 +57,16 @@ pub(super) fn all() -> Vec<Scenario> {
             punctual: Punctual::Throughout,
         },
         Scenario {
+            name: "kill copiers and Redis",
+            quick: false,
+            setting: || Setting {
+                copy: true,
+                ..beside(&["--appendfsync", "always"])
+            },
+            faults: |stage| Box::pin(kill_copiers(stage)),
+            punctual: Punctual::Afterwards,
+        },
+        Scenario {
             name: "kill Redis beside PostgreSQL",
             quick: false,
             setting: || beside(&["--appendfsync", "always"]),
@@ -172,6 +182,30 @@ async fn kill_daemons(stage: &mut Stage) -> Result {
             stage.start_relay(number)?;
         }
         sleep(stage.some_ms(200..1200)).await;
+    }
+    Ok(())
+}
+
+/// Kills each copier in the middle of a commit or at any time, and then Redis, which keeps all answered
+/// writes.
+async fn kill_copiers(stage: &mut Stage) -> Result {
+    let end = stage.until_the_end();
+    for turn in 0.. {
+        if turn >= 2 * DAEMONS && Instant::now() >= end {
+            break;
+        }
+        let number = turn % DAEMONS;
+        // The answer to a commit is lost: Redis is never told of it by this copier.
+        stage.database()?.network.lose("COMMIT");
+        sleep(stage.some_ms(0..300)).await;
+        stage.kill_relay(number)?;
+        sleep(stage.some_ms(0..500)).await;
+        stage.strike("Redis is killed");
+        stage.deployment.server().kill_server().await?;
+        sleep(stage.some_ms(50..800)).await;
+        stage.deployment.server().restart().await?;
+        stage.start_relay(number)?;
+        sleep(stage.some_ms(500..1500)).await;
     }
     Ok(())
 }
