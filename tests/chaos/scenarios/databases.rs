@@ -186,8 +186,8 @@ async fn kill_daemons(stage: &mut Stage) -> Result {
     Ok(())
 }
 
-/// Kills each copier in the middle of a commit or at any time, and then Redis, which keeps all answered
-/// writes.
+/// Kills each copier before or after a commit arrives, or at any time, and then Redis, which keeps all
+/// answered writes.
 async fn kill_copiers(stage: &mut Stage) -> Result {
     let end = stage.until_the_end();
     for turn in 0.. {
@@ -195,10 +195,20 @@ async fn kill_copiers(stage: &mut Stage) -> Result {
             break;
         }
         let number = turn % DAEMONS;
-        // The answer to a commit is lost: Redis is never told of it by this copier.
-        stage.database()?.network.lose("COMMIT");
-        sleep(stage.some_ms(0..300)).await;
-        stage.kill_relay(number)?;
+        let patience = stage.some_ms(100..400);
+        if stage.some(4) == 0 {
+            // The answer to a commit is lost: Redis is never told of it by this copier.
+            stage.database()?.network.lose("COMMIT");
+            sleep(patience).await;
+            stage.kill_relay(number)?;
+        } else {
+            // A commit never arrives: Redis must not have been told of it.
+            stage.database()?.network.freeze_before("COMMIT");
+            sleep(patience).await;
+            stage.kill_relay(number)?;
+            stage.database()?.network.cut();
+            stage.database()?.network.thaw();
+        }
         sleep(stage.some_ms(0..500)).await;
         stage.strike("Redis is killed");
         stage.deployment.server().kill_server().await?;
