@@ -28,7 +28,7 @@ impl KindLock {
     /// Locks a kind, which is copied from now on; `None` if another copier works on it.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn take(database: &Database, kind: &str) -> Result<Option<Self>> {
         database.in_time(begin(database, kind)).await
     }

@@ -17,7 +17,7 @@ impl Database {
     /// fewer if they are large. The page behind the last one is empty.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn copied_pending(
         &self,
         kind: &str,

@@ -17,7 +17,7 @@ impl Database {
     /// row was carried out.
     ///
     /// # Errors
-    /// Those of the database. What was removed by then stays removed.
+    /// Errors of the database. What was removed by then stays removed.
     pub async fn sweep_tombstones(&self, older_than: Duration) -> Result<u64> {
         let sweep = format!(
             "DELETE FROM keyfall_copy WHERE key IN (
@@ -48,7 +48,7 @@ impl Database {
     /// not while a copier works on the kind. Repeat it then.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn forget_copy(&self, kind: &str) -> Result<bool> {
         let Some(lock) = KindLock::take(self, kind).await? else {
             return Ok(false);

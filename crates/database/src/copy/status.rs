@@ -48,7 +48,7 @@ impl Database {
     /// The data set that is copied; `None` if none ever was.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn copy_state(&self) -> Result<Option<CopyState>> {
         let read = "SELECT data_set, since, stopped, rules FROM keyfall_copy_state";
         let failed = Error::of("to read the state of the copy");
@@ -64,7 +64,7 @@ impl Database {
     /// the first one decides.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn begin_copy(&self, data_set: &str) -> Result<CopyState> {
         let note = "INSERT INTO keyfall_copy_state (data_set) VALUES ($1) ON CONFLICT DO NOTHING";
         let read = "SELECT data_set, since, stopped, rules FROM keyfall_copy_state";
@@ -82,7 +82,7 @@ impl Database {
     /// Stops copying with a reason that people understand. The first reason stays.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn stop_copy(&self, why: &str) -> Result<()> {
         let stop = "UPDATE keyfall_copy_state SET stopped = $1 WHERE stopped IS NULL";
         self.write_state(stop, why).await
@@ -91,7 +91,7 @@ impl Database {
     /// Goes on with another data set, or with the same one: after a rebuild.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn resume_copy(&self, data_set: &str) -> Result<()> {
         let resume = "INSERT INTO keyfall_copy_state (data_set) VALUES ($1)
             ON CONFLICT (one) DO UPDATE SET data_set = excluded.data_set,
@@ -102,7 +102,7 @@ impl Database {
     /// Notes the rules of the data set, unless the copy is stopped.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn note_rules(&self, rules: &BTreeMap<String, String>) -> Result<()> {
         let note = "UPDATE keyfall_copy_state SET rules = $1
             WHERE stopped IS NULL AND rules <> $1";
@@ -118,7 +118,7 @@ impl Database {
     /// The kinds that are copied, with their counts.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn copied_kinds(&self) -> Result<Vec<CopiedKind>> {
         let read = "SELECT k.kind,
                 (SELECT count(*) FROM keyfall_copy c WHERE c.kind = k.kind AND c.ended_at IS NULL),

@@ -48,7 +48,7 @@ impl KindLock {
     /// version wins, whichever comes first. Without changes it notes that the ledgers were looked at.
     ///
     /// # Errors
-    /// Those of the database; then nothing can be committed.
+    /// Errors of the database; then nothing can be committed.
     pub async fn store(&self, changes: &[Change], judged: Judged<'_>) -> Result<()> {
         let mut newest: BTreeMap<&str, &Change> = BTreeMap::new();
         for change in changes {
@@ -76,7 +76,7 @@ impl KindLock {
     /// all ledgers of the kind that left nothing to copy, so that no job is between two ledgers.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn filled(&self, shard: u16, epoch: u64, since: u64) -> Result<u64> {
         let (shard, epoch, since) = (shard.cast_signed(), signed(epoch), signed(since));
         let values: [&(dyn ToSql + Sync); 5] = [&self.kind, &shard, &epoch, &since, &self.look];
@@ -90,7 +90,7 @@ impl KindLock {
     /// [filled](Self::filled) again.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn begins_anew(&self, shard: u16) -> Result<()> {
         let note = "UPDATE keyfall_copy_ledgers SET filled = false WHERE kind = $1 AND shard = $2";
         self.execute(note, &[&self.kind, &shard.cast_signed()])
@@ -103,7 +103,7 @@ impl KindLock {
     /// many they were.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn drained(&self) -> Result<u64> {
         let delete = "DELETE FROM keyfall_outbox_kept WHERE kind = $1 AND number < $2";
         self.execute(delete, &[&self.kind, &self.look]).await
@@ -113,7 +113,7 @@ impl KindLock {
     /// The jobs stay.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn restart(&mut self) -> Result<()> {
         for change in [
             "UPDATE keyfall_copy SET epoch = 0, version = 0
@@ -130,7 +130,7 @@ impl KindLock {
     /// still count.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn has_shards(&self, shards: u16) -> Result<()> {
         let shards = shards.cast_signed();
         self.execute(GIVEN_UP, &[&self.kind, &shards]).await?;

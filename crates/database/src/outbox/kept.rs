@@ -16,7 +16,7 @@ impl Database {
     /// behind them.
     ///
     /// # Errors
-    /// Those of the database.
+    /// Errors of the database.
     pub async fn kept_again(&self, kind: &str) -> Result<u64> {
         let failed = Error::of("to put rows back into the outbox");
         // The relay finds its batch changed, and begins a new one with the oldest rows.
