@@ -239,7 +239,7 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
     return nil
   end
   if all_due > BURST then
-    -- One for each eight jobs of the claim, at equal distances, from another place each time.
+    -- One job for each eight of the claim, at equal distances, from another place in each claim.
     local samples = math.max(4, math.ceil(most / 8))
     local sample, step = {}, (all_due - #ids) / samples
     for i = 1, samples do

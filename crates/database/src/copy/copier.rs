@@ -221,7 +221,8 @@ impl Copier {
         };
         let rows: Vec<Change> = changes.jobs.iter().map(Change::from).collect();
         lock.store(&rows, judged).await?;
-        // Noted before the noting begins again: whoever goes on then notes all jobs.
+        // Stored before the ledger notes changes again: if this copier is killed between the two, the
+        // next one notes all jobs.
         for shard in changes.shards.iter().filter(|it| !it.is_noting) {
             lock.begins_anew(shard.shard).await?;
         }
