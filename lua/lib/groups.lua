@@ -100,9 +100,14 @@ local function open_groups(limit, due_key, now, int, starts_left)
     -- How long a group keeps a share that it does not use, µs.
     IDLE = 10000000,
     needs_records = string.byte(by) == 104,
-    -- The group in the token of a lease; none if another version gave it out.
-    IN_LEASE = '^[^ @]*@([^ ]+)',
   }
+
+  -- The group in the token of a lease; nil if another version gave it out. A pattern would take
+  -- several times as long.
+  function it.group_in(lease)
+    local blank, mark = string.find(lease, ' ', 1, true), string.find(lease, '@', 1, true)
+    return mark and blank and mark + 1 < blank and string.sub(lease, mark + 1, blank - 1) or nil
+  end
 
   -- The rate of a group as that of a kind, and `most`, its leases; of what this ledger has of them.
   -- `full` is its score in `rates`, `share` its field in `shares`. Without the field the rate is that
@@ -154,11 +159,12 @@ local function groups_of(groups, ids, records)
   local header = not mark and string.gsub(string.sub(groups.by, 8), '%%(%x%x)', function(code)
     return string.char(tonumber(code, 16))
   end)
-  for i, id in ipairs(ids) do
-    local text = ''
+  nth = tonumber(nth)
+  for i = 1, #ids do
+    local id, text = ids[i], ''
     if mark then
       local from, till = 1, nil
-      for _ = 2, tonumber(nth) do
+      for _ = 2, nth do
         from = from and string.find(id, mark, from, true)
         from = from and from + 1
       end
@@ -175,7 +181,8 @@ local function groups_of(groups, ids, records)
     end
     if text ~= asked then
       asked, its_name = text, text
-      if string.find(text, '[^A-Za-z0-9_.~-]') then
+      -- Most names have letters and digits only, and this pattern is the fastest.
+      if not string.find(text, '^%w*$') and string.find(text, '[^A-Za-z0-9_.~-]') then
         its_name = string.gsub(text, '[^A-Za-z0-9_.~-]', function(odd)
           return string.format('%%%02X', string.byte(odd))
         end)
@@ -196,16 +203,17 @@ end
 -- groups, so that none gets much more than its turn. If more jobs are due than `BURST`, a new group
 -- would wait too long behind a backlog in which each group has several jobs: then jobs from
 -- everywhere in the backlog have to be of different groups, too. Returns the ids, due times, records
--- and groups of the jobs, and the rates of the groups; nil in any other case, which `lib/turns.lua`
--- handles.
-local function take_at_once(groups, wanted, shadow_key, leased_key, read_records, groups_of)
+-- and groups of the jobs, and the new scores of `rates`, for `write_starts`; nil in any other case,
+-- which `lib/turns.lua` handles.
+local function take_at_once(groups, wanted, shadow_key, leased_key, read_records, groups_of,
+    use_starts)
   local now, now_ms, int = groups.now, math.floor(groups.now / 1000), groups.int
   local most, SEEN, BURST = math.min(wanted, 256), 64, 2048
   local found = redis.call('ZRANGEBYSCORE', groups.due_key, '-inf', int(now_ms), 'WITHSCORES',
     'LIMIT', 0, math.max(most, SEEN) + 1)
   local ids, dues = {}, {}
-  for i = 1, #found, 2 do
-    ids[#ids + 1], dues[#dues + 1] = found[i], found[i + 1]
+  for i = 1, #found / 2 do
+    ids[i], dues[i] = found[2 * i - 1], found[2 * i]
   end
   local is_all = #ids <= most
   -- Records are large, and few of them would be handed out.
@@ -225,26 +233,32 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
     return nil
   end
   local names = groups_of(groups, ids, records or {})
-  local count_of, known, fits = {}, {}, #ids
-  for i, group in ipairs(names) do
-    if not count_of[group] then
-      known[#known + 1] = group
+  local count_of, known, groups_known, fits = {}, {}, 0, #ids
+  for i = 1, #names do
+    local group = names[i]
+    local count = count_of[group]
+    if not count then
+      groups_known = groups_known + 1
+      known[groups_known] = group
     elseif not is_all then
       fits = i - 1
       break
     end
-    count_of[group] = (count_of[group] or 0) + 1
+    count_of[group] = (count or 0) + 1
   end
   if fits < math.min(#ids, SEEN) then
     return nil
   end
   if all_due > BURST then
-    -- One job for each eight of the claim, at equal distances, from another place in each claim.
-    local samples = math.max(4, math.ceil(most / 8))
-    local sample, step = {}, (all_due - #ids) / samples
-    for i = 1, samples do
-      local rank = #ids + math.floor((i - 1) * step + now % math.ceil(step))
-      sample[i] = redis.call('ZRANGE', groups.due_key, rank, rank)[1]
+    -- One job for each eight of the claim: neighbours, of four places at equal distances, which are
+    -- others in each claim.
+    local sample, step = {}, (all_due - #ids) / 4
+    for i = 0, 3 do
+      local rank = #ids + math.floor(i * step + now % math.ceil(step))
+      local some = redis.call('ZRANGE', groups.due_key, rank, rank + math.ceil(most / 32) - 1)
+      for j = 1, #some do
+        sample[#sample + 1] = some[j]
+      end
     end
     local its_records = groups.needs_records and read_records(shadow_key, sample, 4 * 1024 * 1024)
     local its_names = groups_of(groups, sample, its_records or {})
@@ -267,7 +281,6 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
   end
   cut(dues, fits)
   cut(records, fits)
-  local rates = {}
   if groups.gap > 0 then
     -- Lapsed leases keep starts for their takeover.
     if redis.call('ZCOUNT', leased_key, int(now_ms - 60000), int(now_ms)) > 0 then
@@ -277,47 +290,86 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
   local shares = groups.shares_key and redis.call('HMGET', groups.shares_key, unpack(known)) or {}
   local fulls = (groups.gap > 0 or groups.shares_key)
     and redis.call('ZMSCORE', groups.rates_key, unpack(known)) or {}
-  for i, full in ipairs(fulls) do
-    local rate = groups.rate_of(full, shares[i])
-    rates[known[i]] = rate
-    if groups.starts_left(rate, now) < count_of[known[i]] then
-      return nil
+  local scores, latest, most_of = {latest = now}, nil, {}
+  local bound, its_full, its_score = now + groups.gap * groups.burst, nil, nil
+  for i = 1, #fulls do
+    local group, full = known[i], fulls[i] and tonumber(fulls[i]) or 0
+    if groups.shares_key then
+      local rate = groups.rate_of(full, shares[i])
+      most_of[group] = rate.most
+      if groups.starts_left(rate, now) < count_of[group] then
+        return nil
+      end
+      use_starts(rate, now, count_of[group])
+      full = rate.full > now and rate.full or now
+    else
+      -- As `starts_left` and `use_starts`, without a table for each group.
+      full = (full > now and full or now) + groups.gap * count_of[group]
+      if full > bound then
+        return nil
+      end
+    end
+    if full ~= its_full then
+      its_full, its_score = full, int(full)
+      scores.latest = full > scores.latest and full or scores.latest
+    end
+    scores[2 * i - 1], scores[2 * i] = its_score, group
+  end
+  if groups.most > 0 then
+    -- Reading a lease costs a quarter of counting those of a group.
+    local few = redis.call('ZCARD', groups.entries_key) <= 4 * #known
+      and redis.call('ZRANGE', groups.entries_key, 0, -1)
+    for i = 1, few and #few or 0 do
+      local group = string.sub(few[i], 1, string.find(few[i], '\0', 1, true) - 1)
+      local count = count_of[group]
+      if count then
+        count_of[group] = count + 1
+      end
+    end
+    for i = 1, #known do
+      local group = known[i]
+      local count = count_of[group]
+      if not few then
+        count = count + redis.call('ZLEXCOUNT', groups.entries_key, '[' .. group .. '\0r',
+          '(' .. group .. '\0s')
+      end
+      if count > (most_of[group] or groups.most) then
+        return nil
+      end
     end
   end
-  for _, group in ipairs(groups.most > 0 and known or {}) do
-    local running = redis.call('ZLEXCOUNT', groups.entries_key, '[' .. group .. '\0r',
-      '(' .. group .. '\0s')
-    if running + count_of[group] > (rates[group] or groups).most then
-      return nil
-    end
-  end
-  return ids, dues, records, names, rates
+  return ids, dues, records, names, scores
 end
 
--- Writes the leases and the rates of groups that have started jobs. Now and then it forgets some
+-- The scores of `rates` after these groups have started so many jobs, and the latest of them:
+-- `rates` and `count_of` by group.
+local function scores_of(groups, rates, count_of, use_starts)
+  local scores, now = {latest = groups.now}, groups.now
+  for group, count in pairs(count_of) do
+    use_starts(rates[group], now, count)
+    local full = math.max(rates[group].full, now)
+    scores.latest = math.max(scores.latest, full)
+    scores[#scores + 1], scores[#scores + 2] = groups.int(full), group
+  end
+  return scores
+end
+
+-- Writes the leases of jobs that start, and the scores of `rates`. Now and then it forgets some
 -- rates that do not matter any more. After all of them their key goes by itself: its expiry is a
 -- second late, so that it is not set with each claim.
-local function write_starts(groups, ids, names, rates, use_starts)
-  local entries, started = {}, {}
-  for i, id in ipairs(ids) do
-    started[names[i]] = (started[names[i]] or 0) + 1
-    if groups.most > 0 then
-      entries[#entries + 1], entries[#entries + 2] = 0, names[i] .. '\0r\0' .. id
+local function write_starts(groups, ids, names, scores)
+  if #ids > 0 and groups.most > 0 then
+    local entries = {}
+    for i = 1, #ids do
+      entries[2 * i - 1], entries[2 * i] = '0', names[i] .. '\0r\0' .. ids[i]
     end
-  end
-  if #entries > 0 then
     redis.call('ZADD', groups.entries_key, unpack(entries))
   end
   if groups.gap == 0 and not groups.shares_key or #ids == 0 then
     return
   end
-  local fulls, latest, now, int = {}, 0, groups.now, groups.int
-  for group, count in pairs(started) do
-    use_starts(rates[group], now, count)
-    latest = math.max(latest, rates[group].full, now)
-    fulls[#fulls + 1], fulls[#fulls + 2] = int(math.max(rates[group].full, now)), group
-  end
-  redis.call('ZADD', groups.rates_key, unpack(fulls))
+  local now, int = groups.now, groups.int
+  redis.call('ZADD', groups.rates_key, unpack(scores))
   if now % 8 == 0 and groups.shares_key then
     local over = redis.call('ZRANGEBYSCORE', groups.rates_key, '-inf', int(now - groups.IDLE),
       'LIMIT', 0, 256)
@@ -331,5 +383,5 @@ local function write_starts(groups, ids, names, rates, use_starts)
       redis.call('ZREMRANGEBYRANK', groups.rates_key, 0, math.min(over, 2048) - 1)
     end
   end
-  groups.keep_till(latest)
+  groups.keep_till(scores.latest)
 end
