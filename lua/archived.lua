@@ -2,7 +2,9 @@
 --
 -- KEYS  1 calls   keyfall:{app:module:biz/0}:calls
 -- ARGV  1 ended, 2 died: the numbers of the first records that stay, of each list, 3 last ended,
---       4 last died: the first line of the record before each
+--       4 last died: the first line of the record before each, 5 first ended, 6 first died: the
+--       numbers of the first records that were read, 7 bytes ended, 8 bytes died: of all that were
+--       read
 -- Reply {'ok', now µs, removed}: how many records were removed
 -- Holds: may be repeated, and be late: only records with lower numbers go, and none if the last of
 --       them is another one than was read: a server that has lost its last writes gives their
@@ -30,6 +32,12 @@ for i, list in ipairs(lists) do
   local count, line = tonumber(ARGV[i]) - list.first, ARGV[2 + i] .. '\n'
   local last = count > 0 and redis.call('LINDEX', list.key, int(count - 1))
   local left = last and string.sub(last, 1, #line) == line and count or 0
+  if left > 0 and tonumber(ARGV[4 + i]) == list.first then
+    -- All that were read, and their bytes are known.
+    redis.call('LTRIM', list.key, left, -1)
+    list.first, list.bytes = list.first + left, math.max(0, list.bytes - tonumber(ARGV[6 + i]))
+    removed, left = removed + left, 0
+  end
   while left > 0 do
     -- Few at a time: they may be large.
     local gone = redis.call('LPOP', list.key, math.min(left, 64))

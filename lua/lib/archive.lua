@@ -32,7 +32,7 @@ local function open_archive(archive, calls_key, stamp, by)
   end
   local start = string.sub(calls_key, 1, -6)
   local it = {payload = tonumber(payload), most = tonumber(most), keep = keep,
-    keep_dead = keep_dead, stamp = stamp, by = by, ended = {}, died = {}, count = {},
+    keep_dead = keep_dead, stamp = stamp, by = by, ended = {}, died = {}, count = {}, words = {},
     ended_key = start .. 'ended', died_key = start .. 'died'}
   it.there = {redis.call('LLEN', it.ended_key), redis.call('LLEN', it.died_key)}
   -- What is written behind the records must not fail.
@@ -42,23 +42,24 @@ local function open_archive(archive, calls_key, stamp, by)
   return it
 end
 
--- The words `fence claims due` of a lease. The jobs of one claim share its text.
-local function words_of_lease(it, lease)
-  if it.lease ~= lease then
+-- The words `fence claims due` of a lease, with a blank behind them. The jobs of a claim share it.
+local function words_of_lease(it, lease, is_counted)
+  local words = it.words[lease]
+  if not words then
     local _, claims, fence, due = split_lease(lease)
-    it.lease, it.fence, it.claims, it.due = lease, int(fence), claims, int(due)
+    fence = int(fence) .. ' '
+    due = ' ' .. int(due) .. ' '
+    words = {counted = fence .. int(claims) .. due, uncounted = fence .. '0' .. due}
+    it.words[lease] = words
   end
-  return it.fence, it.claims, it.due
+  return is_counted and words.counted or words.uncounted
 end
 
 -- Adds the end of a job. `lease` is nil for one without a run, `due` is text, and `letter` the
 -- number of its dead letter or nil. With a header of the caller, which counts the attempts of the
 -- lease, the lease adds none.
 local function archive_end(it, what, id, record, lease, due, header, letter)
-  local claims, fence = 0, '0'
-  if lease then
-    fence, claims, due = words_of_lease(it, lease)
-  end
+  local words = lease and words_of_lease(it, lease, not header) or '0 0 ' .. due .. ' '
   record = record or ''
   local first = string.find(record, '\n', 1, true)
   local second = first and string.find(record, '\n', first + 1, true)
@@ -66,6 +67,9 @@ local function archive_end(it, what, id, record, lease, due, header, letter)
     record, first, second = '\n\n' .. record, 1, 2
   end
   local bytes = #record - second
+  if bytes ~= it.bytes then
+    it.bytes, it.bytes_text = bytes, ' ' .. int(bytes) .. ' '
+  end
   if bytes > it.payload then
     record = string.sub(record, 1, second)
   end
@@ -77,9 +81,8 @@ local function archive_end(it, what, id, record, lease, due, header, letter)
   it.count[id] = (before or 0) + 1
   local at = before and int(tonumber(it.stamp) + before) or it.stamp
   local list = letter and it.died or it.ended
-  list[#list + 1] = what .. ' ' .. at .. ' ' .. (letter and it.keep_dead or it.keep) .. ' ' .. fence
-    .. ' ' .. (header and 0 or claims) .. ' ' .. due .. ' ' .. (letter or '0') .. ' ' .. int(bytes)
-    .. ' ' .. id .. ' ' .. it.by .. '\n' .. record
+  list[#list + 1] = what .. ' ' .. at .. ' ' .. (letter and it.keep_dead or it.keep) .. ' ' .. words
+    .. (letter or '0') .. it.bytes_text .. id .. ' ' .. it.by .. '\n' .. record
 end
 
 -- Writes the ends of this call: the first write of the ledger, so that a user who may not write

@@ -39,8 +39,12 @@ pub(crate) struct EndsList {
 /// How far a list was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct EndsRead {
+    /// The number of the first record.
+    first: u64,
     /// The number behind the last record that was read.
     next: u64,
+    /// The bytes of all that were read.
+    bytes: usize,
     /// The first line of that record; it names the job and the time.
     last: Bytes,
 }
@@ -52,7 +56,9 @@ impl EndsList {
             .checked_sub(1)
             .map(|last| first_line(&self.records[last]));
         EndsRead {
+            first: self.first,
             next: self.first + count as u64,
+            bytes: self.records[..count].iter().map(Bytes::len).sum(),
             last: last.unwrap_or_default(),
         }
     }
@@ -92,6 +98,8 @@ impl Ledger {
         let [ended, died] = read;
         cmd.arg(ended.next).arg(died.next);
         cmd.arg(&*ended.last).arg(&*died.last);
+        cmd.arg(ended.first).arg(died.first);
+        cmd.arg(ended.bytes).arg(died.bytes);
         self.eval(&ARCHIVED, &cmd, until).await?.reply.number()
     }
 }
