@@ -166,7 +166,9 @@ for i = 1, size do
     settled[id] = true
     ends = ends + 1
     ended[ends] = id
-    leases_ended[ends] = lease
+    if groups then
+      leases_ended[ends] = lease
+    end
     local stays = false
     local is_followed = alike.is_followed and not successors[i] and not is_cancelled(lease)
     if alike.verb == 'done' then
