@@ -1,6 +1,6 @@
 //! Jobs of limited kinds, and the rules for them: none starts beyond the rate, none has a lease beyond
-//! the number, and each runs. One kind has a limit, the groups of another have one each, and two have
-//! one together.
+//! the number, and each runs. One kind has a limit, two have one together, and the groups of two more
+//! have one each, over both kinds.
 //!
 //! They run beside the other jobs. Where Redis can forget, it may forget starts.
 
@@ -20,15 +20,16 @@ use crate::series::insisted;
 /// The kind with a limit.
 pub(crate) const KIND: &str = "chaos:limited:job";
 
-/// The kind whose groups have a limit.
-pub(crate) const GROUPED: &str = "chaos:grouped:job";
+/// The kinds whose groups have a limit, and their prefix.
+pub(crate) const GROUPED: [&str; 2] = ["chaos:grouped:one", "chaos:grouped:two"];
+const GROUPS_OF: &str = "chaos:grouped:";
 
 /// The kinds that have a limit together, and their prefix.
 pub(crate) const TOGETHER: [&str; 2] = ["chaos:together:one", "chaos:together:two"];
 const PREFIX: &str = "chaos:together:";
 
 /// All of them.
-pub(crate) const ALL: [&str; 4] = [KIND, GROUPED, TOGETHER[0], TOGETHER[1]];
+pub(crate) const ALL: [&str; 5] = [KIND, GROUPED[0], GROUPED[1], TOGETHER[0], TOGETHER[1]];
 
 /// The limit: starts in a second, starts at once, and leases. Up to eight shards share it.
 const RATE: u32 = 40;
@@ -81,7 +82,7 @@ impl Feeder {
         let together = limit.clone().rate(RATE_TOGETHER, second);
         client.limit(PREFIX, together).await?;
         client.limit(KIND, limit.rate(RATE, second)).await?;
-        client.limit(GROUPED, grouped).await?;
+        client.limit(GROUPS_OF, grouped).await?;
         let (stop, stopped) = watch::channel(false);
         Ok(Feeder {
             feeding: tokio::spawn(feed(client.clone(), stopped.clone())),
@@ -117,7 +118,8 @@ async fn feed(client: Client, stopped: watch::Receiver<bool>) -> Result<BTreeSet
         let groups = GROUPS.iter().enumerate();
         let groups = groups.flat_map(|(group, jobs)| vec![group; *jobs]);
         for group in groups {
-            for ids in [format!("{KIND}:"), format!("{GROUPED}:{group}/")] {
+            let kind = GROUPED[keys.len() / 2 % 2];
+            for ids in [format!("{KIND}:"), format!("{kind}:{group}/")] {
                 let key = format!("{ids}{:06}", keys.len());
                 insisted(|| client.schedule(&key, "")).await?;
                 keys.insert(key);
@@ -141,6 +143,7 @@ async fn feed(client: Client, stopped: watch::Receiver<bool>) -> Result<BTreeSet
 async fn count(client: Client, stopped: watch::Receiver<bool>) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut before = [0, 0];
+    let mut groups_before = BTreeMap::new();
     let mut turns = [0, 1].into_iter().cycle();
     while !*stopped.borrow() {
         sleep(COUNTED).await;
@@ -155,15 +158,21 @@ async fn count(client: Client, stopped: watch::Receiver<bool>) -> Vec<String> {
         if leased > u64::from(LEASES) {
             wrong.push(format!("{scope} has {leased} leases"));
         }
-        let Ok(running) = client.list(GROUPED, JobState::Running).limit(1000).await else {
+        let list = client.list(GROUPS_OF, JobState::Running).limit(1000);
+        let Ok(running) = list.await else {
             continue;
         };
         let mut leases: BTreeMap<String, u32> = BTreeMap::new();
         for job in running.jobs {
             *leases.entry(stream_of(job.key().as_str())).or_default() += 1;
         }
-        let most = leases.into_iter().filter(|(_, most)| *most > LEASES);
-        wrong.extend(most.map(|(group, leases)| format!("{group} has {leases} leases")));
+        let last = std::mem::replace(&mut groups_before, leases);
+        for (group, leases) in &groups_before {
+            let leases = last.get(group).unwrap_or(&0).min(leases);
+            if *leases > LEASES {
+                wrong.push(format!("{group} has {leases} leases"));
+            }
+        }
     }
     wrong
 }
@@ -194,12 +203,8 @@ pub(crate) fn judge(journals: &Journals, fed: &Fed, forgets: bool, is_set: bool)
     let mut wrong = Vec::new();
     for kind in ALL {
         let ran = ran.iter().filter(|key| key.starts_with(kind)).count();
-        // The two kinds together have about as many as one of the others.
-        let least = if TOGETHER.contains(&kind) {
-            LEAST / 4
-        } else {
-            LEAST
-        };
+        // Two kinds together have about as many as the first one.
+        let least = if kind == KIND { LEAST } else { LEAST / 4 };
         if ran < least {
             wrong.push(format!("only {ran} jobs of {kind} ran"));
         }
@@ -226,10 +231,13 @@ pub(crate) fn judge(journals: &Journals, fed: &Fed, forgets: bool, is_set: bool)
     wrong
 }
 
-/// What a key shares its limit with: its kind, its group, or the other kind.
+/// What a key shares its limit with: its kind, its group in both kinds, or the other kind.
 fn stream_of(key: &str) -> String {
     match key.split_once('/') {
-        Some((group, _)) => group.to_owned(),
+        Some((group, _)) => {
+            let (_, group) = group.rsplit_once(':').unwrap_or_default();
+            format!("{GROUPS_OF}{group}")
+        }
         None if key.starts_with(PREFIX) => PREFIX.to_owned(),
         None => KIND.to_owned(),
     }
