@@ -128,7 +128,7 @@ if groups and groups.by and not paused and wanted > 0 then
   local ids, dues, read, names, scores
   if may_take_all then
     ids, dues, read, names, scores = take_at_once(groups, math.min(wanted, room), shadow_key,
-      leased_key, read_records, groups_of, use_starts)
+      leased_key, read_records, groups_of, use_starts, meets_again, scores_if_allowed, have_room)
   end
   if ids then
     taken, dues_taken, records, group_at, group_scores = ids, dues, read, names, scores
