@@ -194,6 +194,17 @@ checks! {
     ARCHIVE_WHOLE = "archive-whole" []
         "no record of an ended job was dropped before it was in the archive",
         "More waited than the terms of the kind allow, and what was dropped is never in the archive.";
+    COPIER_ALIVE = "copier-alive" []
+        "a daemon copies the jobs of the kinds that ask for it",
+        "What Redis loses meanwhile, no rebuild brings back.";
+    COPY_LAG = "copy-lag" []
+        "changes of jobs wait for the copy for less than a minute, and are less than 90 % of those \
+         that may wait",
+        "What Redis loses before it is copied, no rebuild brings back; beyond the bound no change is \
+         noted, and all jobs of the ledger are copied again.";
+    COPY_DATA_SET = "copy-data-set" []
+        "Redis has the data set that was copied, and no older state of it",
+        "Jobs are missing, and the copy is stopped until a rebuild has brought them back.";
     EMPTY_KINDS = "empty-kinds" []
         "no kind that has been empty and unused for 30 days",
         "Its keys stay, and workers search its ledger forever; most such kinds are misspelt, or \

@@ -19,7 +19,7 @@ use super::clock::{self, ServerClock};
 use super::finding::{Finding, Severity};
 use super::ledgers::{self, unseen};
 use super::{
-    adoption, archive, crowd, disk, events, functions, instances, memory, mend, replication,
+    adoption, archive, copy, crowd, disk, events, functions, instances, memory, mend, replication,
     rights, rules, server, slots,
 };
 use crate::client::{Client, ClientBuilder, Instance};
@@ -474,6 +474,7 @@ async fn of_jobs(client: &Client, seen: &ServerFacts, found: &mut Vec<Finding>) 
         }
     }
     archive::look(client, now, found).await?;
+    copy::look(client, now, found).await?;
     match live {
         Ok(live) => {
             instances::look(live, ledgers.as_ref().ok(), found);

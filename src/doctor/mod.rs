@@ -28,6 +28,7 @@
 //! | `functions` | the Redis functions, where they are used |
 //! | `ledgers`, `rules`, `instances` | the jobs, recurring ones, and the live workers |
 //! | `archive` | the records that ended jobs leave for an archive |
+//! | `copy` | the copy of pending jobs in a database |
 //! | `adoption` | routes that adopt plain keys |
 //! | `slots` | keys on a node of a cluster that does not serve their slot |
 //! | `mend` | repairs on request |
@@ -36,6 +37,7 @@ mod adoption;
 mod archive;
 mod checks;
 mod clock;
+mod copy;
 mod crowd;
 mod diagnose;
 mod disk;

@@ -40,6 +40,8 @@ pub(crate) use connections::url::check_url;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::activity::ActivityShape;
 #[cfg(feature = "worker")]
+pub(crate) use kinds::data_set::CopierNote;
+#[cfg(feature = "worker")]
 pub(crate) use kinds::dropping::Razed;
 #[cfg(feature = "worker")]
 pub(crate) use kinds::group_shares::GroupsWait;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use keyfall::doctor::Severity;
 use keyfall::{Client, CopyTerms, JobState, Kind, Outcome, Router, Shards, Worker};
 use keyfall_database::{Copier, Rebuild};
 use keyfall_testing::patience::eventually;
@@ -68,6 +69,17 @@ impl Site {
         let read = "SELECT key FROM keyfall_copy WHERE ended_at IS NULL";
         let rows = self.sql.query(read, &[]).await.unwrap();
         rows.iter().map(|row| row.get::<_, String>(0)).collect()
+    }
+
+    /// Waits until the doctor has found something of this severity, and returns what.
+    async fn doctor(&self, check: &str, severity: Severity) -> String {
+        eventually("the doctor knows", async || {
+            let diagnosis = self.client.diagnose().await.ok()?;
+            let mut findings = diagnosis.findings.iter();
+            let it = findings.find(|it| it.check.id == check)?;
+            (it.severity == severity).then(|| it.found.to_string())
+        })
+        .await
     }
 
     fn rebuild(&self, client: &Client) -> Rebuild {
@@ -173,6 +185,8 @@ async fn a_redis_that_was_emptied_gets_its_jobs_back() {
     })
     .await;
     assert!(why.contains("emptied"), "{why}");
+    let found = site.doctor("copy-data-set", Severity::Error).await;
+    assert!(found.ends_with(&why), "{found}");
     // A producer that has noticed nothing.
     let client = Client::connect(&site.redis).await.unwrap();
     client
@@ -207,6 +221,9 @@ async fn a_redis_that_was_emptied_gets_its_jobs_back() {
     // The terms of the copy have come back, too.
     site.all_copied().await;
     assert_eq!(site.in_the_copy().await.len(), 399);
+    site.doctor("copy-data-set", Severity::Ok).await;
+    let found = site.doctor("copier-alive", Severity::Ok).await;
+    assert_eq!(found, "a copier is at work");
     // Fencing values are higher than all before.
     let kind = Kind::parse(&site.kind()).unwrap();
     let changes = client.changes(&kind, Shards::All, 0).await.unwrap();

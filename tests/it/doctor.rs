@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use keyfall::doctor::{CHECKS, Diagnosis, Finding, Severity};
 use keyfall::embedded::Embedded;
-use keyfall::{Client, ErrorKind, JobState, Outcome, Router, Rule};
+use keyfall::{
+    Client, CopyMark, CopyTerms, ErrorKind, JobState, Kind, NewJob, Outcome, Router, Rule,
+};
 use keyfall_testing::proxies::FreezingProxy;
 use serde_json::Value;
 
@@ -429,6 +431,66 @@ async fn a_kind_that_has_long_been_empty_is_named() {
     // No key of the kind is left, since it was not used in the last hour.
     let keys: Vec<String> = site.command(&["KEYS", &format!("*{}*", site.kind())]).await;
     assert!(keys.is_empty(), "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_copy_that_nobody_makes_lags_or_is_stopped_is_named() {
+    let (_server, site) = site("doctor-copy").await;
+    let client = &site.client;
+    let copy = async || {
+        let diagnosis = client.diagnose().await.unwrap();
+        ["copier-alive", "copy-lag", "copy-data-set"].map(|id| finding(&diagnosis, id).clone())
+    };
+    let is_fine = |all: &[Finding; 3]| all.iter().all(|it| it.severity == Fine);
+    assert!(is_fine(&copy().await), "nobody asks for a copy");
+    let terms = CopyTerms::new().waiting(1_000);
+    client.prefix(&site.kind()).copy(terms).await.unwrap();
+    client.schedule(site.key(0), "").after(HOUR).await.unwrap();
+    assert!(is_fine(&copy().await), "a daemon may not know of it yet");
+
+    // Nobody has copied for two minutes.
+    let field = format!("copy {}:", site.kind());
+    let _: u64 = site
+        .command(&["HSET", "keyfall:meta", &field, "1000 1 anna"])
+        .await;
+    let [copier, ..] = copy().await;
+    assert_eq!(copier.severity, Warning, "{copier}");
+    assert!(copier.found.contains("ever copied"), "{copier}");
+    assert!(copier.remedy.unwrap().contains("keyfall serve"));
+    client.note_copier(None).await.unwrap();
+    assert!(is_fine(&copy().await));
+
+    // A change waits since 1970; then more wait than may.
+    let kind = Kind::parse(&site.kind()).unwrap();
+    let mark = CopyMark::default();
+    let begun = client.begin_copy(&kind, 0, terms, mark, None).await;
+    begun.unwrap();
+    assert!(is_fine(&copy().await));
+    let changes = format!("keyfall:{{{kind}/0}}:changes");
+    let _: u64 = site.command(&["ZADD", &changes, "1", "0"]).await;
+    let [copier, lag, _] = copy().await;
+    assert_eq!((copier.severity, lag.severity), (Fine, Warning));
+    assert!(lag.found.contains("1 changes wait, the oldest"), "{lag}");
+    let keys: Vec<String> = site.keys(1_001).collect();
+    let many = keys.iter().map(|key| NewJob::new(key, "").after(HOUR));
+    let answers = client.schedule_many(many).await;
+    assert!(answers.iter().all(Result::is_ok));
+    let [_, lag, _] = copy().await;
+    assert_eq!(lag.severity, Warning);
+    assert!(lag.found.contains("more changes waited"), "{lag}");
+    client.prefix(&site.kind()).stop_copy().await.unwrap();
+    assert!(is_fine(&copy().await));
+
+    // A copier has found another Redis than the one that it has copied.
+    client.note_copier(Some("it was emptied")).await.unwrap();
+    let [copier, lag, data_set] = copy().await;
+    assert_eq!((copier.severity, lag.severity), (Fine, Fine));
+    assert_eq!(data_set.severity, Error);
+    assert!(data_set.found.ends_with("it was emptied"), "{data_set}");
+    let remedy = data_set.remedy.unwrap();
+    assert!(remedy.contains("keyfall rebuild --yes"), "{remedy}");
+    client.note_copier(None).await.unwrap();
+    assert!(is_fine(&copy().await));
 }
 
 #[tokio::test]

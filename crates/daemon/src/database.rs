@@ -67,14 +67,16 @@ impl DatabaseWork {
             return Ok(());
         }
         let compared = Copier::compare_once(client, &self.database).await;
-        match compared.context("the data set of Redis and the copy")? {
-            None => Ok(()),
-            Some(why) => anyhow::bail!(
-                "{why}: see with `keyfall rebuild` what is missing, and bring it back with \
-                 `keyfall rebuild --yes`. With `database.refuse_lost_data = false` the worker starts \
-                 without it"
-            ),
+        let Some(why) = compared.context("the data set of Redis and the copy")? else {
+            return Ok(());
+        };
+        if let Err(error) = client.note_copier(Some(&why)).await {
+            tracing::debug!(%error, "the doctor was not told of the copy");
         }
+        anyhow::bail!(
+            "{why}: see with `keyfall rebuild` what is missing, and bring it back with `keyfall \
+             rebuild --yes`. With `database.refuse_lost_data = false` the worker starts without it"
+        )
     }
 
     /// Passes on the rows of the outbox, stores the records of ended jobs, and keeps the copy, for

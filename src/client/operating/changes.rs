@@ -302,6 +302,16 @@ impl Client {
         let store = self.store();
         store.set_data_set(id, replace, self.deadline()).await
     }
+
+    /// Notes for the doctor that a copier has compared the data sets just now, and why it copies
+    /// nothing, if it does not.
+    ///
+    /// # Errors
+    /// If Redis does not answer in time, or is full.
+    pub async fn note_copier(&self, stopped: Option<&str>) -> Result<()> {
+        let store = self.store();
+        store.note_copier(stopped, self.deadline()).await
+    }
 }
 
 impl Changes {

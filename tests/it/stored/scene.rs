@@ -107,6 +107,7 @@ async fn copies(site: &Site) {
         .name_data_set("0123456789abcdef0123456789abcdef", false)
         .await
         .unwrap();
+    client.note_copier(None).await.unwrap();
     let copied = async |prefix: &str| {
         let terms = CopyTerms::new();
         client.prefix(prefix).copy(terms).by("anna").await.unwrap();

@@ -184,8 +184,8 @@ settings! {
         /// are checked: `keyfall database migrate` makes them, as a role with more rights.
         migrate: bool = "true";
         /// Whether the daemon refuses to start beside a Redis that has lost jobs of which the
-        /// database has a copy. Without it, only the log, a metric and `keyfall database check`
-        /// say so.
+        /// database has a copy. Without it, only the log, a metric, `keyfall doctor` and
+        /// `keyfall database check` say so.
         refuse_lost_data: bool = "false";
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use keyfall::{ChangedJob, Changes, Client, CopiedShard, CopyMark, Kind, Shards};
 use tokio::time::{Instant, sleep};
 
-use super::guard;
+use super::guard::{self, Stopped};
 use super::lock::KindLock;
 use super::row::{Change, LedgerMark, LedgerRow, Stored, us_of};
 use crate::connection::Database;
@@ -25,6 +25,9 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// How often the data sets are compared.
 const COMPARE: Duration = Duration::from_secs(2);
+
+/// How often the doctor is told that somebody copies.
+const NOTE: Duration = Duration::from_secs(10);
 
 /// How often all kinds are told their terms again, in case a server has missed them.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -108,10 +111,16 @@ impl Copier {
     /// Compares the data sets, now and then.
     async fn compare(&self) {
         let (mut told, mut said): (_, Option<String>) = (None, None);
+        let mut noted: Option<Instant> = None;
         loop {
             match self.learn().await {
-                Ok(stopped) => {
+                Ok(compared) => {
                     told = None;
+                    let stopped = compared.clone().flatten();
+                    let is_new = said != stopped || noted.is_none_or(|it| it.elapsed() >= NOTE);
+                    if compared.is_some() && is_new {
+                        noted = self.note(stopped.as_deref()).await;
+                    }
                     if let Some(why) = stopped.as_ref().filter(|why| said.as_ref() != Some(*why)) {
                         tracing::error!(
                             %why,
@@ -129,28 +138,37 @@ impl Copier {
         }
     }
 
+    /// Tells the doctor what was found. Returns when it did; `None` if Redis has refused it.
+    async fn note(&self, stopped: Option<&str>) -> Option<Instant> {
+        match self.client.note_copier(stopped).await {
+            Ok(()) => Some(Instant::now()),
+            Err(error) => {
+                tracing::debug!(%error, "the doctor was not told of the copy");
+                None
+            }
+        }
+    }
+
     /// Compares the data set of Redis with the one that was copied, and stops the copy if they differ.
     /// Returns why it is stopped; `None` if it goes on, or nothing is copied.
     ///
     /// # Errors
     /// If Redis or the database does not answer.
     pub async fn compare_once(client: &Client, database: &Database) -> Result<Option<String>> {
-        // A Redis without copied kinds, and a database without a copy, need no id.
-        match database.copy_state().await? {
-            None if client.copies().await?.is_empty() => Ok(None),
-            _ => guard::compare(client, database).await,
-        }
+        Ok(guard::compare_copied(client, database).await?.flatten())
     }
 
-    async fn learn(&self) -> Result<Option<String>> {
+    /// Compares the data sets. Returns `None` if nothing is copied.
+    async fn learn(&self) -> Result<Option<Stopped>> {
         // Read before the data sets are compared, so that they belong to the one that was copied.
         let rules = self.client.stored_rules().await?;
-        let stopped = Self::compare_once(&self.client, &self.database).await?;
+        let compared = guard::compare_copied(&self.client, &self.database).await?;
+        let stopped = compared.clone().flatten();
         if stopped.is_none() {
             self.database.note_rules(&rules).await?;
         }
-        self.stopped.lock().expect("no panic").clone_from(&stopped);
-        Ok(stopped)
+        *self.stopped.lock().expect("no panic") = stopped;
+        Ok(compared)
     }
 
     /// Tells each kind its terms again, and removes old tombstones, now and then.
@@ -305,7 +323,7 @@ impl Copier {
                 fence: 0,
             };
             // A ledger that was never copied says nothing of a Redis that was emptied.
-            if row.is_none() && self.learn().await?.is_some() {
+            if row.is_none() && self.learn().await?.flatten().is_some() {
                 return Ok(false);
             }
             let step = self

@@ -8,6 +8,21 @@ use crate::error::Result;
 /// Why a copy is stopped; `None` if it goes on.
 pub(super) type Stopped = Option<String>;
 
+/// Compares the data sets unless nothing is copied: a Redis without copied kinds, and a database
+/// without a copy, need no id.
+///
+/// # Errors
+/// If Redis or the database does not answer.
+pub(super) async fn compare_copied(
+    client: &Client,
+    database: &Database,
+) -> Result<Option<Stopped>> {
+    match database.copy_state().await? {
+        None if client.copies().await?.is_empty() => Ok(None),
+        _ => compare(client, database).await.map(Some),
+    }
+}
+
 /// Compares the data set of Redis with the one that was copied, and stops the copy if they differ. The
 /// first time both get the same id.
 ///
