@@ -312,6 +312,14 @@ impl LedgerNames {
         ["groups", "turns", "rates", "shares"].map(|part| format!("{ledger}{part}"))
     }
 
+    /// The records of ended jobs that wait for the archive, two lists, and the changed jobs that wait
+    /// for the copy, a sorted set. They exist only while something waits; `lua/lib/archive.lua` and
+    /// `lua/lib/changes.lua` name them themselves.
+    pub(crate) fn of_waiting(&self) -> [String; 3] {
+        let ledger = self.due.strip_suffix("due").unwrap_or_default();
+        ["ended", "died", "changes"].map(|part| format!("{ledger}{part}"))
+    }
+
     /// The keys that `get` takes, in order.
     pub(crate) fn of_reads(&self) -> [&str; 8] {
         let [due, shadow, leased, lease, next, dead, grave] = self.of_jobs();

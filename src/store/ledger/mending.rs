@@ -245,14 +245,48 @@ impl Ledger {
         let groups = self.names.of_groups();
         let groups = groups.iter().map(String::as_str);
         let groups = groups.zip(["zset", "zset", "zset", "hash"]);
+        let waiting = self.names.of_waiting();
+        let changes = &waiting[2];
+        let waiting = waiting.iter().map(String::as_str);
+        let waiting = waiting.zip(["list", "list", "zset"]);
         let keys: Vec<_> = self
             .names
             .all()
             .into_iter()
             .zip(types)
             .chain(groups)
+            .chain(waiting)
             .collect();
-        self.server.misfits(&keys, until).await
+        let mut wrong = self.server.misfits(&keys, until).await?;
+        if wrong.iter().any(|it| it.key == *changes) {
+            // Before the key is moved: from then on changes could be noted again.
+            let lost = self.lost_changes(until).await?;
+            wrong.splice(0..0, lost);
+        }
+        Ok(wrong)
+    }
+
+    /// The field by which the ledger notes its changes for the copy, if those that it has noted are
+    /// lost: with the new value a copier copies all jobs again.
+    async fn lost_changes(&self, until: Instant) -> Result<Option<Wrong>> {
+        const FIELD: &str = "changes";
+        let mut get = redis::cmd("HGET");
+        get.arg(&self.names.calls).arg(FIELD);
+        let noted: Option<String> = match self.server.command(&get, until).await {
+            // A key of another type is reported as such.
+            Err(error) if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Denied) => None,
+            told => from_value(told?)?,
+        };
+        let Some(noted) = noted.filter(|noted| !noted.starts_with("over ")) else {
+            return Ok(None);
+        };
+        let over = noted
+            .split_once(' ')
+            .map(|(_, last)| format!("over {last}"));
+        let at = (self.server(), &*self.names.calls);
+        let found = (FIELD.as_bytes(), noted.as_bytes());
+        let lost = "the changes that it tells of are lost: the copy has to begin anew";
+        Ok(Some(Wrong::value(at, found, lost, over)))
     }
 
     /// Whether the jobs cannot be checked while this key has the wrong type.

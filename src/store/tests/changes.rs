@@ -2,10 +2,11 @@
 //! all that it changes is shown by the random sequences of `model`.
 
 use super::support::{Bench, HOUR, State, after, soon};
+use crate::error::ErrorKind;
 use crate::keeping::{CopyTerms, KindTerms};
 use crate::shards::Layout;
 use crate::store::ledger::changes::CopyStep;
-use crate::store::{ChangesPage, Noted, TermsRule, Verb};
+use crate::store::{ChangesPage, Lane, Noted, TermsRule, Verb};
 use crate::time::UnixMs;
 
 impl Bench {
@@ -271,5 +272,37 @@ async fn a_named_job_tells_whether_its_change_is_copied() {
     let page = bench.changes().await;
     bench.forget(2, &page).await;
     assert_eq!(ask().await[0].version, 0);
+    bench.balanced().await;
+}
+
+/// The changes that were noted are lost with the key, so that the copy begins anew.
+#[tokio::test]
+async fn a_key_of_changes_with_another_type_is_moved_aside_and_the_copy_begins_anew() {
+    let bench = Bench::new().await;
+    bench.schedule("job", after(HOUR)).await;
+    bench.copy_terms(Some(CopyTerms::new())).await;
+    bench.copy(1_000).await;
+    bench.cancel("job").await;
+    let key = bench.names().of_waiting()[2].clone();
+    let before = bench.changes().await.noted.unwrap();
+    let _: u64 = bench.ask(&["DEL", &key]).await;
+    bench.ask::<()>(&["SET", &key, "theirs"]).await;
+    let (store, mut lane) = (&bench.ledger.store, Lane::new());
+    let items = [bench.placement("other", after(HOUR))];
+    let refused = bench.ledger.schedule(&mut lane, &items, soon()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Damaged);
+    for wrong in bench.ledger.wrong_keys(soon()).await.unwrap() {
+        store.mend(&wrong, soon()).await.unwrap();
+    }
+    assert!(bench.ledger.wrong_keys(soon()).await.unwrap().is_empty());
+    let page = bench.changes().await;
+    let noted = Noted {
+        is_on: false,
+        ..before
+    };
+    assert_eq!((page.waiting, page.noted), (0, Some(noted)));
+    bench.schedule("other", after(HOUR)).await;
+    bench.copy(1_000).await;
+    assert_eq!(bench.changes().await.noted.map(|it| it.is_on), Some(true));
     bench.balanced().await;
 }
