@@ -2,7 +2,7 @@
 
 use keyfall_daemon::shapes::{CopyIn, CopyOut};
 
-use super::archive::Kinds;
+use super::archive::{Kinds, List, Off, named};
 use super::connect::Server;
 use super::out::{self, Form};
 use super::when::shown;
@@ -19,15 +19,6 @@ pub(crate) enum Command {
 }
 
 #[derive(clap::Args, Debug)]
-pub(crate) struct List {
-    #[command(flatten)]
-    form: Form,
-
-    #[command(flatten)]
-    server: Server,
-}
-
-#[derive(clap::Args, Debug)]
 pub(crate) struct Set {
     #[command(flatten)]
     kinds: Kinds,
@@ -35,18 +26,6 @@ pub(crate) struct Set {
     /// How many changed jobs may wait in each ledger while the database is away; 1,000,000 by default
     #[arg(long, value_name = "JOBS")]
     waiting: Option<u64>,
-
-    #[command(flatten)]
-    form: Form,
-
-    #[command(flatten)]
-    server: Server,
-}
-
-#[derive(clap::Args, Debug)]
-pub(crate) struct Off {
-    #[command(flatten)]
-    kinds: Kinds,
 
     #[command(flatten)]
     form: Form,
@@ -69,12 +48,8 @@ async fn list(options: List) -> anyhow::Result<()> {
         return Ok(out::json(&copies)?);
     }
     let rows = copies.copies.iter().map(|one: &CopyOut| {
-        let prefix = match one.prefix.as_str() {
-            "" => "all kinds".to_owned(),
-            prefix => prefix.to_owned(),
-        };
         [
-            prefix,
+            named(&one.prefix).to_owned(),
             one.waiting.to_string(),
             shown(one.since),
             one.by.clone(),

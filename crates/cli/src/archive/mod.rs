@@ -38,10 +38,10 @@ pub(crate) enum Command {
 #[derive(clap::Args, Debug)]
 pub(crate) struct List {
     #[command(flatten)]
-    form: Form,
+    pub(crate) form: Form,
 
     #[command(flatten)]
-    server: Server,
+    pub(crate) server: Server,
 }
 
 /// The kinds of an archive or a copy.
@@ -64,7 +64,15 @@ impl Kinds {
 
     /// The kinds, in words.
     pub(crate) fn named(&self) -> &str {
-        self.prefix.as_deref().unwrap_or("all kinds")
+        named(self.prefix.as_deref().unwrap_or_default())
+    }
+}
+
+/// The kinds of a prefix, in words.
+pub(crate) fn named(prefix: &str) -> &str {
+    match prefix {
+        "" => "all kinds",
+        prefix => prefix,
     }
 }
 
@@ -99,13 +107,13 @@ pub(crate) struct Set {
 #[derive(clap::Args, Debug)]
 pub(crate) struct Off {
     #[command(flatten)]
-    kinds: Kinds,
+    pub(crate) kinds: Kinds,
 
     #[command(flatten)]
-    form: Form,
+    pub(crate) form: Form,
 
     #[command(flatten)]
-    server: Server,
+    pub(crate) server: Server,
 }
 
 #[derive(clap::Args, Debug)]
@@ -167,10 +175,7 @@ async fn list(options: List) -> anyhow::Result<()> {
     };
     let rows = archives.archives.iter().map(|one: &ArchiveOut| {
         [
-            match one.prefix.as_str() {
-                "" => "all kinds".to_owned(),
-                prefix => prefix.to_owned(),
-            },
+            named(&one.prefix).to_owned(),
             months(one.keep_months),
             months(one.keep_dead_months),
             one.payload.to_string(),

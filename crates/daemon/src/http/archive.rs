@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use axum::Json;
-use keyfall::{ArchiveTerms, ErrorKind, Selection, TermsOf};
+use keyfall::{ArchiveTerms, ErrorKind, Kind, Selection, TermsOf};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -221,12 +221,7 @@ pub(super) async fn set(
         None => set.await,
     };
     let kinds = kinds.map_err(of_archive)?;
-    let deed = Deed::new("archive", &body.prefix).count(kinds.len() as u64);
-    caller.did(deed).await;
-    Ok(Json(ArchiveSetOut {
-        prefix: body.prefix,
-        kinds: kinds.iter().map(ToString::to_string).collect(),
-    }))
+    Ok(changed(&caller, "archive", body.prefix, &kinds).await)
 }
 
 /// Removes the terms of a prefix. Records that wait stay until they are in the archive.
@@ -238,12 +233,7 @@ pub(super) async fn stop(
 ) -> Result<Json<ArchiveSetOut>, Problem> {
     let stop = select(&caller, &prefix)?.stop_archive();
     let kinds = stop.await.map_err(of_archive)?;
-    let deed = Deed::new("stop_archive", &prefix).count(kinds.len() as u64);
-    caller.did(deed).await;
-    Ok(Json(ArchiveSetOut {
-        prefix,
-        kinds: kinds.iter().map(ToString::to_string).collect(),
-    }))
+    Ok(changed(&caller, "stop_archive", prefix, &kinds).await)
 }
 
 /// The ended jobs in the archive, page by page, the one that ended last first.
@@ -270,6 +260,21 @@ pub(super) fn select<'a>(caller: &'a Caller, prefix: &str) -> Result<Selection<'
     Ok(match prefix {
         "" => client.everything(),
         prefix => client.prefix(prefix),
+    })
+}
+
+/// Notes that the terms of a prefix have changed, and answers with the kinds that it covers now.
+pub(super) async fn changed(
+    caller: &Caller,
+    what: &str,
+    prefix: String,
+    kinds: &[Kind],
+) -> Json<ArchiveSetOut> {
+    let deed = Deed::new(what, &prefix).count(kinds.len() as u64);
+    caller.did(deed).await;
+    Json(ArchiveSetOut {
+        prefix,
+        kinds: kinds.iter().map(ToString::to_string).collect(),
     })
 }
 

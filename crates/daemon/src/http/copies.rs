@@ -5,8 +5,7 @@ use keyfall::{CopyTerms, ErrorKind, TermsOf};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::actions::Deed;
-use super::archive::{ArchivePrefixIn, ArchiveSetOut, select};
+use super::archive::{ArchivePrefixIn, ArchiveSetOut, changed, select};
 use super::auth::{Caller, Scope};
 use super::body::{Body, Params};
 use super::problem::Problem;
@@ -98,12 +97,7 @@ pub(super) async fn set(
         ErrorKind::InvalidSetting => Problem::from(error).field("waiting"),
         _ => Problem::of_prefix(error),
     })?;
-    let deed = Deed::new("copy", &body.prefix).count(kinds.len() as u64);
-    caller.did(deed).await;
-    Ok(Json(ArchiveSetOut {
-        prefix: body.prefix,
-        kinds: kinds.iter().map(ToString::to_string).collect(),
-    }))
+    Ok(changed(&caller, "copy", body.prefix, &kinds).await)
 }
 
 /// Removes the terms of a prefix. Without the terms of a shorter prefix, the copy loses these kinds.
@@ -115,10 +109,5 @@ pub(super) async fn stop(
 ) -> Result<Json<ArchiveSetOut>, Problem> {
     let stop = select(&caller, &prefix)?.stop_copy();
     let kinds = stop.await.map_err(Problem::of_prefix)?;
-    let deed = Deed::new("stop_copy", &prefix).count(kinds.len() as u64);
-    caller.did(deed).await;
-    Ok(Json(ArchiveSetOut {
-        prefix,
-        kinds: kinds.iter().map(ToString::to_string).collect(),
-    }))
+    Ok(changed(&caller, "stop_copy", prefix, &kinds).await)
 }
