@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package dist dist-check packaging-check semver features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint docs moving-check compare sdk-check upgrade-check
+.PHONY: help nightly package dist dist-check packaging-check semver features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample mutants-compile model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint docs moving-check compare sdk-check upgrade-check
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -60,6 +60,9 @@ mutants-chosen: deps faketime ## The same with the faults that cargo-mutants cho
 
 mutants-sample: deps ## Plant the few faults that stand for the rest
 	@python3 tests/mutants/run.py --sample
+
+mutants-compile: toolchain ## Check that all planted faults in Rust compile
+	@python3 tests/mutants/run.py --compile
 
 # New seeds each night, and one fixed seed, so that two nights can be compared.
 nightly: ## Run the checks of a release that take too long for every change

@@ -46,6 +46,9 @@ def copy_repository(tree, texts):
             path.unlink()
 
 
+NO_RUST = ("The copy with the faults in Rust does not compile: see above.",
+           "A fault whose text is no expression needs a `switch`.")
+
 ALL = ["--workspace", "--lib", "--test", "it", "--test", "database", "--test", "chaos"]
 
 
@@ -66,9 +69,19 @@ def build(tree, target, what=ALL):
                 folder = Path(message["manifest_path"]).parent
                 binaries[message["target"]["name"]] = (message["executable"], folder)
     if process.wait() != 0:
-        fail("The copy with the faults in Rust does not compile: see above.",
-             "A fault whose text is no expression needs a `switch`.")
+        fail(*NO_RUST)
     return binaries
+
+
+def compile_all(tree, target):
+    """Checks that all faults compile, and builds nothing."""
+    # With a wrapper, Cargo keeps the crates of the copy apart from those of the repository, and both
+    # share the dependencies.
+    wrapped = {"CARGO_TARGET_DIR": str(target), "RUSTC_WORKSPACE_WRAPPER": "/usr/bin/env"}
+    checked = subprocess.run(["cargo", "check", "--workspace", "--all-features", "--lib"], cwd=tree,
+                             env=os.environ | wrapped, check=False)
+    if checked.returncode != 0:
+        fail(*NO_RUST)
 
 
 def build_examples(tree, target):

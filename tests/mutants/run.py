@@ -34,7 +34,7 @@ import argparse
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from building import WORK, build, build_examples, copy_repository
+from building import WORK, build, build_examples, compile_all, copy_repository
 from faults import ROOT, fail, read_faults, with_switches
 from results import Results, page
 from runner import Runner
@@ -76,6 +76,14 @@ def search(runner, faults, results, again=False, quick=False):
     return [fault.name for fault in faults if not results.of(fault)["suite"]]
 
 
+def copy_with_switches(faults):
+    """The folder of the copy that has all faults in Rust."""
+    tree = WORK / "tree"
+    paths = {fault.path for fault in faults if not fault.is_lua()}
+    copy_repository(tree, {path: with_switches(path, faults) for path in paths})
+    return tree
+
+
 def main():
     parser = argparse.ArgumentParser(description="Plants faults, and says which suite finds each.")
     parser.add_argument("only", nargs="*", help="texts that the names of the faults contain")
@@ -84,6 +92,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="the quick suites alone")
     parser.add_argument("--table", action="store_true", help="write the page, and run nothing")
     parser.add_argument("--check", action="store_true", help="check that each fault applies")
+    parser.add_argument("--compile", action="store_true", help="check that all in Rust compile")
     options = parser.parse_args()
 
     faults = read_faults()
@@ -92,6 +101,10 @@ def main():
         if options.table:
             PAGE.write_text(page(faults, results))
         print(f"All {len(faults)} faults apply.")
+        return
+    if options.compile:
+        # Beside `make lint`, which has checked the dependencies there.
+        compile_all(copy_with_switches(faults), ROOT / "target")
         return
     wanted = [
         fault for fault in faults
@@ -106,9 +119,7 @@ def main():
         runner = Runner(build(ROOT, ROOT / "target"))
         unnoticed = search(runner, wanted, Results(None), quick=True)
     else:
-        tree, target = WORK / "tree", WORK / "build"
-        paths = {fault.path for fault in faults if not fault.is_lua()}
-        copy_repository(tree, {path: with_switches(path, faults) for path in paths})
+        tree, target = copy_with_switches(faults), WORK / "build"
         runner = Runner(build(tree, target))
         build_examples(tree, target)
         runner.learn_noise()
