@@ -6,10 +6,13 @@ use std::time::Duration;
 use keyfall::doctor::Severity;
 use keyfall::{Client, CopyTerms, JobState, Kind, Outcome, Router, Shards, Worker};
 use keyfall_database::{Copier, Rebuild};
+use keyfall::{Client, CopyTerms, JobState, Kind, NewJob, Outcome, Router, Shards, Worker};
+use keyfall_database::{Copier, Database, Rebuild, Settings};
 use keyfall_testing::patience::eventually;
+use keyfall_testing::proxies::FreezingProxy;
 use tokio::task::JoinHandle;
 
-use crate::site::Site;
+use crate::site::{Site, servers};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -80,6 +83,21 @@ impl Site {
             (it.severity == severity).then(|| it.found.to_string())
         })
         .await
+    /// The ids of the jobs that are to run, by the ledger.
+    async fn pending(&self) -> BTreeSet<String> {
+        let (kind, mut pending, mut after) = (self.kind(), BTreeSet::new(), None);
+        loop {
+            let list = self.client.list(&kind, JobState::Pending).limit(1000);
+            let page = match after.take() {
+                Some(cursor) => list.after(cursor).await.unwrap(),
+                None => list.await.unwrap(),
+            };
+            pending.extend(page.jobs.iter().map(|job| job.key().to_string()));
+            after = page.next;
+            if after.is_none() {
+                return pending;
+            }
+        }
     }
 
     fn rebuild(&self, client: &Client) -> Rebuild {
@@ -312,15 +330,88 @@ async fn copiers_that_are_killed_leave_a_whole_copy() {
     }
     producer.await.unwrap();
     site.all_copied().await;
-    let kind = site.kind();
-    let page = site
-        .client
-        .list(&kind, JobState::Pending)
-        .limit(1000)
-        .await
-        .unwrap();
-    let expected: BTreeSet<String> = page.jobs.iter().map(|job| job.key().to_string()).collect();
+    let expected = site.pending().await;
     assert!(expected.len() > 500, "{}", expected.len());
+    assert_eq!(site.in_the_copy().await, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_waits_in_redis_until_it_is_committed() {
+    let (_redis, site) = Site::alone("copier-commit").await;
+    site.copies(CopyTerms::new()).await;
+    let schedule = async |id: &str| {
+        let job = site.client.schedule(site.key(id), "x");
+        job.after(HOUR).await.unwrap();
+    };
+    let copier = site.copier().await;
+    schedule("first").await;
+    site.all_copied().await;
+    drop(copier);
+    schedule("second").await;
+    let network = FreezingProxy::at(&servers().postgres.socket().to_string_lossy()).await;
+    let database = Database::open(&Settings::new(site.url_through(&network))).unwrap();
+    // The whole statement: a transaction that begins names `READ COMMITTED`.
+    network.freeze_before("COMMIT\0");
+    let copier = Copier::new(Client::connect(&site.redis).await.unwrap(), database);
+    let killed = Running(tokio::spawn(copier.run_until(std::future::pending())));
+    eventually("a copier is about to commit", async || {
+        network.is_frozen().then_some(())
+    })
+    .await;
+    let kind = Kind::parse(&site.kind()).unwrap();
+    let changes = site.client.changes(&kind, Shards::All, 0).await.unwrap();
+    assert_eq!(changes.shards[0].waiting, 1);
+    drop(killed);
+    network.cut();
+    let _next = site.copier().await;
+    site.all_copied().await;
+    assert_eq!(site.in_the_copy().await, keys(&site, &["first", "second"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copier_that_is_killed_while_it_copies_all_anew_is_replaced() {
+    /// More than a copier notes ahead, and fewer than are scheduled.
+    const MOST: u64 = 5_000;
+    const MANY: u32 = 15_000;
+    let (_redis, site) = Site::alone("copier-anew").await;
+    site.copies(CopyTerms::new().waiting(MOST)).await;
+    let schedule = async |ids: std::ops::Range<u32>| {
+        let jobs = ids.map(|id| NewJob::new(site.key(id), &id).after(HOUR));
+        for placed in site.client.schedule_many(jobs).await {
+            placed.unwrap();
+        }
+    };
+    let cancel = async |ids: std::ops::Range<u32>| {
+        for id in ids {
+            site.client.cancel(site.key(id)).await.unwrap();
+        }
+    };
+    schedule(0..1_000).await;
+    let copier = site.copier().await;
+    site.all_copied().await;
+    drop(copier);
+    // Nobody notes that these end.
+    schedule(1_000..MANY).await;
+    cancel(0..100).await;
+    let kind = Kind::parse(&site.kind()).unwrap();
+    let changes = site.client.changes(&kind, Shards::All, 0).await.unwrap();
+    assert!(!changes.shards[0].is_noting, "{changes:?}");
+    let killed = site.copier().await;
+    let copied = eventually("a part is copied anew", async || {
+        let copied = "SELECT count(*) FROM keyfall_copy WHERE ended_at IS NULL";
+        let copied: i64 = site.sql.query_one(copied, &[]).await.ok()?.get(0);
+        (copied > 1_000).then_some(copied)
+    })
+    .await;
+    drop(killed);
+    assert!(copied < i64::from(MANY) - 1_000, "{copied} are copied");
+    // Some of these were copied anew, and some were not.
+    cancel(100..200).await;
+    cancel(MANY - 200..MANY).await;
+    let _next = site.copier().await;
+    site.all_copied().await;
+    let expected = site.pending().await;
+    assert_eq!(expected.len(), MANY as usize - 400);
     assert_eq!(site.in_the_copy().await, expected);
 }
 

@@ -8,17 +8,18 @@ use keyfall::{Client, JobView, Stats};
 use keyfall_database::{Database, Relay, Settings};
 use keyfall_testing::patience::eventually;
 use keyfall_testing::postgres::Postgres;
+use keyfall_testing::proxies::FreezingProxy;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
 
 /// The servers of all tests that kill none.
-struct Servers {
+pub(crate) struct Servers {
     redis: String,
-    postgres: Postgres,
+    pub(crate) postgres: Postgres,
 }
 
-fn servers() -> &'static Servers {
+pub(crate) fn servers() -> &'static Servers {
     static SERVERS: OnceLock<Servers> = OnceLock::new();
     SERVERS.get_or_init(|| {
         // Shown with a test that fails.
@@ -117,6 +118,13 @@ impl Site {
 
     pub(crate) fn database(&self) -> Database {
         Database::open(&Settings::new(&self.url)).unwrap()
+    }
+
+    /// The URL of the database behind this network.
+    pub(crate) fn url_through(&self, network: &FreezingProxy) -> String {
+        let (_, port) = network.url.rsplit_once(':').unwrap();
+        let (_, rest) = self.url.split_once(" user=").unwrap();
+        format!("host=127.0.0.1 port={port} sslmode=disable user={rest}")
     }
 
     /// Starts a relay, with connections of its own.

@@ -26,14 +26,7 @@ async fn a_network_that_is_gone_without_a_word_holds_rows_up_for_seconds() {
     let postgres = Postgres::start();
     let network = FreezingProxy::at(&postgres.socket().to_string_lossy()).await;
     let site = Site::beside(&postgres, "trouble-silent").await;
-    let (_, port) = network.url.rsplit_once(':').unwrap();
-    let place = format!("host={} port=5432", postgres.folder().display());
-    let url = site.url.replace(
-        &place,
-        &format!("host=127.0.0.1 port={port} sslmode=disable"),
-    );
-    assert_ne!(url, site.url);
-    let database = impatient(&url, Duration::from_millis(500));
+    let database = impatient(&site.url_through(&network), Duration::from_millis(500));
     let relay = Relay::new(Client::connect(&site.redis).await.unwrap(), database);
     let _relay = Running::start(relay);
     let insert = "INSERT INTO keyfall_outbox (key, delay)
