@@ -202,8 +202,9 @@ async fn kill_copiers(stage: &mut Stage) -> Result {
             sleep(patience).await;
             stage.kill_relay(number)?;
         } else {
-            // A commit never arrives: Redis must not have been told of it.
-            stage.database()?.network.freeze_before("COMMIT");
+            // A commit never arrives: Redis must not have been told of it. The whole statement is named,
+            // as a copier begins with `READ COMMITTED`.
+            stage.database()?.network.freeze_before("COMMIT\0");
             sleep(patience).await;
             stage.kill_relay(number)?;
             stage.database()?.network.cut();
