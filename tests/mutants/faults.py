@@ -29,6 +29,7 @@ AREAS = [
     ("crates/daemon/src/classic", "classic"),
     ("crates/daemon/src/tokens", "tokens revoking"),
     ("crates/database/src/archive", "archive:: archiver"),
+    ("crates/database/src/copy", "copy copier"),
     ("crates/database", "outbox crashes trouble"),
     ("crates/daemon", "http classic tokens"),
     ("crates/cli", "commands"),
