@@ -87,19 +87,25 @@ impl Story {
         };
         evidence.kept.contains_key(&version)
             || self.runs.iter().any(ran)
-            || self.was_ended(call, gone)
+            || self.was_ended(call, gone, evidence)
     }
 
     /// Whether another call can have ended the job of this call before this time; or its letter, at
     /// any time.
-    fn was_ended(&self, call: &Call, before: Micros) -> bool {
+    fn was_ended(&self, call: &Call, before: Micros, evidence: &Evidence) -> bool {
+        // A rebuild brings back no job whose name another one has by then.
+        let took_its_place = |other: &Call| {
+            let is_new = matches!(other.ask, Ask::Schedule { .. }) && other.may_count();
+            let is_late = other.was_forgotten(&evidence.rollbacks);
+            is_new && is_late && evidence.was_rebuilt_after(other.sent)
+        };
         let ended_by = |other: &Call| {
             let is_other = !std::ptr::eq(other, call) && other.until > call.sent;
             let ends = match other.ask {
                 // The requeued job is judged by itself.
                 Ask::Requeue { version } => other.may_count() && call.version() == Some(version),
                 Ask::Discard => other.may_count() && call.is_deadly(),
-                _ => other.may_end_others() && other.sent < before,
+                _ => (other.may_end_others() || took_its_place(other)) && other.sent < before,
             };
             is_other && ends
         };
@@ -167,8 +173,10 @@ impl Story {
             let version = call.version()?;
             let place = evidence.kept.get(&version);
             let is_dead = matches!(place, Some(KeptAs::Dead(reason)) if !reason.is_empty());
-            let is_excused =
-                call.was_forgotten(&evidence.rollbacks) || self.was_ended(call, Micros::MAX);
+            // The copy has no dead letters.
+            let is_excused = call.was_forgotten(&evidence.rollbacks)
+                || evidence.was_rebuilt_after(call.sent)
+                || self.was_ended(call, Micros::MAX, evidence);
             (!is_dead && !is_excused).then_some(version)
         });
         let told = |version| {

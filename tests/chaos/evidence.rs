@@ -112,6 +112,12 @@ impl Evidence<'_> {
         self.clocks_set.iter().any(cut_short)
     }
 
+    /// Whether Redis lost its data after this time, and its jobs were brought back from the copy.
+    pub(crate) fn was_rebuilt_after(&self, at: Micros) -> bool {
+        let mut rollbacks = self.rollbacks.iter();
+        rollbacks.any(|back| back.is_rebuilt && at <= back.at)
+    }
+
     /// Whether Redis went back to a time before the end of a run was settled, and after the run
     /// began. The next run can result from that.
     pub(crate) fn forgot_the_end(&self, run: &Run, next: &Run) -> bool {

@@ -28,6 +28,8 @@ pub(crate) struct History {
     pub(crate) rollbacks: Vec<Rollback>,
     /// Rollbacks of a part of all jobs.
     pub(crate) parts: Vec<(Part, Rollback)>,
+    /// Losses of which the copy has made good a part.
+    rebuilds: Vec<Rebuild>,
     /// Faults of a part of all jobs.
     pub(crate) blows: Blows,
     /// For each primary that was replaced: the time of its fault, and the time from which the new
@@ -121,6 +123,15 @@ impl History {
                     Some(part) => self.parts.push((part.clone(), rollback)),
                 }
             }
+            What::Rebuilt { snapshot, copied } => {
+                // Fencing values are ahead of the clock from now on: they date no claim.
+                self.clocks_set.push(line.at);
+                self.rebuilds.push(Rebuild {
+                    snapshot: *snapshot,
+                    copied: *copied,
+                    at: line.at,
+                });
+            }
             What::Suffered { part, since } => self.blows.add(part, *since, line.at),
             What::Served => self.served.push((self.struck, line.at)),
             // Lines of producers and workers.
@@ -144,7 +155,12 @@ impl History {
             Some(_) => {}
         }
         let kept = kept.unwrap_or(since).max(since);
-        Rollback { kept, at, undone }
+        Rollback {
+            kept,
+            at,
+            undone,
+            is_rebuilt: false,
+        }
     }
 
     fn take_in(&mut self, process: &str, lines: &[Noted], end: Micros) {
@@ -247,6 +263,36 @@ impl History {
     pub(crate) fn rollbacks(&self, key: &str) -> Vec<Rollback> {
         let parts = self.parts.iter().filter(|(part, _)| part.has(key));
         let of_parts = parts.map(|(_, rollback)| *rollback);
-        self.rollbacks.iter().copied().chain(of_parts).collect()
+        let rebuilds = self
+            .rebuilds
+            .iter()
+            .map(|it| it.rollback(&self.stories[key]));
+        let of_all = self.rollbacks.iter().copied();
+        of_all.chain(of_parts).chain(rebuilds).collect()
+    }
+}
+
+/// A loss, and what was brought back from the copy.
+struct Rebuild {
+    snapshot: Option<(Micros, Micros)>,
+    copied: Micros,
+    at: Micros,
+}
+
+impl Rebuild {
+    /// What a job can have lost. Jobs that the snapshot has stay as they are there: of those the copy
+    /// makes nothing good.
+    fn rollback(&self, story: &Story) -> Rollback {
+        let is_newer = |saved| story.calls.iter().all(|call| call.sent > saved);
+        let kept = match self.snapshot {
+            Some((began, saved)) if !is_newer(saved) => began,
+            _ => self.copied,
+        };
+        Rollback {
+            kept,
+            at: self.at,
+            undone: None,
+            is_rebuilt: true,
+        }
     }
 }

@@ -131,6 +131,14 @@ pub(crate) enum What {
         /// known: a call that was sent after the first and answered before the second is undone.
         undone: Option<(Micros, Micros)>,
     },
+    /// Redis had lost its data, or gone back to an older snapshot, and its jobs were brought back from
+    /// the copy.
+    Rebuilt {
+        /// The times before and after the snapshot was made, if Redis has one.
+        snapshot: Option<(Micros, Micros)>,
+        /// Effects of calls that were answered before this time were in the copy.
+        copied: Micros,
+    },
     /// From this time until now, a fault hit the servers of these ledgers.
     Suffered {
         part: Part,

@@ -47,6 +47,8 @@ pub(crate) struct Setting {
     pub(crate) database: bool,
     /// Whether all pending jobs are copied to it.
     pub(crate) copy: bool,
+    /// Whether Redis loses jobs, which are brought back from the copy. Then no program sets plain keys.
+    pub(crate) loses: bool,
     /// Whether the Redis of lists and streams can go back to an earlier state, and has a replica.
     pub(crate) outlet_forgets: bool,
     /// The lease of consumers; by default the lease of workers.

@@ -62,6 +62,8 @@ const REST: Duration = Duration::from_secs(180);
 pub(crate) struct Stage {
     pub(crate) deployment: Deployment,
     shards: u16,
+    /// Whether Redis loses jobs.
+    loses: bool,
     /// The workers, or consumers.
     pub(crate) workers: Vec<Slot>,
     /// How jobs reach consumers, and the daemons that live.
@@ -140,6 +142,7 @@ impl Stage {
             keeps_a_log: setting.keeps_a_log(),
             functions: setting.functions,
             shards: setting.shards.unwrap_or(1),
+            loses: setting.loses,
             clock,
             producers: Vec::new(),
             witness: None,
@@ -246,7 +249,8 @@ impl Stage {
             let program = roles::start("foreign", &terms.name, &terms, &self.dir, &[]);
             self.producers.push(program);
         }
-        let Some(server) = self.deployment.lone() else {
+        let lone = self.deployment.lone().filter(|_| !self.loses);
+        let Some(server) = lone else {
             return;
         };
         self.journal.note(What::Begun);
@@ -566,6 +570,17 @@ impl Stage {
             of: Some(part),
             undone: None,
         });
+    }
+
+    /// Waits until the copy has all jobs, as they were at the time that is returned or later.
+    pub(crate) async fn mark_copy(&self) -> scenarios::Result<Micros> {
+        waiting::mark_copy(&self.client().await?, &self.journal).await
+    }
+
+    /// Notes that what Redis had lost was brought back from the copy, which had all changes before
+    /// `copied`; and between which times the snapshot was made to which Redis had gone back, if to any.
+    pub(crate) fn rebuilt(&self, snapshot: Option<(Micros, Micros)>, copied: Micros) {
+        self.journal.note(What::Rebuilt { snapshot, copied });
     }
 
     /// Notes that a fault hit the servers of these ledgers from then on until now.

@@ -72,6 +72,8 @@ pub(crate) struct Rollback {
     /// A call that was sent after the first of these times and answered before the second is
     /// undone, if the times are known.
     pub(crate) undone: Option<(Micros, Micros)>,
+    /// Whether jobs were brought back from the copy, which has no dead letters.
+    pub(crate) is_rebuilt: bool,
 }
 
 impl Rollback {

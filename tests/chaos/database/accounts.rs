@@ -35,6 +35,8 @@ pub(crate) struct Accounts {
     pub(crate) pending: BTreeSet<Version>,
     /// The copy of all pending jobs, if there is one.
     pub(crate) copied: Option<Copied>,
+    /// If Redis has lost jobs: the last order that it may have kept by itself.
+    pub(crate) lost: Option<i64>,
 }
 
 /// A row of the archive.
@@ -66,6 +68,7 @@ impl Accounts {
         }
         let mut accounts = Accounts {
             withdrawn,
+            lost: database.lost,
             ..Accounts::default()
         };
         let orders = "SELECT id, key, op, version FROM orders ORDER BY id";

@@ -69,7 +69,7 @@ impl Copied {
         let mut wrong = Vec::new();
         if let Some(why) = &self.stopped {
             wrong.push(format!(
-                "the copy was stopped, and Redis has lost nothing: {why}"
+                "the copy is stopped, and Redis has lost nothing since: {why}"
             ));
         }
         let had = self.copy.len() as u64 + self.ended;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::accounts::{Accounts, Archived};
 use super::clerk::{KINDS, Op, Order};
 use super::copied::Copied;
+use super::rebuilt;
 use crate::checker::WORKER;
 use crate::history::Journals;
 use crate::journal::{Version, What};
@@ -16,13 +17,13 @@ const LEAST: usize = 30;
 
 /// The runs that the journals tell of, each by its key and fencing value.
 #[derive(Default)]
-struct Runs<'a> {
+pub(super) struct Runs<'a> {
     /// Runs of all jobs but those of the clerk.
     began: HashSet<(&'a str, u64)>,
     /// Runs that came to their end, and whose end Redis took.
     ended: HashSet<(&'a str, u64)>,
     /// Runs of jobs of the clerk.
-    reminded: HashMap<(&'a str, u64), Version>,
+    pub(super) reminded: HashMap<(&'a str, u64), Version>,
 }
 
 /// What is wrong with the accounts.
@@ -35,9 +36,15 @@ pub(crate) fn judge(journals: &Journals, accounts: &Accounts) -> Vec<String> {
             "only {orders} orders, and {rows} rows of the archive"
         ));
     }
-    wrong.extend(compare_with_ledgers(accounts));
-    wrong.extend(runs.compare(&accounts.archive));
-    wrong.extend(compare_with_orders(accounts));
+    match accounts.lost {
+        None => {
+            wrong.extend(compare_with_ledgers(accounts));
+            wrong.extend(runs.compare(&accounts.archive));
+            wrong.extend(compare_with_orders(accounts));
+        }
+        Some(kept) => wrong.extend(rebuilt::judge(accounts, &runs, kept)),
+    }
+    wrong.extend(compare_refused(accounts));
     wrong.extend(find_strangers(accounts, &runs));
     wrong.extend(accounts.copied.iter().flat_map(Copied::judge));
     wrong
@@ -146,10 +153,6 @@ fn word(how: &str) -> &'static str {
 /// Each committed row had its effect once, in the order of its key.
 fn compare_with_orders(accounts: &Accounts) -> Vec<String> {
     let mut wrong = Vec::new();
-    let mut by_key: BTreeMap<&str, Vec<&Order>> = BTreeMap::new();
-    for order in accounts.orders.iter().filter(|it| it.op != Op::Bad) {
-        by_key.entry(&order.key).or_default().push(order);
-    }
     let mut ends: HashMap<Version, Vec<&Archived>> = HashMap::new();
     for row in &accounts.archive {
         if let Some(version) = row.version {
@@ -157,7 +160,7 @@ fn compare_with_orders(accounts: &Accounts) -> Vec<String> {
         }
     }
     let mut schedules = 0;
-    for (key, orders) in by_key {
+    for (key, orders) in by_key(accounts) {
         let mut last = i64::MIN;
         for (version, fates) in fates(&orders) {
             schedules += 1;
@@ -184,22 +187,32 @@ fn compare_with_orders(accounts: &Accounts) -> Vec<String> {
             "{schedules} jobs were committed, and {accepted} accepted"
         ));
     }
-    let bad = accounts.orders.iter().filter(|it| it.op == Op::Bad);
-    let bad: Vec<i64> = bad.map(|order| order.id).collect();
-    if bad != accounts.refused {
-        let refused = &accounts.refused;
-        wrong.push(format!(
-            "the rows {bad:?} are no calls, and {refused:?} were refused"
-        ));
-    }
     wrong
 }
 
+/// The rows of each key, in their order.
+pub(super) fn by_key(accounts: &Accounts) -> BTreeMap<&str, Vec<&Order>> {
+    let mut by_key: BTreeMap<&str, Vec<&Order>> = BTreeMap::new();
+    for order in accounts.orders.iter().filter(|it| it.op != Op::Bad) {
+        by_key.entry(&order.key).or_default().push(order);
+    }
+    by_key
+}
+
+/// Exactly the rows that are no calls were refused.
+fn compare_refused(accounts: &Accounts) -> Option<String> {
+    let bad = accounts.orders.iter().filter(|it| it.op == Op::Bad);
+    let bad: Vec<i64> = bad.map(|order| order.id).collect();
+    let refused = &accounts.refused;
+    (bad != *refused)
+        .then(|| format!("the rows {bad:?} are no calls, and {refused:?} were refused"))
+}
+
 /// The fate of a job that has not ended.
-const PENDING: &str = "pending";
+pub(super) const PENDING: &str = "pending";
 
 /// The fates that each version of a key can have, given the rows in their order.
-fn fates(orders: &[&Order]) -> Vec<(Version, Vec<&'static str>)> {
+pub(super) fn fates(orders: &[&Order]) -> Vec<(Version, Vec<&'static str>)> {
     let all = orders.iter().enumerate().filter_map(|(place, order)| {
         let version = order.op.version()?;
         let later = &orders[place + 1..];

@@ -6,12 +6,14 @@
 //! | [`clerk`] | the program that writes orders and rows of the outbox in its transactions |
 //! | [`accounts`] | what the database and Redis hold at the end |
 //! | [`copied`] | the copy of the pending jobs, and whether it is what the ledgers have |
+//! | [`rebuilt`] | the rules if Redis has lost jobs that were brought back: each committed row had its effect at least once, and the last row of a key has the last word |
 //! | [`judge`] | the rules: each ended job once in the archive, each committed row once in Redis, each pending job in the copy |
 
 mod accounts;
 mod clerk;
 mod copied;
 mod judge;
+mod rebuilt;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,6 +58,9 @@ pub(crate) struct Database {
     dir: PathBuf,
     /// Whether all pending jobs are copied.
     copies: bool,
+    /// Once Redis has lost jobs: the last order that it may have kept by itself, as an older snapshot
+    /// has it.
+    pub(crate) lost: Option<i64>,
 }
 
 impl Database {
@@ -86,6 +91,7 @@ impl Database {
             redis: redis.to_owned(),
             dir: dir.to_owned(),
             copies,
+            lost: None,
         };
         (0..DAEMONS).for_each(|number| database.start_daemon(number));
         database.until_there_are_tables().await?;

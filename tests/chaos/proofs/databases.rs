@@ -26,6 +26,15 @@ pub(super) const ALL: &[Proof] = &[
     ("the copy has a due time from before", copied_as_it_was),
     ("the copy was stopped without a loss", stopped),
     ("the copy was hardly used", hardly_copied),
+    ("Redis has lost jobs, and rows are passed on again", lost),
+    (
+        "a job of a transaction is lost with Redis",
+        not_passed_on_again,
+    ),
+    (
+        "a cancel of a transaction is lost with Redis",
+        a_lost_cancel,
+    ),
 ];
 
 const KEY: &str = "chaos:orders:remind:0-1";
@@ -307,7 +316,7 @@ fn copied_as_it_was() {
 
 fn stopped() {
     let case = with_copy(|it| it.stopped = Some("it was emptied".into()));
-    case.tells("the copy was stopped, and Redis has lost nothing: it was emptied");
+    case.tells("the copy is stopped, and Redis has lost nothing since: it was emptied");
 }
 
 fn hardly_copied() {
@@ -316,4 +325,40 @@ fn hardly_copied() {
         it.ledgers.clear();
     });
     case.tells("the copy has had 0 jobs, and not 30");
+}
+
+/// Redis has lost jobs, and its snapshot can have had a job of the first order.
+fn with_a_loss(orders: &[Op]) -> Case {
+    let mut case = orders
+        .iter()
+        .fold(Case::new(), |case, op| case.order(KEY, *op));
+    case.accounts.lost = Some(0);
+    case
+}
+
+fn lost() {
+    let twice = with_a_loss(&[Op::Far(1), Op::Soon(2)]).ends(KEY, 2, "done");
+    twice.ends(KEY, 2, "done").passes();
+    let mut far = with_a_loss(&[Op::Far(1), Op::Cancel, Op::Far(2)]);
+    far.accounts.pending.insert(2);
+    far.passes();
+}
+
+fn not_passed_on_again() {
+    let soon = with_a_loss(&[Op::Far(1), Op::Soon(2)]);
+    soon.tells("version 2 of chaos:orders:remind:0-1 never ran");
+    let far = with_a_loss(&[Op::Far(1)]);
+    far.tells("version 1 of chaos:orders:remind:0-1 is not pending");
+    let mut old = with_a_loss(&[Op::Far(1)]);
+    old.accounts.lost = Some(50);
+    old.passes();
+}
+
+fn a_lost_cancel() {
+    let cancelled = || with_a_loss(&[Op::Far(1), Op::Cancel]);
+    let mut pending = cancelled();
+    pending.accounts.pending.insert(1);
+    pending.tells("version 1 of chaos:orders:remind:0-1 is pending");
+    let ran = cancelled().ends(KEY, 1, "done");
+    ran.tells("version 1 of chaos:orders:remind:0-1 ran");
 }

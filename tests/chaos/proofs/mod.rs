@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`versions`] | each version of a job |
 //! | [`rollbacks`] | data that Redis may forget |
+//! | [`rebuilds`] | data that Redis has lost, and jobs that were brought back from the copy |
 //! | [`times`] | lateness, and bounds that were not judged |
 //! | [`keys`] | adopted keys |
 //! | [`ids`] | ids that topics share |
@@ -25,6 +26,7 @@ mod keys;
 mod limits;
 mod logs;
 mod occurrences;
+mod rebuilds;
 mod repeats;
 mod rollbacks;
 mod series;
@@ -51,6 +53,7 @@ pub(crate) fn all() -> Vec<Proof> {
     [
         versions::ALL,
         rollbacks::ALL,
+        rebuilds::ALL,
         times::ALL,
         keys::ALL,
         ids::ALL,

@@ -76,7 +76,7 @@ pub(super) fn all() -> Vec<Scenario> {
     ]
 }
 
-fn beside(redis: &[&'static str]) -> Setting {
+pub(super) fn beside(redis: &[&'static str]) -> Setting {
     Setting {
         redis: redis.to_vec(),
         stories: Some(STORIES),

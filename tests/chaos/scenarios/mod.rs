@@ -6,6 +6,7 @@
 //! | [`handlers`] | handlers that harm their worker |
 //! | [`daemons`] | daemons, their consumers, and the servers between them: killed |
 //! | [`databases`] | a PostgreSQL beside Redis, and the daemons between them: killed, cut off, slow |
+//! | [`losses`] | a Redis that loses jobs of which PostgreSQL has a copy |
 //! | [`restarts`] | a Redis that is killed or shut down, and keeps a part of its data on disk |
 //! | [`races`] | plain commands that come when their key expires |
 //! | [`failovers`] | a primary that sentinels replace |
@@ -26,6 +27,7 @@ mod databases;
 mod failovers;
 mod handlers;
 mod hindrances;
+mod losses;
 mod network;
 mod partitions;
 mod races;
@@ -101,6 +103,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         handlers::all(),
         daemons::all(),
         databases::all(),
+        losses::all(),
         restarts::all(),
         races::all(),
         failovers::all(),
@@ -157,7 +160,7 @@ impl Scenario {
         let least = less.map_or(JUDGED, |(_, least)| *least);
         let adopted = &row.adopted_in_bad_weather;
         let setting = (self.setting)();
-        if setting.sentinels || setting.cluster || setting.servers.is_some() {
+        if setting.sentinels || setting.cluster || setting.servers.is_some() || setting.loses {
             assert_eq!(adopted.set, 0, "they are to be judged from now on");
             return;
         }
