@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use keyfall::doctor::Severity;
-use keyfall::{Client, CopyTerms, JobState, Kind, Outcome, Router, Shards, Worker};
-use keyfall_database::{Copier, Rebuild};
 use keyfall::{Client, CopyTerms, JobState, Kind, NewJob, Outcome, Router, Shards, Worker};
 use keyfall_database::{Copier, Database, Rebuild, Settings};
 use keyfall_testing::patience::eventually;
@@ -83,6 +81,8 @@ impl Site {
             (it.severity == severity).then(|| it.found.to_string())
         })
         .await
+    }
+
     /// The ids of the jobs that are to run, by the ledger.
     async fn pending(&self) -> BTreeSet<String> {
         let (kind, mut pending, mut after) = (self.kind(), BTreeSet::new(), None);
