@@ -415,6 +415,39 @@ async fn a_copier_that_is_killed_while_it_copies_all_anew_is_replaced() {
     assert_eq!(site.in_the_copy().await, expected);
 }
 
+/// What a copier notes to copy all jobs leaves room for the changes of others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_that_change_do_not_keep_a_copy_with_the_least_bound_from_its_end() {
+    const LEAST: u64 = 1_000;
+    const MANY: u32 = 5_000;
+    let (_redis, site) = Site::alone("copier-least").await;
+    site.copies(CopyTerms::new().waiting(LEAST)).await;
+    let jobs = (0..MANY).map(|id| NewJob::new(site.key(id), &id).after(HOUR));
+    for placed in site.client.schedule_many(jobs).await {
+        placed.unwrap();
+    }
+    let (client, keys) = (site.client.clone(), (0..MANY).map(|id| site.key(id)));
+    let keys: Vec<String> = keys.collect();
+    let changing = Running(tokio::spawn(async move {
+        let mut turn = tokio::time::interval(Duration::from_millis(5));
+        for key in keys.iter().cycle() {
+            turn.tick().await;
+            client.reschedule(key).after(2 * HOUR).await.unwrap();
+        }
+    }));
+    let _copier = site.copier().await;
+    let kind = site.kind();
+    eventually("the copy is whole", async || {
+        let copied = site.database().copied_kinds().await.ok()?;
+        let mut kinds = copied.iter();
+        kinds
+            .any(|it| it.kind == kind && it.is_filled)
+            .then_some(())
+    })
+    .await;
+    drop(changing);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_can_wait_until_it_is_copied() {
     let (_redis, site) = Site::alone("copier-durable").await;

@@ -155,14 +155,17 @@ impl Ledger {
         cursor: Option<&str>,
         until: Instant,
     ) -> Result<CopyStep> {
-        /// About how many jobs one call notes.
+        /// About how many jobs one call notes, and into how many parts it divides the bound: what it
+        /// notes must leave room for changes.
         const STEP: u64 = 1_000;
+        const PARTS: u64 = 4;
         let names = &self.names;
         let keys = [&*names.due, &names.lease, &names.calls, &names.lanes];
         let mut cmd = self.call(&COPY, &keys, [].into_iter());
         let (version, number) = last;
         cmd.arg(terms.get_waiting()).arg(version).arg(number);
-        cmd.arg(fence).arg(cursor.unwrap_or("due 0")).arg(STEP);
+        let step = STEP.min(terms.get_waiting() / PARTS);
+        cmd.arg(fence).arg(cursor.unwrap_or("due 0")).arg(step);
         let mut reply = self.eval(&COPY, &cmd, until).await?.reply;
         let cursor = reply.text()?;
         Ok(CopyStep {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use keyfall::{ChangedJob, Changes, Client, CopiedShard, CopyMark, Kind, Shards};
+use keyfall::{ChangedJob, Changes, Client, CopiedShard, CopyMark, CopyTerms, Kind, Shards};
 use tokio::time::{Instant, sleep};
 
 use super::guard::{self, Stopped};
@@ -314,7 +314,9 @@ impl Copier {
                 Some(Filling { cursor: None, .. }) => continue,
                 Some(Filling { cursor, .. }) => cursor.clone(),
             };
-            let Some(terms) = shard.terms.filter(|_| shard.waiting < AHEAD) else {
+            // The other half of the bound is for changes.
+            let has_room = |terms: &CopyTerms| shard.waiting < AHEAD.min(terms.get_waiting() / 2);
+            let Some(terms) = shard.terms.filter(has_room) else {
                 continue;
             };
             let mark = CopyMark {
