@@ -90,9 +90,9 @@ async fn the_jobs_that_are_there_at_the_beginning_are_noted() {
     for state in states {
         bench.bring(&state.id(), state).await;
     }
-    let first = bench.copy_step(9, None).await;
+    let first = bench.copy_step(100, None).await;
     assert_eq!((first.noted, first.cursor.as_deref()), (1, Some("lease 0")));
-    let second = bench.copy_step(9, Some("lease 0")).await;
+    let second = bench.copy_step(100, Some("lease 0")).await;
     assert_eq!((second.noted, second.cursor), (3, None));
     assert!(second.version > first.version);
     let expected = [
