@@ -117,7 +117,7 @@ local function count_of(name, from, to)
   return redis.call('ZLEXCOUNT', groups.entries_key, '[' .. name .. from, '(' .. name .. to)
 end
 
-local latest, dues, fields, done, later, raised = now, {}, {}, {}, {}, {}
+local latest, dues, fields, done, later, freed, stopped = now, {}, {}, {}, {}, {}, {}
 for i, name in ipairs(names) do
   local it = look_at(i)
   shares[i] = it
@@ -131,11 +131,12 @@ for i, name in ipairs(names) do
   end
   it.running = groups.most > 0 and count_of(name, '\0r', '\0s') or 0
   -- A takeover needs a start, and its job is not in the turns.
-  local waits = count_of(name, '\0w', '\0x')
-  waits = marks[i] and waits == 0 and groups.gap > 0 and 1 or waits
-  it.room = groups.gap > 0 and starts_left({full = it.rate.full, gap = it.rate.gap,
+  it.queued = count_of(name, '\0w', '\0x')
+  local waits = marks[i] and it.queued == 0 and groups.gap > 0 and 1 or it.queued
+  local starts = groups.gap > 0 and starts_left({full = it.rate.full, gap = it.rate.gap,
     burst = it.rate.burst, hold = 0}, now) or math.huge
-  it.room = math.max(0, math.min(it.room, groups.most > 0 and it.leases - it.running or math.huge))
+  local leases = groups.most > 0 and it.leases - it.running or math.huge
+  it.room = math.max(0, math.min(starts, leases))
   -- Jobs that nobody takes although they may start need no share.
   it.waits = may_start and (it.room == 0 or it.running > 0 or it.used > 0)
     and math.max(0, waits - it.room) or 0
@@ -147,7 +148,13 @@ for i, name in ipairs(names) do
     later[#later + 1], later[#later + 2] = int(groups.WANTS + now_ms), '?' .. name
   end
   if it.is_raised then
-    raised[#raised + 1], done[#done + 1] = name, '=' .. name
+    done[#done + 1] = '=' .. name
+  end
+  if it.is_raised and it.queued > 0 and starts == 0 and leases > 0 and it.units > 0 then
+    stopped[#stopped + 1] = it
+  elseif it.is_raised or marks[i] and it.waits == 0 and it.queued > 0 then
+    -- Without a mark the next claim has to see again whether it needs a share.
+    freed[#freed + 1] = name
   end
 end
 
@@ -162,16 +169,36 @@ end
 if #later > 0 then
   redis.call('ZADD', groups.turns_key, 'XX', unpack(later))
 end
-if #raised > 0 then
+-- What was used of the new units allows the next start later.
+if #stopped > 0 then
+  local stopped_names, turns, first = {}, {}, math.huge
+  for i, it in ipairs(stopped) do
+    stopped_names[i] = it.name
+  end
+  for i, tag in ipairs(redis.call('ZMSCORE', groups.turns_key, unpack(stopped_names))) do
+    if tag then
+      local alarm = next_start(stopped[i].rate, now)
+      tag, first = tonumber(tag), math.min(first, alarm)
+      tag = tag < groups.PARKED and tag + groups.PARKED or tag
+      turns[#turns + 1], turns[#turns + 2] = string.format('%.17g', tag), stopped_names[i]
+      turns[#turns + 1], turns[#turns + 2] = int(groups.ALARM + alarm), '=' .. stopped_names[i]
+    end
+  end
+  if #turns > 0 then
+    redis.call('ZADD', groups.turns_key, unpack(turns))
+    redis.pcall('PUBLISH', ARGV[4], 'held ' .. ARGV[5] .. ' ' .. int(first))
+  end
+end
+if #freed > 0 then
   local room = math.min(room_for_due(limit, leased_key, now), ANNOUNCED)
   local entries_of, news = {}, {}
-  local freed = {}
-  for _, name in ipairs(entries.unparked(raised)) do
-    freed[name] = true
+  local is_freed = {}
+  for _, name in ipairs(entries.unparked(freed)) do
+    is_freed[name] = true
   end
   for _, it in ipairs(shares) do
     local wanted = math.min(room, it.room, EACH_ANNOUNCED)
-    if freed[it.name] and wanted > 0 then
+    if it.is_raised and is_freed[it.name] and wanted > 0 then
       entries_of[it.name] = entries.first_waiting(it.name, wanted)
     end
   end

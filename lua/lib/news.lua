@@ -36,8 +36,9 @@ local function open_news(groups, entries, room_for_due)
     for _, group in ipairs(names) do
       local starts = groups.starts_left(rates[group], now)
       it.is_cut = it.is_cut or groups.gap > 0 and starts > each
-      starts = math.min(each, starts)
-      entries_of[group] = starts > 0 and entries.first_waiting(group, starts) or nil
+      -- One that may start nothing is parked by the claim, which says what it waits for. Its share
+      -- may have gone since it took turns again.
+      entries_of[group] = entries.first_waiting(group, math.min(each, math.max(1, starts)))
     end
     it.is_cut = it.is_cut or #names >= count
     local stale, ids = {}, {}

@@ -80,8 +80,12 @@ impl Bench {
 }
 
 fn of_a(change: Option<(Share, u64)>) -> GroupCall<'static> {
+    of("a", change)
+}
+
+fn of(name: &str, change: Option<(Share, u64)>) -> GroupCall<'_> {
     GroupCall {
-        name: "a",
+        name,
         change,
         forgets: false,
     }
@@ -130,6 +134,73 @@ async fn a_group_without_a_share_starts_nothing_and_says_so() {
     bench.give_a(5, share(4, 5), 0).await;
     assert!(bench.waiting(5).await.is_empty(), "it has all");
     assert_eq!(bench.claim(&[], 9).await.jobs.len(), 2);
+    bench.balanced().await;
+}
+
+/// What was used of the new unit allows the next start much later. A claim of some other group does
+/// not change that.
+#[tokio::test]
+async fn a_share_that_is_used_up_starts_the_group_when_its_rate_allows() {
+    let bench = Bench::new().await;
+    bench
+        .join_groups(&by_id().rate(1, HOUR).burst(4), SET)
+        .await;
+    let jobs = [numbered("a", 2), numbered("b", 1)].concat();
+    bench.due_in_turn(jobs).await;
+    assert!(bench.claim(&[], 9).await.jobs.is_empty());
+    let mut ears = Ears::of(&bench).await;
+    bench.give_a(1, share(1, 0), 500_000).await;
+    let subject = bench.ledger.subject();
+    let heard = ears.heard(&bench).await;
+    let start = heard[0].strip_prefix(&format!("held {subject} ")).unwrap();
+    let start: u64 = start.parse().unwrap();
+    assert!(start > bench.now().await * 1000, "{start}");
+    bench.allot(2, of("b", Some((share(1, 0), 0)))).await;
+    assert_eq!(ids(&bench.claim(&["b/0000"], 0).await), ["b/0000"]);
+    let sweep = bench.ledger.sweep(Duration::ZERO, (0, 0), 9, soon()).await;
+    let held = sweep.unwrap().held.unwrap();
+    assert_eq!(held.next.unwrap().0, start);
+    bench.balanced().await;
+}
+
+/// The jobs that were announced are not claimed, and the share goes to another ledger. Whoever looks
+/// for overdue jobs claims one, and the group asks again.
+#[tokio::test]
+async fn a_group_that_loses_its_share_before_a_claim_asks_again() {
+    let bench = Bench::new().await;
+    let limit = by_id().rate(1, HOUR).burst(4).concurrency(4);
+    bench.join_groups(&limit, SET).await;
+    bench.due_in_turn(numbered("a", 2)).await;
+    assert!(bench.claim(&[], 9).await.jobs.is_empty());
+    bench.give_a(1, share(2, 2), 0).await;
+    let (holder, _) = bench.look_at_a(2).await;
+    assert_eq!(holder.waiting, 0, "it has not used what it has");
+    bench.give_a(2, share(0, 0), 0).await;
+    assert!(bench.waiting(2).await.is_empty());
+    let sweep = bench.ledger.sweep(Duration::ZERO, (0, 0), 9, soon()).await;
+    let overdue = sweep.unwrap().overdue;
+    assert_eq!(overdue, ["a/0000"]);
+    assert_eq!(said(&bench.claim(&["a/0000"], 0).await), ["held"]);
+    assert_eq!(bench.waiting(3).await, ["a"]);
+    bench.balanced().await;
+}
+
+/// While its kind is paused a group needs no share. Afterwards it asks again.
+#[tokio::test]
+async fn a_group_asks_for_a_share_again_after_a_pause() {
+    let bench = Bench::new().await;
+    bench.join_groups(&by_id().concurrency(4), SET).await;
+    bench.due_in_turn(numbered("a", 2)).await;
+    assert!(bench.claim(&[], 9).await.jobs.is_empty());
+    let lane = &mut Lane::new();
+    bench.ledger.pause(lane, None, soon()).await.unwrap();
+    assert_eq!(bench.look_at_a(1).await.0.waiting, 0);
+    assert!(bench.waiting(1).await.is_empty());
+    bench.ledger.resume(lane, None, soon()).await.unwrap();
+    let sweep = bench.ledger.sweep(Duration::ZERO, (0, 0), 9, soon()).await;
+    assert_eq!(sweep.unwrap().overdue, ["a/0000", "a/0001"]);
+    assert_eq!(said(&bench.claim(&["a/0000"], 0).await), ["held"]);
+    assert_eq!(bench.waiting(2).await, ["a"]);
     bench.balanced().await;
 }
 
