@@ -292,7 +292,7 @@ function mend.blank(job)
   redis.call('ZREM', leased_key, job.name)
   redis.call('HDEL', lease_key, job.name)
   if groups and groups.by then
-    end_leases(groups, news, {job.name}, {[job.name] = lease}, leased_key,
+    end_leases(groups, news, {job.name}, {lease}, leased_key,
       {channel = ARGV[3], subject = ARGV[4]}, due_of, room_for_due, next_start, groups_of,
       open_entries, open_news)
   end

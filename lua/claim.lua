@@ -111,7 +111,7 @@ if #ARGV > HEAD then
 end
 
 -- With groups, the jobs are picked by turn; those that are named only say how many.
-local turns, records, group_at, group_rates
+local turns, records, group_at, group_scores
 local wanted = #taken + fill
 local passed_over = named
 local holds_back = room and wanted > room
@@ -121,26 +121,27 @@ for i = 1, groups and groups.by and not only_named and #misses or 0 do
   wanted = wanted + ((misses[i] == 'leased' or misses[i] == 'absent') and 1 or 0)
 end
 if groups and groups.by and not paused and wanted > 0 then
-  local asked = {}
-  for i, id in ipairs(taken) do
-    asked[i] = {id = id, due = tonumber(dues_taken[i]), is_aside = aside and aside[id]}
-  end
+  local named_ids, their_dues = taken, dues_taken
   taken, dues_taken, records, group_at, holds_back, fill = {}, {}, {}, {}, true, 0
   local may_take_all = room > 0 and not (only_named or aside or groups.waits)
     and groups.census == '-' and groups.back == '-'
-  local ids, dues, read, names, rates
+  local ids, dues, read, names, scores
   if may_take_all then
-    ids, dues, read, names, rates = take_at_once(groups, math.min(wanted, room), shadow_key,
-      leased_key, read_records, groups_of)
+    ids, dues, read, names, scores = take_at_once(groups, math.min(wanted, room), shadow_key,
+      leased_key, read_records, groups_of, use_starts, meets_again, scores_if_allowed, have_room)
   end
   if ids then
-    taken, dues_taken, records, group_at, group_rates = ids, dues, read, names, rates
+    taken, dues_taken, records, group_at, group_scores = ids, dues, read, names, scores
   elseif groups.census ~= '-' then
     redis.call('ZREM', due_key, '')
     open_entries(groups, due_of, groups_of).count_leases(shadow_key, lease_key)
   elseif room > 0 then
+    local asked = {}
+    for i, id in ipairs(named_ids) do
+      asked[i] = {id = id, due = tonumber(their_dues[i]), is_aside = aside and aside[id]}
+    end
     turns = open_turns(groups, shadow_key, leased_key, lease_key, read_records, use_starts,
-      next_start, due_of, groups_of, open_entries, write_starts)
+      next_start, due_of, groups_of, open_entries, scores_of, write_starts)
     turns.choose(math.min(wanted, room), asked, only_named, aside)
     for i, one in ipairs(turns.picks) do
       taken[i], dues_taken[i] = one.job.id, int(one.job.due)
@@ -185,12 +186,14 @@ if holds_back and not group_at then
   holds_back = hold_back(misses, taken)
 elseif group_at then
   holds_back = false
-  local is_taken = {}
-  for _, id in ipairs(taken) do
-    is_taken[id] = true
+  for _, place in pairs(named) do
+    misses[place] = 'held'
   end
-  for id, place in pairs(named) do
-    misses[place] = is_taken[id] and 'claimed' or 'held'
+  for i = 1, next(named) and #taken or 0 do
+    local place = named[taken[i]]
+    if place then
+      misses[place] = 'claimed'
+    end
   end
 end
 
@@ -199,7 +202,8 @@ local reply =
 local held, deadlines = {nil, nil, nil, nil}, {nil, nil, nil, nil}
 local is_crowd = #taken > 0 and #taken + redis.call('ZCARD', leased_key) >= CROWD
 local claims = (is_crowd and ZEROS or '') .. '1'
-local due, text, lease, its_token, source
+local due, text, lease, ending, source
+local opening, its_deadline = group_at and token .. '@', int(deadline)
 local story, told_from = new_story(history), 1
 -- Jobs that are due at the same time share the text of their leases: making it anew for each would
 -- cost as much as storing it. The history is told of them together.
@@ -213,24 +217,28 @@ for i = 1, #taken do
     due, source, told_from = dues_taken[i], found, i
     text = whole(due)
   end
-  if is_other or group_at and group_at[i] ~= group_at[i - 1] then
-    its_token = group_at and token .. '@' .. group_at[i] or token
-    lease = new_lease(its_token, claims, fence, text, '-')
+  if is_other then
+    ending = new_lease('', claims, fence, text, '-')
+    lease = token .. ending
+  end
+  if group_at and (is_other or group_at[i] ~= group_at[i - 1]) then
+    lease = opening .. group_at[i] .. ending
   end
   local its_lease = lease
   if recurs(records[i]) then
+    local its_token = group_at and opening .. group_at[i] or token
     its_lease = new_lease(its_token, claims, fence, text, 'recurs')
   end
   reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = id, its_lease, records[i]
   held[2 * i - 1], held[2 * i] = id, its_lease
-  deadlines[2 * i - 1], deadlines[2 * i] = deadline, id
+  deadlines[2 * i - 1], deadlines[2 * i] = its_deadline, id
 end
 tell_all(story, 'claimed', '', taken, told_from, #taken, text, source)
 
 -- A full Redis lets a script run on if its first write is a removal, even an empty one. A claim
 -- without jobs is remembered too, or its late original could claim jobs for nobody.
-if #ARGV == HEAD and #taken > 0 and not group_at then
-  -- No job was named, so all are the first ones, and a range takes a third of the time.
+if #taken > 0 and (group_scores or #ARGV == HEAD and not group_at) then
+  -- All of them are the first ones, and a range takes a third of the time.
   redis.call('ZREMRANGEBYRANK', due_key, 0, #taken - 1)
 else
   redis.call('ZREM', due_key, '', unpack(taken))
@@ -250,8 +258,8 @@ if #taken > 0 then
 end
 if turns then
   turns.write()
-elseif group_rates then
-  write_starts(groups, taken, group_at, group_rates, use_starts)
+elseif group_scores then
+  write_starts(groups, taken, group_at, group_scores)
 end
 if groups then
   limit.groups = (groups.by or groups.back ~= '-') and groups.text() or nil
@@ -266,7 +274,7 @@ else
     last)
 end
 local asks = limit and limit.share and groups and (room == 0 or turns and turns.asks)
-if groups and not group_rates
+if groups and not group_scores
     and (#taken < wanted or groups.back ~= '-' or asks or turns and turns.has_alarm) then
   -- The pacer hears when to ask again: now, if this claim has not looked at everything.
   local next_one = next_start(limit, now)

@@ -64,7 +64,7 @@ if groups then
   local names = {}
   for i, id in ipairs(ids) do
     -- The lease of an older version has no group.
-    names[i] = string.match(held_by[i] or '', groups.IN_LEASE)
+    names[i] = groups.group_in(held_by[i] or '')
       or groups_of(groups, {id}, {redis.call('HGET', shadow_key, id) or ''})[1]
     group_of[id], started[names[i]] = names[i], 0
   end
@@ -73,7 +73,7 @@ end
 local fence = math.max(now, last_fence + 1)
 local misses, done = {}, {}
 local taken, place, carried = {}, {}, {}
-local gone, forgotten, promoted, shadows, scores = {}, {}, {}, {}, {}
+local gone, leases_gone, forgotten, promoted, shadows, scores = {}, {}, {}, {}, {}, {}
 local armed, armed_for = {}, {}
 local is_held, asking = false, {}
 local counts, news = {}, {}
@@ -91,7 +91,7 @@ for i, id in ipairs(ids) do
     if flag == 'cancelled' or successors[i] then
       misses[i] = flag == 'cancelled' and 'cancelled' or 'replaced'
       count_one(counts, misses[i])
-      gone[#gone + 1] = id
+      gone[#gone + 1], leases_gone[#gone + 1] = id, held_by[i]
       if archive then
         archive_end(archive, misses[i], id, redis.call('HGET', shadow_key, id),
           held_by[i] or '')
@@ -188,12 +188,13 @@ end
 write_changes(story, calls_key, now)
 local last = int(#taken > 0 and fence or fence - 1)
 if groups then
-  local names = {}
+  local names, count_of = {}, {}
   for i, id in ipairs(taken) do
     names[i] = group_of[id]
+    count_of[names[i]] = (count_of[names[i]] or 0) + 1
   end
   entries.write_cut(rates)
-  write_starts(groups, taken, names, rates, use_starts)
+  write_starts(groups, taken, names, scores_of(groups, rates, count_of, use_starts))
   limit.groups = groups.text()
 end
 if limit and (limit.gap > 0 or groups) then
@@ -205,11 +206,7 @@ else
     last)
 end
 if groups then
-  local lease_of = {}
-  for i, id in ipairs(ids) do
-    lease_of[id] = held_by[i]
-  end
-  end_leases(groups, news, gone, lease_of, leased_key, {channel = ARGV[5], subject = ARGV[6]},
+  end_leases(groups, news, gone, leases_gone, leased_key, {channel = ARGV[5], subject = ARGV[6]},
     due_of, room_for_due, next_start, groups_of, open_entries, open_news)
   if limit.share and is_held then
     entries.ask_for(asking)

@@ -103,6 +103,7 @@ end
 
 local answers, ended, erased =
   {nil, nil, nil, nil}, {nil, nil, nil, nil}, {nil, nil, nil, nil}
+local leases_ended = {}
 local counts, done = {}, 0
 local promoted, promoted_at, shadows, scores, buried = {}, {}, {}, {}, {}
 local armed, armed_for = {}, {}
@@ -165,6 +166,9 @@ for i = 1, size do
     settled[id] = true
     ends = ends + 1
     ended[ends] = id
+    if groups then
+      leases_ended[ends] = lease
+    end
     local stays = false
     local is_followed = alike.is_followed and not successors[i] and not is_cancelled(lease)
     if alike.verb == 'done' then
@@ -295,10 +299,6 @@ if #KEYS > FIXED then
   end
 end
 if groups and groups.by and #ended > 0 then
-  local leases_ended = {}
-  for i = 1, size do
-    leases_ended[ids[i]] = leases[i]
-  end
   end_leases(groups, news, ended, leases_ended, leased_key, {channel = ARGV[4], subject = ARGV[5]},
     due_of, room_for_due, next_start, groups_of, open_entries, open_news)
 elseif limit and limit.most > 0 and #ended > 0 then

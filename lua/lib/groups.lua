@@ -100,9 +100,14 @@ local function open_groups(limit, due_key, now, int, starts_left)
     -- How long a group keeps a share that it does not use, µs.
     IDLE = 10000000,
     needs_records = string.byte(by) == 104,
-    -- The group in the token of a lease; none if another version gave it out.
-    IN_LEASE = '^[^ @]*@([^ ]+)',
   }
+
+  -- The group in the token of a lease; nil if another version gave it out. A pattern would take
+  -- several times as long.
+  function it.group_in(lease)
+    local blank, mark = string.find(lease, ' ', 1, true), string.find(lease, '@', 1, true)
+    return mark and blank and mark + 1 < blank and string.sub(lease, mark + 1, blank - 1) or nil
+  end
 
   -- The rate of a group as that of a kind, and `most`, its leases; of what this ledger has of them.
   -- `full` is its score in `rates`, `share` its field in `shares`. Without the field the rate is that
@@ -154,11 +159,12 @@ local function groups_of(groups, ids, records)
   local header = not mark and string.gsub(string.sub(groups.by, 8), '%%(%x%x)', function(code)
     return string.char(tonumber(code, 16))
   end)
-  for i, id in ipairs(ids) do
-    local text = ''
+  nth = tonumber(nth)
+  for i = 1, #ids do
+    local id, text = ids[i], ''
     if mark then
       local from, till = 1, nil
-      for _ = 2, tonumber(nth) do
+      for _ = 2, nth do
         from = from and string.find(id, mark, from, true)
         from = from and from + 1
       end
@@ -175,7 +181,8 @@ local function groups_of(groups, ids, records)
     end
     if text ~= asked then
       asked, its_name = text, text
-      if string.find(text, '[^A-Za-z0-9_.~-]') then
+      -- Most names have letters and digits only, and this pattern is the fastest.
+      if not string.find(text, '^%w*$') and string.find(text, '[^A-Za-z0-9_.~-]') then
         its_name = string.gsub(text, '[^A-Za-z0-9_.~-]', function(odd)
           return string.format('%%%02X', string.byte(odd))
         end)
@@ -189,147 +196,4 @@ local function groups_of(groups, ids, records)
     names[i] = its_name
   end
   return names
-end
-
--- The claim of due jobs of which none has to wait: no group waits for its turn, the limits of their
--- groups allow them, and either all due jobs have room in the call, or the oldest 64 are of different
--- groups, so that none gets much more than its turn. If more jobs are due than `BURST`, a new group
--- would wait too long behind a backlog in which each group has several jobs: then jobs from
--- everywhere in the backlog have to be of different groups, too. Returns the ids, due times, records
--- and groups of the jobs, and the rates of the groups; nil in any other case, which `lib/turns.lua`
--- handles.
-local function take_at_once(groups, wanted, shadow_key, leased_key, read_records, groups_of)
-  local now, now_ms, int = groups.now, math.floor(groups.now / 1000), groups.int
-  local most, SEEN, BURST = math.min(wanted, 256), 64, 2048
-  local found = redis.call('ZRANGEBYSCORE', groups.due_key, '-inf', int(now_ms), 'WITHSCORES',
-    'LIMIT', 0, math.max(most, SEEN) + 1)
-  local ids, dues = {}, {}
-  for i = 1, #found, 2 do
-    ids[#ids + 1], dues[#dues + 1] = found[i], found[i + 1]
-  end
-  local is_all = #ids <= most
-  -- Records are large, and few of them would be handed out.
-  if #ids == 0 or not is_all and (groups.weights ~= '' or groups.needs_records and most < SEEN) then
-    return nil
-  end
-  local all_due = is_all and #ids
-    or redis.call('ZCOUNT', groups.due_key, '-inf', int(now_ms))
-  local function cut(list, size)
-    for i = #list, size + 1, -1 do
-      list[i] = nil
-    end
-  end
-  cut(ids, math.max(most, SEEN))
-  local records = groups.needs_records and read_records(shadow_key, ids, 4 * 1024 * 1024)
-  if records and #records < #ids then
-    return nil
-  end
-  local names = groups_of(groups, ids, records or {})
-  local count_of, known, fits = {}, {}, #ids
-  for i, group in ipairs(names) do
-    if not count_of[group] then
-      known[#known + 1] = group
-    elseif not is_all then
-      fits = i - 1
-      break
-    end
-    count_of[group] = (count_of[group] or 0) + 1
-  end
-  if fits < math.min(#ids, SEEN) then
-    return nil
-  end
-  if all_due > BURST then
-    -- One job for each eight of the claim, at equal distances, from another place in each claim.
-    local samples = math.max(4, math.ceil(most / 8))
-    local sample, step = {}, (all_due - #ids) / samples
-    for i = 1, samples do
-      local rank = #ids + math.floor((i - 1) * step + now % math.ceil(step))
-      sample[i] = redis.call('ZRANGE', groups.due_key, rank, rank)[1]
-    end
-    local its_records = groups.needs_records and read_records(shadow_key, sample, 4 * 1024 * 1024)
-    local its_names = groups_of(groups, sample, its_records or {})
-    for i = 1, its_records and #its_records or #sample do
-      if count_of[its_names[i]] then
-        return nil
-      end
-      count_of[its_names[i]] = 0
-    end
-  end
-  fits = math.min(fits, most)
-  cut(ids, fits)
-  cut(names, fits)
-  if not is_all then
-    cut(known, fits)
-  end
-  records = records or read_records(shadow_key, ids, 4 * 1024 * 1024)
-  if #records < #ids then
-    return nil
-  end
-  cut(dues, fits)
-  cut(records, fits)
-  local rates = {}
-  if groups.gap > 0 then
-    -- Lapsed leases keep starts for their takeover.
-    if redis.call('ZCOUNT', leased_key, int(now_ms - 60000), int(now_ms)) > 0 then
-      return nil
-    end
-  end
-  local shares = groups.shares_key and redis.call('HMGET', groups.shares_key, unpack(known)) or {}
-  local fulls = (groups.gap > 0 or groups.shares_key)
-    and redis.call('ZMSCORE', groups.rates_key, unpack(known)) or {}
-  for i, full in ipairs(fulls) do
-    local rate = groups.rate_of(full, shares[i])
-    rates[known[i]] = rate
-    if groups.starts_left(rate, now) < count_of[known[i]] then
-      return nil
-    end
-  end
-  for _, group in ipairs(groups.most > 0 and known or {}) do
-    local running = redis.call('ZLEXCOUNT', groups.entries_key, '[' .. group .. '\0r',
-      '(' .. group .. '\0s')
-    if running + count_of[group] > (rates[group] or groups).most then
-      return nil
-    end
-  end
-  return ids, dues, records, names, rates
-end
-
--- Writes the leases and the rates of groups that have started jobs. Now and then it forgets some
--- rates that do not matter any more. After all of them their key goes by itself: its expiry is a
--- second late, so that it is not set with each claim.
-local function write_starts(groups, ids, names, rates, use_starts)
-  local entries, started = {}, {}
-  for i, id in ipairs(ids) do
-    started[names[i]] = (started[names[i]] or 0) + 1
-    if groups.most > 0 then
-      entries[#entries + 1], entries[#entries + 2] = 0, names[i] .. '\0r\0' .. id
-    end
-  end
-  if #entries > 0 then
-    redis.call('ZADD', groups.entries_key, unpack(entries))
-  end
-  if groups.gap == 0 and not groups.shares_key or #ids == 0 then
-    return
-  end
-  local fulls, latest, now, int = {}, 0, groups.now, groups.int
-  for group, count in pairs(started) do
-    use_starts(rates[group], now, count)
-    latest = math.max(latest, rates[group].full, now)
-    fulls[#fulls + 1], fulls[#fulls + 2] = int(math.max(rates[group].full, now)), group
-  end
-  redis.call('ZADD', groups.rates_key, unpack(fulls))
-  if now % 8 == 0 and groups.shares_key then
-    local over = redis.call('ZRANGEBYSCORE', groups.rates_key, '-inf', int(now - groups.IDLE),
-      'LIMIT', 0, 256)
-    if #over > 0 then
-      redis.call('HDEL', groups.shares_key, unpack(over))
-      redis.call('ZREM', groups.rates_key, unpack(over))
-    end
-  elseif now % 8 == 0 then
-    local over = redis.call('ZCOUNT', groups.rates_key, '-inf', int(now))
-    if over > 0 then
-      redis.call('ZREMRANGEBYRANK', groups.rates_key, 0, math.min(over, 2048) - 1)
-    end
-  end
-  groups.keep_till(latest)
 end

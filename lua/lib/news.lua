@@ -99,15 +99,17 @@ local function open_news(groups, entries, room_for_due)
   return it
 end
 
--- The leases of these ids have ended. Adds jobs to `news` that may start now, 64 at the most. If
+-- These leases of the ids have ended. Adds jobs to `news` that may start now, 64 at the most. If
 -- the rate of the kind allows fewer, the pacer hears when to ask again, as `held` says.
-local function end_leases(groups, news, ids, lease_of, leased_key, held, due_of, room_for_due,
+local function end_leases(groups, news, ids, leases, leased_key, held, due_of, room_for_due,
     next_start, groups_of, open_entries, open_news)
   local gone, count_of, names = {}, {}, {}
-  for _, id in ipairs(groups.most > 0 and ids or {}) do
-    local group = lease_of[id] and string.match(lease_of[id], groups.IN_LEASE)
+  for i = 1, groups.most > 0 and #ids or 0 do
+    local group = leases[i] and groups.group_in(leases[i])
     if group then
-      gone[#gone + 1] = group .. '\0r\0' .. id
+      gone[#gone + 1] = group .. '\0r\0' .. ids[i]
+    end
+    if group and groups.waits then
       if not count_of[group] then
         names[#names + 1] = group
       end

@@ -6,7 +6,7 @@
 -- it has `started` here, and how many `starts` and `leases` its limit still allows.
 
 local function open_turns(groups, shadow_key, leased_key, lease_key, read_records, use_starts,
-    next_start, due_of, groups_of, open_entries, write_starts)
+    next_start, due_of, groups_of, open_entries, scores_of, write_starts)
   -- How many due jobs a claim sets aside. How many groups it looks at for a job that may start. How
   -- many waiting jobs of a group are read at once, at the most. How many leases of a group are
   -- checked before it is parked. The limits of lib/lease.lua and lib/limit.lua.
@@ -70,7 +70,7 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
     local lapsed = redis.call('ZRANGEBYSCORE', leased_key, int(now_ms - TAKEOVER_MS), int(now_ms),
       'LIMIT', 0, MOST_JOBS)
     for _, lease in ipairs(#lapsed > 0 and redis.call('HMGET', lease_key, unpack(lapsed)) or {}) do
-      local group = lease and string.match(lease, groups.IN_LEASE)
+      local group = lease and groups.group_in(lease)
       if group then
         reserved[group] = (reserved[group] or 0) + 1
       end
@@ -89,7 +89,7 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
     end
     local leases = #ids > 0 and redis.call('HMGET', lease_key, unpack(ids)) or {}
     for i, entry in ipairs(found) do
-      if not leases[i] or string.match(leases[i], groups.IN_LEASE) ~= group then
+      if not leases[i] or groups.group_in(leases[i]) ~= group then
         it.stale[#it.stale + 1] = entry
         queue.running = queue.running - 1
       end
@@ -464,12 +464,13 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
       redis.call('ZADD', groups.turns_key, unpack(turns))
     end
     it.asks = entries.ask_for(asking)
-    local rates = {}
+    local rates, started = {}, {}
     for _, queue in ipairs(queues) do
       rates[queue.group] = queue.rate
+      started[queue.group] = queue.started > 0 and queue.started or nil
     end
     entries.write_cut(rates)
-    write_starts(groups, ids, names, rates, use_starts)
+    write_starts(groups, ids, names, scores_of(groups, rates, started, use_starts))
     if (has_turns or had_back) and #left_over == 0 and groups.back == '-'
       and redis.call('ZCOUNT', due_key, int(ASIDE), '(inf') == 0 then
       forget_turns()

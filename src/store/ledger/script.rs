@@ -217,9 +217,9 @@ scripts! {
     PLAN = "plan", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger", "waiting", "lease", "archive", "changes"];
     CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken", "version", "record", "waiting", "archive", "changes"];
     #[cfg(feature = "worker")]
-    CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease", "limit", "waiting", "groups", "entries", "turns"];
+    CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease", "limit", "waiting", "groups", "at_once", "starts", "entries", "turns"];
     #[cfg(feature = "worker")]
-    RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor", "limit", "waiting", "groups", "entries", "news", "archive", "changes"];
+    RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor", "limit", "waiting", "groups", "starts", "entries", "news", "archive", "changes"];
     #[cfg(feature = "worker")]
     RENEW = "renew", 2 keys, ["clock", "lease"];
     #[cfg(feature = "worker")]
