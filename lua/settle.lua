@@ -127,10 +127,13 @@ local function run_ms(lease)
   return fence > 0 and int(math.max(0, math.floor((now - fence) / 1000))) or '-'
 end
 
--- Neighbours of one claim are mostly done together: the history is told of them together.
+-- Neighbours of one claim are mostly done together: history and archive are told of them together.
 local done_group, done_from
 local function tell_done(i)
   if done_group then
+    if archive then
+      archive_done(archive, ids, done_from, i - 1, records, shadow_key, leases)
+    end
     tell_all(story, 'done', '', ids, done_from, i - 1, '-', run_ms(leases[done_from]))
   end
 end
@@ -174,7 +177,6 @@ for i = 1, size do
     if alike.verb == 'done' then
       answers[i] = 'done'
       done, done_here = done + 1, alike
-      tell_archive('done', i)
     elseif is_cancelled(lease) then
       answers[i] = 'cancelled'
       tell(story, 'cancelled', '', id, '-', '-')

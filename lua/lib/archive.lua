@@ -13,10 +13,10 @@
 -- archiver that is late removes nothing that it has not copied. Numbers begin with the time, so that
 -- those of a ledger that begins anew are higher.
 --
--- A record is `what at keep fence claims due letter bytes id by`, then the three parts of the
+-- A record is `what at keep fence claims due letter cut id by`, then the three parts of the
 -- record of the job, see `lib/record.lua`: `what` is done, skipped, cancelled, replaced or buried;
--- `at` the time, µs; `fence` and `claims` are of the lease, 0 without one; `bytes` is the length of
--- the payload, which follows unless it is too long.
+-- `at` the time, µs; `fence` and `claims` are of the lease, 0 without one; `cut` is the length of a
+-- payload that was too long, and left out; 0 if the payload follows.
 --
 -- The script names the lists itself, as in `lib/groups.lua`, and reads them before it writes: that
 -- fails if they have another type, or while a cluster moves the slot of the ledger.
@@ -32,7 +32,7 @@ local function open_archive(archive, calls_key, stamp, by)
   end
   local start = string.sub(calls_key, 1, -6)
   local it = {payload = tonumber(payload), most = tonumber(most), keep = keep,
-    keep_dead = keep_dead, stamp = stamp, by = by, ended = {}, died = {}, count = {}, words = {},
+    keep_dead = keep_dead, stamp = stamp, by = by, ended = {}, died = {}, count = {},
     ended_key = start .. 'ended', died_key = start .. 'died'}
   it.there = {redis.call('LLEN', it.ended_key), redis.call('LLEN', it.died_key)}
   -- What is written behind the records must not fail.
@@ -42,47 +42,62 @@ local function open_archive(archive, calls_key, stamp, by)
   return it
 end
 
--- The words `fence claims due` of a lease, with a blank behind them. The jobs of a claim share it.
-local function words_of_lease(it, lease, is_counted)
-  local words = it.words[lease]
-  if not words then
-    local _, claims, fence, due = split_lease(lease)
-    fence = int(fence) .. ' '
-    due = ' ' .. int(due) .. ' '
-    words = {counted = fence .. int(claims) .. due, uncounted = fence .. '0' .. due}
-    it.words[lease] = words
+-- The words of a record before the id. A header of the caller counts the attempts of the lease, and
+-- so the lease adds none.
+local function head_of(it, what, at, lease, due, header, letter, cut)
+  local _, claims, fence, its_due = nil, 0, 0, due
+  if lease then
+    _, claims, fence, its_due = split_lease(lease)
+    claims, its_due = header and 0 or claims, int(its_due)
   end
-  return is_counted and words.counted or words.uncounted
+  return table.concat({what, at, letter and it.keep_dead or it.keep, int(fence), int(claims), its_due,
+    letter or '0', cut, ''}, ' ')
 end
 
 -- Adds the end of a job. `lease` is nil for one without a run, `due` is text, and `letter` the
--- number of its dead letter or nil. With a header of the caller, which counts the attempts of the
--- lease, the lease adds none.
+-- number of its dead letter or nil.
 local function archive_end(it, what, id, record, lease, due, header, letter)
-  local words = lease and words_of_lease(it, lease, not header) or '0 0 ' .. due .. ' '
   record = record or ''
-  local first = string.find(record, '\n', 1, true)
-  local second = first and string.find(record, '\n', first + 1, true)
-  if not second then
-    record, first, second = '\n\n' .. record, 1, 2
-  end
-  local bytes = #record - second
-  if bytes ~= it.bytes then
-    it.bytes, it.bytes_text = bytes, ' ' .. int(bytes) .. ' '
-  end
-  if bytes > it.payload then
-    record = string.sub(record, 1, second)
-  end
-  if header then
-    record = header .. string.sub(record, first)
+  local cut = '0'
+  if header or #record > it.payload then
+    local first = string.find(record, '\n', 1, true)
+    local second = first and string.find(record, '\n', first + 1, true)
+    if not second then
+      record, first, second = '\n\n' .. record, 1, 2
+    end
+    if #record - second > it.payload then
+      cut, record = int(#record - second), string.sub(record, 1, second)
+    end
+    record = header and header .. string.sub(record, first) or record
   end
   -- Two jobs of a name that end in one call do so a microsecond apart: the time tells them apart.
   local before = it.count[id]
   it.count[id] = (before or 0) + 1
   local at = before and int(tonumber(it.stamp) + before) or it.stamp
   local list = letter and it.died or it.ended
-  list[#list + 1] = what .. ' ' .. at .. ' ' .. (letter and it.keep_dead or it.keep) .. ' ' .. words
-    .. (letter or '0') .. it.bytes_text .. id .. ' ' .. it.by .. '\n' .. record
+  list[#list + 1] = head_of(it, what, at, lease, due, header, letter, cut) .. id .. ' ' .. it.by
+    .. '\n' .. record
+end
+
+-- Adds the jobs from one place in `ids` to another, which are done; none has ended before in this
+-- call. `records` has those that are known. Jobs of one claim share the words of their lease.
+local function archive_done(it, ids, from, to, records, shadow_key, leases)
+  local list, payload, by = it.ended, it.payload, ' ' .. it.by .. '\n'
+  local size, lease, head = #list, nil, nil
+  for i = from, to do
+    local id = ids[i]
+    local record = records[id] or redis.call('HGET', shadow_key, id) or ''
+    size = size + 1
+    if #record > payload then
+      archive_end(it, 'done', id, record, leases[i])
+    else
+      if leases[i] ~= lease then
+        lease = leases[i]
+        head = head_of(it, 'done', it.stamp, lease, nil, nil, nil, '0')
+      end
+      list[size] = head .. id .. by .. record
+    end
+  end
 end
 
 -- Writes the ends of this call: the first write of the ledger, so that a user who may not write

@@ -209,7 +209,7 @@ impl EndedJobs {
 }
 
 impl EndedJob {
-    /// Reads `what at keep fence claims due letter bytes id by`, and behind it the record of the job.
+    /// Reads `what at keep fence claims due letter cut id by`, and behind it the record of the job.
     pub(crate) fn parse(kind: &Kind, text: &Bytes) -> Option<Self> {
         let end = text.iter().position(|byte| *byte == b'\n')?;
         let mut words = std::str::from_utf8(&text[..end]).ok()?.splitn(10, ' ');
@@ -218,7 +218,7 @@ impl EndedJob {
         // The end counts even if another program has broken the due time, or the terms.
         let mut number = || Some(words.next()?.parse::<u64>().unwrap_or(0));
         let (keep, fence, claims) = (number()?, number()?, number()?);
-        let (due, letter, payload_bytes) = (number()?, number()?, number()?);
+        let (due, letter, cut) = (number()?, number()?, number()?);
         let key = kind.key(words.next()?).ok()?;
         let by = words.next()?.to_owned();
         let ended_at = to_system(UnixUs(ended));
@@ -235,7 +235,7 @@ impl EndedJob {
             error: None,
             headers: Headers::new(),
             payload: None,
-            payload_bytes,
+            payload_bytes: cut,
             fence: some(fence),
             letter: some(letter),
             occurrence_at: None,
@@ -253,8 +253,10 @@ impl EndedJob {
 
     fn fill(&mut self, record: Record) {
         self.accepted_at = record.first_scheduled_at();
-        let whole = record.payload.len() as u64 == self.payload_bytes;
-        self.payload = whole.then_some(record.payload);
+        if self.payload_bytes == 0 {
+            self.payload_bytes = record.payload.len() as u64;
+            self.payload = Some(record.payload);
+        }
         let header = record.header;
         self.attempts = self.attempts.saturating_add(header.attempts);
         self.occurrence_at = header.recur().map(|recur| recur.view().scheduled_for);
@@ -292,7 +294,7 @@ mod tests {
     #[test]
     fn a_record_is_read_as_the_script_writes_it() {
         let job = parsed(
-            "done 1795000000123456 24 1795000000100000 2 1795000000099 0 5 42 host a:7\n\
+            "done 1795000000123456 24 1795000000100000 2 1795000000099 0 0 42 host a:7\n\
              {\"v\":1,\"us\":7,\"attempts\":1,\"error\":\"no\",\"headers\":{\"tenant\":\"acme\"}}\n\
              1795000000000 failed@1795000000050\nhello",
         );

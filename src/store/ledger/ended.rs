@@ -3,14 +3,19 @@
 use std::time::Instant;
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 
 use crate::error::Result;
 use crate::keeping::ArchiveTerms;
 use crate::store::ledger::script::{ARCHIVED, ENDED};
-use crate::store::{Ledger, TermsRule};
+use crate::store::{Ledger, TermsRule, from_value};
 
-/// About how many bytes of records one call reads from each list.
+/// About how many bytes of records are read from each list.
 const READ_BYTES: usize = 1024 * 1024;
+
+/// How many records are read first, and with one command at the most: they may be large.
+const FIRST_READ: usize = 16;
+const MOST_READ: usize = 256;
 
 /// The records that wait in one ledger, the oldest first.
 #[derive(Debug, Default)]
@@ -66,29 +71,52 @@ impl EndsList {
 
 impl Ledger {
     /// Reads the oldest records, up to `limit` of dead letters and of other ends each;
-    /// `lua/ended.lua`. It changes nothing.
+    /// `lua/ended.lua`. It changes nothing. If somebody removes records meanwhile, the numbers do not
+    /// fit what was read: then [`archived`](Self::archived) finds another record at the end, and
+    /// removes nothing.
     pub(crate) async fn ended(&self, limit: usize, until: Instant) -> Result<EndedPage> {
-        let mut cmd = self.call(&ENDED, &[&self.names.calls], [].into_iter());
-        cmd.arg(limit).arg(READ_BYTES);
+        let cmd = self.call(&ENDED, &[&self.names.calls], [].into_iter());
         let mut reply = self.eval(&ENDED, &cmd, until).await?.reply;
         let rule = TermsRule::<ArchiveTerms>::parse(&reply.text()?);
-        let is_archived = rule.is_some_and(|rule| rule.terms.is_some());
         let [first, waiting, bytes] = [reply.number()?, reply.number()?, reply.number()?];
         let [first_died, died, died_bytes] = [reply.number()?, reply.number()?, reply.number()?];
-        let mut page = EndedPage {
-            is_archived,
+        let [ended_key, died_key, _] = self.names.of_waiting();
+        let read = [
+            self.first_records(&ended_key, limit.min(waiting as usize), until),
+            self.first_records(&died_key, limit.min(died as usize), until),
+        ];
+        let mut records = try_join_all(read).await?.into_iter();
+        let lists = [first, first_died].map(|first| EndsList {
+            first,
+            records: records.next().unwrap_or_default(),
+        });
+        Ok(EndedPage {
+            is_archived: rule.is_some_and(|rule| rule.terms.is_some()),
             waiting: waiting + died,
             waiting_bytes: bytes + died_bytes,
             dropped: reply.number()?,
-            ..EndedPage::default()
-        };
-        for (list, first) in page.lists.iter_mut().zip([first, first_died]) {
-            list.first = first;
-            for _ in 0..reply.number()? {
-                list.records.push(reply.bytes()?.into());
+            lists,
+        })
+    }
+
+    /// The first records of a list, up to `limit` and about [`READ_BYTES`].
+    async fn first_records(&self, key: &str, limit: usize, until: Instant) -> Result<Vec<Bytes>> {
+        let mut records = Vec::with_capacity(limit);
+        let (mut bytes, mut wanted) = (0, FIRST_READ);
+        while records.len() < limit && bytes < READ_BYTES {
+            let last = limit.min(records.len() + wanted) - 1;
+            let mut range = redis::cmd("LRANGE");
+            range.arg(key).arg(records.len()).arg(last);
+            let found: Vec<Vec<u8>> = from_value(self.server.command(&range, until).await?)?;
+            let is_end = records.len() + found.len() <= last;
+            bytes += found.iter().map(Vec::len).sum::<usize>();
+            records.extend(found.into_iter().map(Bytes::from));
+            if is_end {
+                break;
             }
+            wanted = MOST_READ.min(4 * wanted);
         }
-        Ok(page)
+        Ok(records)
     }
 
     /// Removes the records that were read so far; `lua/archived.lua`. May be repeated. Returns how
