@@ -8,9 +8,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -145,6 +145,13 @@ impl Claimer {
                 Some(news) = self.news.recv() => self.hear(&news),
                 Some((served, landing)) = flights.next() => self.land(&served, landing),
             }
+            // One step for all answers that are there: it looks at all ledgers.
+            while let Some(Some((served, landing))) = flights.next().now_or_never() {
+                self.land(&served, landing);
+            }
+            while let Ok(news) = self.news.try_recv() {
+                self.hear(&news);
+            }
         }
         // From now on other engines serve the clients that pull.
         self.news.close();
@@ -176,21 +183,22 @@ impl Claimer {
     fn step(&mut self, flights: &FuturesUnordered<Flight>) {
         let ledgers = self.served_ledgers.all();
         self.forget_ended_ledgers(&ledgers);
-        // If slots are short, each ledger that waits for one gets its share.
-        let waits = |served: &&Arc<ServedLedger>| {
-            let has_room = served
-                .routes
-                .iter()
-                .any(|route| self.slots.free(*route, served.ledger.kind()) > 0);
-            has_room
-                && !self
-                    .inbox
-                    .with(served, |ledger_inbox| ledger_inbox.is_blank())
+        // Most of thousands of ledgers have nothing to claim.
+        let is_blank = |served: &Arc<ServedLedger>| {
+            self.inbox
+                .with(served, |ledger_inbox| ledger_inbox.is_blank())
         };
-        let waiting = ledgers.iter().filter(waits).count();
+        let busy: Vec<_> = ledgers.iter().filter(|it| !is_blank(it)).collect();
+        // If slots are short, each ledger that waits for one gets its share.
+        let has_room = |served: &&&Arc<ServedLedger>| {
+            let kind = served.ledger.kind();
+            let mut routes = served.routes.iter();
+            routes.any(|route| self.slots.free(*route, kind) > 0)
+        };
+        let waiting = busy.iter().filter(has_room).count();
         self.turn = self.turn.wrapping_add(1);
-        for place in 0..ledgers.len() {
-            let served = &ledgers[(place + self.turn) % ledgers.len()];
+        for place in 0..busy.len() {
+            let served = busy[(place + self.turn) % busy.len()];
             loop {
                 // Before a pick, which takes jobs without a slot for a backlog of this instance.
                 self.leave_excess(served);
