@@ -1,24 +1,24 @@
 //! Reads an answer line by line, as its parts come.
 
-use axum::body::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
 
 /// The lines of a stream, without their ends. A broken stream ends.
 pub(crate) fn lines<E>(
     parts: impl Stream<Item = Result<Bytes, E>> + Send + Unpin + 'static,
-) -> impl Stream<Item = Vec<u8>> + Unpin
+) -> impl Stream<Item = Bytes> + Unpin
 where
     E: Send + 'static,
 {
-    let state = (parts, Vec::new());
+    let state = (parts, BytesMut::new());
     Box::pin(stream::unfold(
         state,
-        async |(mut parts, mut kept): (_, Vec<u8>)| {
+        async |(mut parts, mut kept): (_, BytesMut)| {
             loop {
                 if let Some(end) = kept.iter().position(|&byte| byte == b'\n') {
-                    let rest = kept.split_off(end + 1);
-                    kept.truncate(end);
-                    return Some((kept, (parts, rest)));
+                    let mut line = kept.split_to(end + 1);
+                    line.truncate(end);
+                    return Some((line.freeze(), (parts, kept)));
                 }
                 kept.extend_from_slice(&parts.next().await?.ok()?);
             }
@@ -34,6 +34,6 @@ mod tests {
     async fn lines_are_put_together_from_parts() {
         let parts = ["a\nb", "c", "\n\nd"].map(|part| Ok::<_, ()>(Bytes::from(part)));
         let lines: Vec<_> = lines(stream::iter(parts)).collect().await;
-        assert_eq!(lines, [b"a".to_vec(), b"bc".to_vec(), Vec::new()]);
+        assert_eq!(lines, ["a", "bc", ""]);
     }
 }
