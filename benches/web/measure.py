@@ -135,10 +135,12 @@ def fill(port, pending, dead):
     left = dead
     while left > 0:
         some = range(left - min(LINES, left), left)
-        schedule(port, [(f"{KINDS[n % len(KINDS)]}:dead-{n}", "0s") for n in some])
+        # Of a few kinds: a pull looks into each kind of its prefix.
+        schedule(port, [(f"{KINDS[n % 20]}:dead-{n}", "0s") for n in some])
         todo = len(some)
         while todo:
-            pulled = json.loads(must(port, "POST", "/v1/pull", json.dumps({"max": 1000, "wait": "5s"})))["jobs"]
+            wanted = json.dumps({"max": 1000, "wait": "5s", "prefixes": ["shop:"]})
+            pulled = json.loads(must(port, "POST", "/v1/pull", wanted))["jobs"]
             for number, reason in enumerate(REASONS):
                 leases = [job["lease"] for job in pulled[number::len(REASONS)]]
                 if leases:
@@ -157,6 +159,21 @@ def cpu(process):
     """Seconds of processor time."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def count_rows(streams):
+    """Reads streams of live pages, and returns a function that says how many rows have come."""
+    counts = [0] * len(streams)
+
+    def read(at):
+        kept = b""
+        while part := streams[at].recv(65536):
+            *lines, kept = (kept + part).split(b"\n")
+            counts[at] += lines.count(b"event: row")
+
+    for at in range(len(streams)):
+        threading.Thread(target=read, args=(at,), daemon=True).start()
+    return lambda: sum(counts)
 
 
 def main():
@@ -218,13 +235,18 @@ def main():
             answer = one.getresponse()
             if answer.status != 200:
                 sys.exit(f"a live page got {answer.status}: an address may have 128 at a time")
-            streams.append((one, answer))
+            streams.append(one.sock)
+        rows = count_rows(streams)
+        # The past changes come first.
+        time.sleep(5)
+        old = rows()
         before = [cpu(daemon), cpu(redis)]
         for second in range(10):
             schedule(port, [(f"shop:live:a:{second}-{n}", "1h") for n in range(10)])
             time.sleep(1)
         busy = [now - then for now, then in zip([cpu(daemon), cpu(redis)], before)]
-        print(f"\n{options.live} live pages, 10 changes a second: {10 * busy[0]:.1f} % of a core for the daemon, "
+        print(f"\n{options.live} live pages got {rows() - old} of {100 * options.live} rows")
+        print(f"With them and 10 changes a second: {10 * busy[0]:.1f} % of a core for the daemon, "
               f"{10 * busy[1]:.1f} % for Redis; without pages {10 * idle[0]:.1f} % and {10 * idle[1]:.1f} %")
     finally:
         daemon.kill()
