@@ -45,12 +45,12 @@ end
 -- The words of a record before the id. A header of the caller counts the attempts of the lease, and
 -- so the lease adds none.
 local function head_of(it, what, at, lease, due, header, letter, cut)
-  local _, claims, fence, its_due = nil, 0, 0, due
+  local fence, claims = 0, 0
   if lease then
-    _, claims, fence, its_due = split_lease(lease)
-    claims, its_due = header and 0 or claims, int(its_due)
+    local _, attempts, its_fence, its_due = split_lease(lease)
+    fence, claims, due = its_fence, header and 0 or attempts, int(its_due)
   end
-  return table.concat({what, at, letter and it.keep_dead or it.keep, int(fence), int(claims), its_due,
+  return table.concat({what, at, letter and it.keep_dead or it.keep, int(fence), int(claims), due,
     letter or '0', cut, ''}, ' ')
 end
 
@@ -79,8 +79,9 @@ local function archive_end(it, what, id, record, lease, due, header, letter)
     .. '\n' .. record
 end
 
--- Adds the jobs from one place in `ids` to another, which are done; none has ended before in this
--- call. `records` has those that are known. Jobs of one claim share the words of their lease.
+-- Adds the ends of the jobs from one place in `ids` to another: each is done, and has not ended
+-- before in this call. A record that is not in `records` is read. Jobs of one claim share the words
+-- of their lease.
 local function archive_done(it, ids, from, to, records, shadow_key, leases)
   local list, payload, by = it.ended, it.payload, ' ' .. it.by .. '\n'
   local size, lease, head = #list, nil, nil

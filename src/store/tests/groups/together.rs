@@ -163,8 +163,8 @@ async fn a_share_that_is_used_up_starts_the_group_when_its_rate_allows() {
     bench.balanced().await;
 }
 
-/// The jobs that were announced are not claimed, and the share goes to another ledger. Whoever looks
-/// for overdue jobs claims one, and the group asks again.
+/// No worker claims the announced jobs, and the share goes to another ledger. A sweep names one of
+/// the jobs, and its claim makes the group ask again.
 #[tokio::test]
 async fn a_group_that_loses_its_share_before_a_claim_asks_again() {
     let bench = Bench::new().await;
