@@ -154,11 +154,14 @@ async fn a_letter_of_a_newer_version_is_left_alone() {
     let dead = format!("keyfall:{{{}/0}}:dead", site.kind());
     let stats = format!("keyfall:{{{}/0}}:stats", site.kind());
     let record = "{\"v\":99}\n1763712345678\npayload";
+    // So that its kind is known.
+    site.client.schedule(&key, "").after(HOUR).await.unwrap();
+    site.client.cancel(&key).await.unwrap();
     let _: i64 = site
         .command(&["HSET", &grave, "1", "1", "1:1", record])
         .await;
     let _: i64 = site.command(&["ZADD", &dead, "1763712345678", "1:1"]).await;
-    let counted = ["HSET", &stats, "accepted", "1", "buried", "1"];
+    let counted = ["HSET", &stats, "accepted", "2", "buried", "1"];
     let _: i64 = site.command(&counted).await;
     let error = site.client.requeue(&key).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
