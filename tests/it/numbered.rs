@@ -22,6 +22,9 @@ const DONE: NumberedAnswer = NumberedAnswer::Done;
 const NOTHING: NumberedAnswer = NumberedAnswer::Nothing;
 const REPEATED: NumberedAnswer = NumberedAnswer::Repeated;
 
+/// How many calls travel together.
+const PART: usize = 64;
+
 #[tokio::test]
 async fn a_batch_that_is_sent_again_runs_nothing_twice() {
     let site = Site::new("numbered-again").await;
@@ -59,15 +62,15 @@ async fn a_large_batch_goes_on_after_the_part_that_was_carried_out() {
         site.keys(count).map(|key| schedule(key, "")).collect()
     };
     // As if the process had been killed after the first three parts.
-    let first = site.client.send_numbered(&lane, 7, calls(3 * 256)).await;
-    assert_eq!(words(first), [DONE; 768]);
+    let first = site.client.send_numbered(&lane, 7, calls(3 * PART)).await;
+    assert_eq!(words(first), [DONE; 3 * PART]);
     let again = words(site.client.send_numbered(&lane, 7, calls(1000)).await);
     assert_eq!(
-        again[..512],
-        [REPEATED; 512],
+        again[..2 * PART],
+        [REPEATED; 2 * PART],
         "of these two, a later one is known"
     );
-    assert_eq!(again[512..], [DONE; 488]);
+    assert_eq!(again[2 * PART..], [DONE; 1000 - 2 * PART]);
     let stats = site.stats().await;
     assert_eq!((stats.accepted, stats.replaced), (1000, 0));
     site.assert_balanced().await;
@@ -155,7 +158,7 @@ async fn a_call_that_becomes_valid_does_not_shift_the_others() {
     assert_eq!(first.iter().filter(|it| it.is_ok()).count(), 600);
     let valid = schedule(site.key("valid"), "");
     let again = site.client.send_numbered(&lane, 1, calls(valid)).await;
-    assert_eq!(words(again)[..256], [REPEATED; 256]);
+    assert_eq!(words(again)[..9 * PART], [REPEATED; 9 * PART]);
     let stats = site.stats().await;
     assert_eq!((stats.accepted, stats.replaced), (600, 0));
     // A payload that travels alone does not shift them either.
@@ -179,7 +182,7 @@ async fn a_batch_that_is_repeated_after_a_reshard_loses_nothing() {
     let calls =
         |count| -> Vec<NumberedCall> { site.keys(count).map(|key| schedule(key, "")).collect() };
     // As if the process had been killed after two parts, before the kind got more shards.
-    words(site.client.send_numbered(&lane, 1, calls(2 * 256)).await);
+    words(site.client.send_numbered(&lane, 1, calls(2 * PART)).await);
     site.client.reshard(&site.kind(), 4).await.unwrap();
     let other = Client::connect(&site.url).await.unwrap();
     words(other.send_numbered(&lane, 1, calls(1000)).await);

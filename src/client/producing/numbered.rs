@@ -22,13 +22,13 @@ pub const MAX_NUMBERED_CALLS: usize = 1000;
 /// each batch takes some four million numbers of its lane.
 pub const MAX_BATCH_NUMBER: u64 = (1 << 31) - 1;
 
-/// Calls at neighbouring places in the caller's list travel together, this many at the most. A call
-/// whose payload has more bytes travels alone.
+/// Calls at neighbouring places in the caller's list travel together, this many at the most: while Redis
+/// carries them out, due jobs wait. A call whose payload has more bytes than [`ALONE`] travels alone.
 ///
 /// So the part of a call and its number depend on its place alone, and not on the other calls: some
 /// of them may be valid at one attempt and invalid at the next. After an upgrade a batch has to be
 /// divided in the same way, so these stay as they are.
-const PART: usize = 256;
+const PART: usize = 64;
 const ALONE: usize = 8 << 10;
 
 /// How many numbers there are for the parts of one sort of one round: for those of neighbours, and one
