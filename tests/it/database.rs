@@ -283,11 +283,15 @@ async fn what_redis_has_lost_is_brought_back_by_command() {
     );
     // A daemon that is told to does not start beside such a Redis.
     drop(daemon);
+    let _: u64 = site.command(&["HDEL", "keyfall:meta", "copier"]).await;
     let refuse = ["--database-url", &url, "--database-refuse-lost-data"];
     let serve = [&["serve"], &here[..], &refuse[..]].concat();
     run(&serve)
         .await
         .fails(1, "bring it back with `keyfall rebuild --yes`");
+    // The one who looks for the reason asks the doctor.
+    let note: String = site.command(&["HGET", "keyfall:meta", "copier"]).await;
+    assert!(note.contains("was emptied"), "{note}");
     let done = run(&[&rebuild[..], &["--yes"]].concat()).await;
     assert!(done.out.contains("keyfall resume"), "{done:?}");
     for id in ["a", "b", "c"] {
