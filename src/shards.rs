@@ -16,11 +16,11 @@ pub const MAX_SHARDS: u16 = 256;
 
 /// The checksum that chooses a job's shard: the CRC-32 of zip, gzip and PNG, because every language
 /// has it at hand.
-const OF_IDS: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
+static OF_IDS: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 
 /// The checksum by which a cluster chooses the slot of a key:
 /// <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#key-distribution-model>
-const OF_SLOTS: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+static OF_SLOTS: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
 /// The number of slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;

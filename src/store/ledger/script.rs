@@ -1,6 +1,7 @@
 //! The Lua scripts, one for each transition. They are compiled into the program, each with the
 //! library parts that it uses. The files are in `lua/`, the parts in `lua/lib/`.
 
+use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use redis::Arg;
@@ -145,30 +146,25 @@ fn needed(library: &str, body: &str) -> String {
         }
     }
     let is_code = |line: &&str| !line.trim_start().starts_with("--");
-    let code: String = body.lines().filter(is_code).collect::<Vec<_>>().join("\n");
-    let mut kept = String::new();
+    let mut mentioned: HashSet<&str> = body.lines().filter(is_code).flat_map(words).collect();
+    let mut kept = Vec::new();
     for definition in definitions.iter().rev() {
         let name = definition
             .trim_start_matches("local ")
             .trim_start_matches("function ");
-        let end = name
-            .find(|letter| !is_of_a_name(letter))
-            .unwrap_or(name.len());
-        if mentions(&code, &name[..end]) || mentions(&kept, &name[..end]) {
-            kept.insert_str(0, definition);
+        if words(name).next().is_some_and(|it| mentioned.contains(it)) {
+            mentioned.extend(words(definition));
+            kept.push(definition.as_str());
         }
     }
-    kept
+    kept.into_iter().rev().collect()
 }
 
-fn is_of_a_name(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || letter == '_'
-}
-
-/// Whether a Lua text has this name as a word.
-fn mentions(text: &str, name: &str) -> bool {
-    text.split(|letter| !is_of_a_name(letter))
-        .any(|word| word == name)
+/// The words of a Lua text that can be names.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let is_of_a_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let words = text.split(move |letter| !is_of_a_name(letter));
+    words.filter(|word| !word.is_empty())
 }
 
 /// The last part of the code of a library: a Lua function that creates the functions, with the
