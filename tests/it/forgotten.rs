@@ -117,7 +117,7 @@ impl Apart {
         let task = tokio::spawn(async move {
             let stopped = stopped.passed();
             tokio::pin!(stopped);
-            while tokio::time::timeout(ms(2), &mut stopped).await.is_err() {
+            while tokio::time::timeout(ms(10), &mut stopped).await.is_err() {
                 for server in &servers {
                     let _: RedisResult<()> = consume(server, habit, &all).await;
                 }
@@ -275,14 +275,14 @@ async fn entries_trimmed_unread_come_again_though_consumers_delete() {
     let redis = forgetful().await;
     let apart = Apart::new("trimmed-unread", &redis).await;
     let worker = apart.serve(apart.stream().keep(10), LEASE);
-    let all = apart.schedule("job", 400).await;
+    let all = apart.schedule("job", 250).await;
     eventually("all were written, and the first ones trimmed", async || {
         let length: usize = apart.ask(&["XLEN", NAME]).await;
-        (apart.site.stats().await.leased == 400 && length < 200).then_some(())
+        (apart.site.stats().await.leased == 250 && length < 200).then_some(())
     })
     .await;
     let consumer = apart.consumer(Habit::AckAndDelete);
-    apart.are_done(400).await;
+    apart.are_done(250).await;
     assert_eq!(consumer.stop().await, all, "all were done");
     assert_eq!(apart.site.all_ended().await.dead, 0);
     worker.stop().await;

@@ -10,6 +10,10 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The limit of a wait for an operation of many steps.
 pub const AT_LAST: Duration = Duration::from_secs(180);
 
+/// The pauses between two questions: they grow to the last one within a second, so that a long wait takes
+/// little processor time.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(25));
+
 /// Asks until there is an answer.
 ///
 /// # Panics
@@ -22,12 +26,14 @@ pub fn eventually<T>(
     let caller = std::panic::Location::caller();
     async move {
         let deadline = Instant::now() + AT_LAST;
+        let mut pause = PAUSES.0;
         loop {
             if let Some(answer) = probe().await {
                 return answer;
             }
             assert!(Instant::now() < deadline, "{caller}: never {what}");
-            sleep(Duration::from_millis(5)).await;
+            sleep(pause).await;
+            pause = (pause * 21 / 20).min(PAUSES.1);
         }
     }
 }

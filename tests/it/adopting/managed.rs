@@ -259,6 +259,7 @@ async fn a_daemon_reports_missing_events_in_readyz_and_metrics() {
     let (_server, admin, site) = guarded("managed-daemon", "").await;
     // Fails if another test was first.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    let http = reqwest::Client::new();
     let folder = Folder::new("managed-daemon");
     let command = |worker: &str| {
         let pattern = site.pattern();
@@ -290,13 +291,15 @@ async fn a_daemon_reports_missing_events_in_readyz_and_metrics() {
     };
     let readyz = async |url: &str, status: u16| {
         eventually(&format!("/readyz answers {status}"), async || {
-            let answer = reqwest::get(format!("{url}/readyz")).await.unwrap();
+            let answer = http.get(format!("{url}/readyz")).send().await.unwrap();
             (answer.status() == status).then_some(answer.text().await.unwrap())
         })
         .await
     };
     let gauge = async |url: &str| {
-        let all = reqwest::get(format!("{url}/metrics"))
+        let all = http
+            .get(format!("{url}/metrics"))
+            .send()
             .await
             .unwrap()
             .text()
