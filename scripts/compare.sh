@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs BullMQ, Celery and rq for benches/compare, and measures.
+# Installs apalis, BullMQ, Celery and rq for benches/compare, and measures.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -11,4 +11,5 @@ if [ ! -e "$tools/ready" ]; then
     touch "$tools/ready"
 fi
 cp benches/compare/bullmq.mjs "$tools/node"
+cargo build --release --manifest-path benches/compare/rust/Cargo.toml --target-dir "$tools/rust"
 python3 benches/compare/measure.py
