@@ -1,7 +1,7 @@
 //! The copier and the rebuild: the copy follows Redis, and brings back what Redis has lost.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use keyfall::doctor::Severity;
 use keyfall::{Client, CopyTerms, JobState, Kind, NewJob, Outcome, Router, Shards, Worker};
@@ -513,4 +513,46 @@ fn micros() -> u64 {
 /// Some milliseconds, by the clock.
 fn rand_ms() -> u64 {
     micros() % 150
+}
+
+/// The jobs of the measurement of a rebuild.
+const MANY: usize = 1_000_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prints figures, for `make extremes`"]
+async fn a_million_lost_jobs_are_brought_back_in_this_time() {
+    let (_redis, site) = Site::alone("copier-million").await;
+    let payload = "x".repeat(200);
+    for from in (0..MANY).step_by(10_000) {
+        let jobs =
+            (from..from + 10_000).map(|id| NewJob::new(site.key(id), &payload).after(24 * HOUR));
+        for scheduled in site.client.schedule_many(jobs).await {
+            scheduled.unwrap();
+        }
+    }
+    let told = |what: &str, began: Instant| {
+        println!(
+            "{MANY} jobs {what} in {:.0} s",
+            began.elapsed().as_secs_f64()
+        );
+    };
+    let began = Instant::now();
+    site.copies(CopyTerms::new()).await;
+    let copier = site.copier().await;
+    site.all_copied().await;
+    told("copied from Redis", began);
+    drop(copier);
+    let _: String = site.command(&["FLUSHALL", "ASYNC"]).await;
+    let began = Instant::now();
+    let missing = site.rebuild(&site.client).missing().await.unwrap();
+    assert_eq!(missing[0].missing, MANY as u64);
+    told("compared", began);
+    let began = Instant::now();
+    let rebuilt = site.rebuild(&site.client).run().await.unwrap();
+    assert_eq!(rebuilt[0].restored, MANY as u64);
+    told("brought back", began);
+    assert_eq!(
+        site.client.stats(&site.kind()).await.unwrap().pending,
+        MANY as u64
+    );
 }
