@@ -61,6 +61,8 @@ class Runner:
         fault than these."""
         # A path of a Unix socket has at most a hundred letters, so this is not below `target`.
         with tempfile.TemporaryDirectory(prefix="planted-", ignore_cleanup_errors=True) as folder:
+            # PostgreSQL runs as another user if this one is root.
+            os.chmod(folder, 0o755)
             yield from self.run(self.environment(faults, Path(folder)), binary, arguments, limit)
 
     def run(self, environment, binary, arguments, limit):
@@ -124,6 +126,8 @@ class Runner:
         if fault.near:
             # These are few, and quicker than all unit tests.
             yield nearby
+            if self.database:
+                yield "database", self.database, [THREADS, *near]
         if fault.scenario:
             yield "fault suite", self.chaos, [fault.scenario]
         yield from (("unit", binary, [THREADS]) for binary in [own, *others])
