@@ -11,8 +11,8 @@ pub const BUS: u16 = 10_000;
 pub fn free_port() -> u16 {
     const FIRST: u16 = 11_000;
     static GIVEN: AtomicU16 = AtomicU16::new(0);
-    // Other processes of these tests begin elsewhere.
-    let start = std::process::id() as u16;
+    // Other processes of these tests begin elsewhere, also those whose ids are next to this one.
+    let start = (std::process::id() as u16).wrapping_mul(97);
     let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
     loop {
         let next = start.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
