@@ -23,7 +23,7 @@ const NOTHING: NumberedAnswer = NumberedAnswer::Nothing;
 const REPEATED: NumberedAnswer = NumberedAnswer::Repeated;
 
 /// How many calls travel together.
-const PART: usize = 64;
+const PART: usize = 32;
 
 #[tokio::test]
 async fn a_batch_that_is_sent_again_runs_nothing_twice() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
+use tokio::time::sleep_until;
 
 use super::new_job::{NOW, Placing, after, at};
 use crate::client::batcher::BatchOperation;
@@ -24,21 +25,27 @@ pub const MAX_BATCH_NUMBER: u64 = (1 << 31) - 1;
 
 /// Calls at neighbouring places in the caller's list travel together, this many at the most: while Redis
 /// carries them out, due jobs wait. A call whose payload has more bytes than [`ALONE`] travels alone.
+/// Between two parts the ledger has a [pause](LONGEST_PAUSE).
 ///
 /// So the part of a call and its number depend on its place alone, and not on the other calls: some
 /// of them may be valid at one attempt and invalid at the next. After an upgrade a batch has to be
 /// divided in the same way, so these stay as they are.
-const PART: usize = 64;
+const PART: usize = 32;
 const ALONE: usize = 8 << 10;
 
 /// How many numbers there are for the parts of one sort of one round: for those of neighbours, and one
 /// for each call that travels alone.
-const SLOTS: u64 = 1024;
-const NEIGHBOURS: u64 = 16;
+const SLOTS: u64 = NEIGHBOURS + MAX_NUMBERED_CALLS as u64;
+const NEIGHBOURS: u64 = MAX_NUMBERED_CALLS.div_ceil(PART) as u64;
+
+/// After a part a ledger is left alone for as long as the part took, and no longer than this: so a large
+/// batch takes half of the time of Redis and of the cores at the most, and due jobs the other half.
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// The numbers of a lane that each batch has on a ledger: enough for as many rounds as there are
 /// calls.
 const NUMBERS: u64 = 1 << 22;
+const _: () = assert!(MAX_NUMBERED_CALLS as u64 * 3 * SLOTS <= NUMBERS);
 
 /// How often a batch follows a kind to another layout.
 const TRIES: usize = 3;
@@ -188,6 +195,8 @@ struct Trip<'a> {
     refused: Vec<Numbered<Checked>>,
     /// Why later parts are not sent.
     failed: Option<Error>,
+    /// When the next part is sent.
+    next: Instant,
 }
 
 impl Checked {
@@ -443,6 +452,7 @@ impl<'a> Trip<'a> {
             answers: Vec::with_capacity(calls.len()),
             refused: Vec::new(),
             failed: None,
+            next: Instant::now(),
         };
         for (number, round) in (0..).zip(rounds(calls)) {
             trip.send(number, round.schedules).await;
@@ -461,12 +471,16 @@ impl<'a> Trip<'a> {
                 continue;
             }
             let items: Vec<Op> = part.iter().map(|it| it.item.clone()).collect();
+            sleep_until(self.next.into()).await;
             let (ledger, until) = (&self.shard_client.ledger, self.client.deadline());
             let (name, first) = &self.lane;
             let number = first + (round * 3 + Op::SORT) * SLOTS + slot;
             // Beginning a call takes the next number.
             let mut lane = Lane::resumed(name.clone(), number);
-            match Op::send(ledger, &mut lane, &(), &items, until).await {
+            let sent = Instant::now();
+            let sending = Op::send(ledger, &mut lane, &(), &items, until).await;
+            self.next = Instant::now() + sent.elapsed().min(LONGEST_PAUSE);
+            match sending {
                 Ok(answered) => self.take(part, answered).await,
                 Err(error) if was_carried_out(&error) => {
                     let repeated = |it: Numbered<Op>| (it.place, Ok(NumberedAnswer::Repeated));
