@@ -12,6 +12,9 @@ use crate::error::{Error, Result};
 /// How long other relays leave a kind alone. Each step renews it.
 const TAKEN: &str = "10 seconds";
 
+/// The lowest id that a row can have.
+const FIRST: i64 = i64::MIN;
+
 /// The most bytes of payloads and terms in a batch, beside its first row.
 const MOST_BYTES: i64 = 4 << 20;
 
@@ -231,13 +234,18 @@ async fn noted_rows(change: &Transaction<'_>, batch: &[i64]) -> Result<Vec<Outbo
 }
 
 /// The oldest rows of a kind: as many as a batch may have, and no more than [`MOST_BYTES`].
+///
+/// The bounds say "of this kind" in a form that makes PostgreSQL walk along the index of kinds and ids,
+/// and stop at the limit. With `kind = $1` and no statistics of a table that has just been filled, it
+/// expects few rows, and reads and sorts all rows of the kind for each batch.
 async fn next_rows(change: &Transaction<'_>, kind: &str) -> Result<Vec<OutboxRow>> {
     let read = format!(
         "SELECT {COLUMNS} FROM (
             SELECT *, sum(bytes) OVER (ORDER BY id) AS total
             FROM (SELECT *, coalesce(octet_length(payload), 0) + coalesce(pg_column_size(terms), 0)
                     + octet_length(key) AS bytes
-                FROM keyfall_outbox WHERE kind = $1 ORDER BY id LIMIT {MAX_NUMBERED_CALLS}) oldest
+                FROM keyfall_outbox WHERE (kind, id) >= ($1, {FIRST}) AND kind <= $1
+                ORDER BY kind, id LIMIT {MAX_NUMBERED_CALLS}) oldest
         ) counted
         WHERE total - bytes <= {MOST_BYTES} ORDER BY id"
     );
