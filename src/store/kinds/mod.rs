@@ -12,8 +12,6 @@
 //! | `declared` | the recurring jobs that a configuration declares |
 //! | [`dropping`] | removes kinds without jobs |
 //! | [`terms`] | the rules by which jobs leave records for an archive, and changes for a copy |
-//! | [`limits`], [`shares`] | limits: rates, and numbers of leases; how ledgers share one |
-//! | [`archiving`] | the rules by which jobs leave records for an archive when they end |
 //! | [`limits`], [`shares`], [`group_shares`] | limits: rates, and numbers of leases; how ledgers share one, and that of each group |
 //! | [`pause`], [`switches`] | pauses and resumes kinds; the rules that cover kinds by prefix |
 //! | [`order`] | order numbers, which say which of several jobs came last |

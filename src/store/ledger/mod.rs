@@ -11,6 +11,7 @@
 //! | [`call`], [`lane`] | calls of scripts; numbered calls, which may be repeated, and pools of lanes |
 //! | [`produce`], [`plan`], `work` | the operations of producers, on single jobs and on series, and of workers |
 //! | [`inspect`], [`list`], [`letters`] | reads of one job; lists of jobs, page by page; dead letters |
+//! | `limiting`, `aside` | the limit of a ledger; due jobs that wait for the turn of their group |
 //! | `history` | the history of jobs, for people |
 //! | `changes`, `ended` | the jobs that have changed, for a copy; the records of ended jobs, for an archive |
 //! | `adopt`, `keyspace` | adoption of plain keys, and the search for such keys |

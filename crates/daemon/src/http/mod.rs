@@ -3,8 +3,8 @@
 //! | part | task |
 //! |---|---|
 //! | [`server`] | listens, and stops gracefully |
-//! | [`archive`], [`copies`] | the kinds that leave records of ended jobs, and the search through these; the kinds whose pending jobs are copied |
 //! | [`archive`] | the kinds that leave records of ended jobs, and the search through these |
+//! | [`copies`] | the kinds whose pending jobs are copied |
 //! | [`ended`] | shows a job of the archive, and schedules such jobs again |
 //! | [`connections`] | limits the open connections, and closes idle and slow ones |
 //! | [`files`] | raises the limit of open files for the connections |
@@ -13,6 +13,8 @@
 //! | [`rights`] | the rights of the caller |
 //! | [`rate`] | limits the requests per second |
 //! | [`jobs`] | schedules, shows, changes and cancels one job |
+//! | [`rules`] | changes, pauses and resumes the rules of recurring jobs, and shows a rule before it is stored |
+//! | [`durable`] | durable calls: the replicas and disks that must have a write |
 //! | [`list`], [`count`] | list and count many jobs |
 //! | [`bulk`] | changes and cancels many jobs, by the prefix of their keys |
 //! | [`batch`] | many calls in one request; [`lines`] reads them as they come |
@@ -21,6 +23,7 @@
 //! | [`restore`] | jobs and dead letters from a backup |
 //! | [`kind_page`] | picks the kinds of a page |
 //! | [`kinds`] | kinds, their counts, and pausing them |
+//! | [`limits`] | the limits of kinds, and of prefixes of kinds |
 //! | [`overview`] | the counts of kinds, and the instances, for one screen |
 //! | [`upcoming`] | how many jobs fall due in each minute, hour or day |
 //! | [`activity`] | the starts and ends of runs over the last hour or day |
