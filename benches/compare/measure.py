@@ -3,7 +3,8 @@
 
 Each system gets a private Redis with redis.conf, and one worker process. PENDING jobs that are due in
 an hour show what it costs to schedule and to keep a job; JOBS that fall due one by one within SECONDS
-show how late a job starts, from its due time to the first line of its handler, by one clock.
+show how late a job starts, from its due time to the first line of its handler, by one clock; BURST jobs
+that fall due at one instant show how many a worker starts in a second.
 """
 
 import contextlib
@@ -25,9 +26,9 @@ TOOLS = ROOT / "target/compare-tools"
 PAGE = ROOT / "docs/compare.md"
 PYTHON = TOOLS / "python/bin/python"
 KEYFALL = ROOT / "target/release/keyfall"
-PENDING, JOBS, SECONDS = 20_000, 600, 30
+PENDING, JOBS, SECONDS, BURST = 20_000, 600, 30, 5_000
 # All systems in turn, so often: the machine may be slower for a while.
-ROUNDS = 5
+ROUNDS, BURSTS = 5, 3
 # Until the worker is ready and the jobs are scheduled.
 LEAD_MS = 15_000
 
@@ -100,24 +101,40 @@ def used(port):
     return int(memory["used_memory"])
 
 
-def schedule(program, port, count, first_ms, step_ms):
-    """Schedules jobs; returns the seconds that the program says it took."""
+def schedule(program, how, port, count, first_ms, step_ms):
+    """Schedules jobs, many or each with a call of its own; returns the seconds that the program says it took."""
     figures = [str(figure) for figure in (port, count, first_ms, step_ms)]
-    return float(said(*program, "schedule", *figures).splitlines()[-1])
+    return float(said(*program, how, *figures).splitlines()[-1])
 
 
 def pending(program):
-    """The rate of schedules, and the memory of a pending job."""
-    with redis() as port:
-        in_an_hour = int(time.time() * 1000) + 3_600_000
-        schedule(program, port, 10, in_an_hour, 1)
-        before = used(port)
-        seconds = schedule(program, port, PENDING, in_an_hour + 1000, 1)
-        return PENDING / seconds, (used(port) - before) / PENDING
+    """The rates of schedules in bulk and one by one, and the memory of a pending job."""
+    rates = []
+    for how in ("each", "many"):
+        with redis() as port:
+            in_an_hour = int(time.time() * 1000) + 3_600_000
+            schedule(program, how, port, 10, in_an_hour, 1)
+            before = used(port)
+            rates.append(PENDING / schedule(program, how, port, PENDING, in_an_hour + 1000, 1))
+            memory = (used(port) - before) / PENDING
+    each, many = rates
+    return many, each, memory
 
 
 def lateness(program):
     """How late each job started, in milliseconds."""
+    runs = run(program, JOBS, SECONDS * 1000 / JOBS)
+    return sorted(began - due for due, began in runs)
+
+
+def burst(program):
+    """How many jobs a second started, once the first of them had."""
+    starts = [began for _, began in run(program, BURST, 0)]
+    return (BURST - 1) * 1000 / (max(starts) - min(starts))
+
+
+def run(program, count, step_ms):
+    """The due time of each job, and when it started, in milliseconds."""
     with redis() as port, tempfile.TemporaryDirectory() as work:
         log = Path(work) / "log"
         environment = os.environ | {"COMPARE_LOG": str(log)}
@@ -129,24 +146,26 @@ def lateness(program):
             start_new_session=True,
         )
         try:
-            first = int(time.time() * 1000) + LEAD_MS
-            schedule(program, port, JOBS, first, SECONDS * 1000 / JOBS)
-            wait("all jobs have run", lambda: log.exists() and log.read_text().count("\n") >= JOBS)
+            # A whole second: two systems cut times to that.
+            first = int(time.time()) * 1000 + LEAD_MS
+            schedule(program, "many", port, count, first, step_ms)
+            wait("all jobs have run", lambda: log.exists() and log.read_text().count("\n") >= count)
         finally:
             os.killpg(worker.pid, 15)
             worker.wait()
         lines = [line.split() for line in log.read_text().splitlines()]
-        if len(lines) != JOBS:
-            sys.exit(f"{len(lines)} runs of {JOBS} jobs")
-        return sorted(float(began) - float(due) for due, began in lines)
+        if len(lines) != count:
+            sys.exit(f"{len(lines)} runs of {count} jobs")
+        return [(float(due), float(began)) for due, began in lines]
 
 
-def row(system, rounds, late):
-    rate, memory = (statistics.median(figures) for figures in zip(*rounds))
+def row(system, rounds, bursts, late):
+    many, each, memory = (statistics.median(figures) for figures in zip(*rounds))
     early = sum(it < 0 for it in late)
     p50, p99 = statistics.median(late), late[int(len(late) * 0.99)]
     return (
-        f"| {system} {version(system)} | {p50:,.1f} ms | {p99:,.1f} ms | {early} | {rate:,.0f}/s | {memory:,.0f} |"
+        f"| {system} {version(system)} | {p50:,.1f} ms | {p99:,.1f} ms | {early} | "
+        f"{statistics.median(bursts):,.0f}/s | {many:,.0f}/s | {each:,.0f}/s | {memory:,.0f} |"
     )
 
 
@@ -157,8 +176,9 @@ def main():
     rounds = [
         {system: pending(program) for system, program in SYSTEMS.items()} for _ in range(ROUNDS)
     ]
+    bursts = [{system: burst(program) for system, program in SYSTEMS.items()} for _ in range(BURSTS)]
     rows = [
-        row(system, [it[system] for it in rounds], lateness(program))
+        row(system, [it[system] for it in rounds], [it[system] for it in bursts], lateness(program))
         for system, program in SYSTEMS.items()
     ]
     date = datetime.date.today().isoformat()
@@ -166,10 +186,11 @@ def main():
     table = "\n".join(
         [
             f"{date}, Redis {server}, {cores} cores; "
-            f"{JOBS} jobs in {SECONDS} s; {PENDING:,} pending jobs, medians of {ROUNDS} rounds over all systems:",
+            f"{JOBS} jobs in {SECONDS} s; bursts of {BURST:,} jobs; {PENDING:,} pending jobs; "
+            f"medians of {BURSTS} and {ROUNDS} rounds over all systems:",
             "",
-            "| system | lateness p50 | p99 | early | scheduled | bytes of a pending job |",
-            "|---|--:|--:|--:|--:|--:|",
+            "| system | lateness p50 | p99 | early | burst | scheduled in bulk | one by one | bytes of a pending job |",
+            "|---|--:|--:|--:|--:|--:|--:|--:|",
             *rows,
         ]
     )

@@ -1,6 +1,7 @@
 """rq: a worker that does not fork, with its scheduler, and no results, as its guide on performance says.
 It has no call for many scheduled jobs."""
 
+import functools
 import os
 import sys
 import time
@@ -10,10 +11,13 @@ from redis import Redis
 from rq import Queue, SimpleWorker
 
 
+@functools.cache
+def log():
+    return open(os.environ["COMPARE_LOG"], "a")
+
+
 def job(due, text):
-    now = time.time() * 1000
-    with open(os.environ["COMPARE_LOG"], "a") as log:
-        print(due, now, file=log)
+    print(due, time.time() * 1000, file=log(), flush=True)
 
 
 def schedule(queue, count, first_ms, step_ms):
@@ -29,7 +33,7 @@ def schedule(queue, count, first_ms, step_ms):
 if __name__ == "__main__":
     redis = Redis(port=int(sys.argv[2]))
     queue = Queue("bench", connection=redis)
-    if sys.argv[1] == "schedule":
+    if sys.argv[1] != "work":
         schedule(queue, int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
     else:
         SimpleWorker([queue], connection=redis).work(with_scheduler=True)
