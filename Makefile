@@ -103,7 +103,7 @@ cost-check: deps servers valgrind ## Count them, and fail if a job costs more th
 	cargo build --release -p keyfall-cli
 	ONLY="$(ONLY)" python3 benches/cost/measure.py check
 
-compare: deps ## Compare with apalis, BullMQ, Celery, rq and Sidekiq for six minutes, and write docs/compare.md
+compare: deps ## Compare with apalis, BullMQ, Celery, rq and Sidekiq for twenty minutes, and write docs/compare.md
 	@sh scripts/install-sidekiq.sh
 	cargo build --release -p keyfall-cli
 	@sh scripts/compare.sh
