@@ -3,10 +3,11 @@
 //! [`Client`] owns the settings, the store and a registry of kinds; `asking` sends a call on one job
 //! to the shard that has it. `producing` holds the calls that schedule and change jobs; `operating`
 //! holds the calls on many jobs and on whole kinds; `leases` extends and ends leases. The
-//! [`Batcher`]s of each shard send simultaneous calls as one script call. Workers use the same
-//! client.
+//! [`Batcher`]s of each shard send simultaneous calls as one script call; the calls of large batches
+//! wait for each other in `background`. Workers use the same client.
 
 mod asking;
+mod background;
 mod batcher;
 mod builder;
 mod durably;
@@ -33,6 +34,7 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use asking::JobCall;
+use background::Background;
 pub(crate) use batcher::Batcher;
 use batcher::MisplacedJob;
 pub use builder::ClientBuilder;
@@ -155,6 +157,7 @@ struct ClientInner {
     settings: ClientSettings,
     store: Arc<Store>,
     registry: KindRegistry,
+    background: Background,
     /// The jobs, if they are in memory, and there is no Redis.
     #[cfg(feature = "worker")]
     memory: Option<Arc<MemoryLedger>>,
@@ -400,6 +403,11 @@ impl Client {
         &self.0.settings
     }
 
+    /// The calls of large batches, which wait for each other.
+    fn background(&self) -> &Background {
+        &self.0.background
+    }
+
     /// A separate store for a worker, which runs on another runtime.
     #[cfg(feature = "worker")]
     pub(crate) fn store_for_worker(&self, health: &impl Fn(&Server) -> Health) -> Arc<Store> {
@@ -423,6 +431,7 @@ impl ClientInner {
     fn new(settings: ClientSettings, store: Arc<Store>) -> Self {
         ClientInner {
             settings,
+            background: Background::new(store.servers().len()),
             store,
             registry: KindRegistry::default(),
             #[cfg(feature = "worker")]

@@ -263,7 +263,6 @@ impl Store {
     }
 
     /// All servers, in the order of their numbers.
-    #[cfg(feature = "worker")]
     pub(crate) fn servers(&self) -> &[Arc<Server>] {
         &self.servers
     }

@@ -143,7 +143,11 @@ impl Client {
         // Shards that a reshard has left keep their records.
         let ledgers = (0..shards.of(layout)).map(|shard| store.ledger(kind, layout.place(shard)));
         let ledgers: Vec<_> = ledgers.collect();
-        let pages = join_all(ledgers.iter().map(|ledger| ledger.ended(limit, until))).await;
+        let pages = ledgers.iter().map(|ledger| {
+            let page = async { ledger.ended(limit, self.deadline()).await };
+            self.background().call(ledger.server(), page)
+        });
+        let pages = join_all(pages).await;
         let mut view = PartialView::now(store);
         let mut ended = EndedJobs {
             is_archived: true,
@@ -171,7 +175,8 @@ impl Client {
         let layout = store.look_up(kind, until).await?;
         let removed = ended.read.iter().map(async |(shard, read)| {
             let ledger = store.ledger(kind, layout.place(*shard));
-            ledger.archived(read, until).await
+            let removal = async { ledger.archived(read, self.deadline()).await };
+            self.background().call(ledger.server(), removal).await
         });
         let removed = join_all(removed).await.into_iter();
         removed.sum()

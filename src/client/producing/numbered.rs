@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
-use tokio::time::sleep;
 
 use super::new_job::{NOW, Placing, after, at};
 use crate::client::batcher::BatchOperation;
@@ -25,7 +24,7 @@ pub const MAX_BATCH_NUMBER: u64 = (1 << 31) - 1;
 
 /// Calls at neighbouring places in the caller's list travel together, this many at the most: while Redis
 /// carries them out, due jobs wait. A call whose payload has more bytes than [`ALONE`] travels alone.
-/// Between parts the ledger has [pauses](PAUSE).
+/// Parts of all kinds [wait for each other](crate::client::background).
 ///
 /// So the part of a call and its number depend on its place alone, and not on the other calls: some
 /// of them may be valid at one attempt and invalid at the next. After an upgrade a batch has to be
@@ -37,12 +36,6 @@ const ALONE: usize = 8 << 10;
 /// for each call that travels alone.
 const SLOTS: u64 = NEIGHBOURS + MAX_NUMBERED_CALLS as u64;
 const NEIGHBOURS: u64 = MAX_NUMBERED_CALLS.div_ceil(PART) as u64;
-
-/// The shortest and the longest pause. When parts have taken the shortest, a ledger is left alone for as
-/// long as they took: so a large batch takes about half of the time of Redis and of the cores, and due
-/// jobs the other half. Timers count whole milliseconds, so a pause after each short part would make a
-/// batch many times slower whose calls travel alone.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(5));
 
 /// The numbers of a lane that each batch has on a ledger: enough for as many rounds as there are
 /// calls.
@@ -197,8 +190,6 @@ struct Trip<'a> {
     refused: Vec<Numbered<Checked>>,
     /// Why later parts are not sent.
     failed: Option<Error>,
-    /// How long parts took since the last pause.
-    busy: Duration,
 }
 
 impl Checked {
@@ -454,7 +445,6 @@ impl<'a> Trip<'a> {
             answers: Vec::with_capacity(calls.len()),
             refused: Vec::new(),
             failed: None,
-            busy: Duration::ZERO,
         };
         for (number, round) in (0..).zip(rounds(calls)) {
             trip.send(number, round.schedules).await;
@@ -473,19 +463,21 @@ impl<'a> Trip<'a> {
                 continue;
             }
             let items: Vec<Op> = part.iter().map(|it| it.item.clone()).collect();
-            if self.busy >= PAUSE.0 {
-                sleep(self.busy.min(PAUSE.1)).await;
-                self.busy = Duration::ZERO;
-            }
-            let (ledger, until) = (&self.shard_client.ledger, self.client.deadline());
             let (name, first) = &self.lane;
             let number = first + (round * 3 + Op::SORT) * SLOTS + slot;
             // Beginning a call takes the next number.
             let mut lane = Lane::resumed(name.clone(), number);
-            let sent = Instant::now();
-            let sending = Op::send(ledger, &mut lane, &(), &items, until).await;
-            self.busy += sent.elapsed();
-            match sending {
+            let ledger = &self.shard_client.ledger;
+            let sending = async {
+                let until = self.client.deadline();
+                Op::send(ledger, &mut lane, &(), &items, until).await
+            };
+            match self
+                .client
+                .background()
+                .call(ledger.server(), sending)
+                .await
+            {
                 Ok(answered) => self.take(part, answered).await,
                 Err(error) if was_carried_out(&error) => {
                     let repeated = |it: Numbered<Op>| (it.place, Ok(NumberedAnswer::Repeated));
