@@ -1,5 +1,4 @@
-//! Background calls, those of large batches: they wait for each other, and leave a server time for due
-//! jobs.
+//! Background calls carry large batches: they wait for each other, and leave a server time for due jobs.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -13,13 +12,13 @@ use tokio::time::{Instant, sleep, timeout};
 /// batches slower, and many times so where calls travel alone.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(5));
 
-/// How long a call waits for the others: one that its caller does not poll never ends.
+/// How long a call waits for the others: a call that its caller does not poll never ends.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The background calls of each server: one at a time, with pauses between them.
 pub(super) struct Background(Box<[Mutex<Load>]>);
 
-/// What such calls were for a server.
+/// How much of the time of a server the calls took.
 struct Load {
     /// How long they took since the last pause.
     busy: Duration,
@@ -38,9 +37,9 @@ impl Background {
         Background((0..servers).map(idle).collect())
     }
 
-    /// Makes a call on the server at this place, after those that wait already. If it takes longer than
-    /// the longest pause, the next one begins: a node of a cluster that does not answer must not hold up
-    /// those that do.
+    /// Makes a call on the server at this place, after the calls that wait already. If it takes longer
+    /// than the longest pause, the next call begins: a node of a cluster that does not answer must not
+    /// hold up the other nodes.
     pub(super) async fn call<T>(&self, server: usize, call: impl Future<Output = T>) -> T {
         let Ok(mut load) = timeout(PATIENCE, self.0[server].lock()).await else {
             return call.await;
