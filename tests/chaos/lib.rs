@@ -256,8 +256,9 @@ fn play_all(words: Vec<&String>) -> ExitCode {
 /// A directory for the journals of one trial.
 fn journals(name: &str) -> PathBuf {
     let name = name.replace(' ', "-");
-    let dir = std::env::temp_dir().join(format!("keyfall-chaos-{}-{name}", std::process::id()));
-    fs::create_dir_all(&dir).expect("the temporary directory is writable");
+    let name = format!("keyfall-chaos-{:016x}-{name}", rand::random::<u64>());
+    let dir = std::env::temp_dir().join(name);
+    fs::create_dir(&dir).expect("the temporary directory is writable");
     dir
 }
 

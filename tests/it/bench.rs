@@ -37,7 +37,7 @@ fn number(object: &Value, path: &str) -> f64 {
 
 #[test]
 fn all_phases_yield_a_figure_in_one_object() {
-    let temp = std::env::temp_dir().join(format!("bench-it-{}", std::process::id()));
+    let temp = std::env::temp_dir().join(format!("bench-it-{:016x}", rand::random::<u64>()));
     std::fs::create_dir(&temp).unwrap();
     let output = bench(&format!("{TINY} --json --instances 2 --runs 2"))
         .env("TMPDIR", &temp)

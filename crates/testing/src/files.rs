@@ -13,7 +13,9 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("keyfall-{name}-{}", std::process::id()));
+        // Not by the number of the process: a process that was killed leaves its folder behind.
+        let name = format!("keyfall-{name}-{:016x}", rand::random::<u64>());
+        let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).unwrap();
         Folder(path)
     }

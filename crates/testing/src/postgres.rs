@@ -8,7 +8,6 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -124,9 +123,7 @@ impl Postgres {
 
     /// Makes a database cluster.
     fn prepare() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("keyfall-pg-{}-{number}", std::process::id());
+        let name = format!("keyfall-pg-{:016x}", rand::random::<u64>());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).unwrap();
         let user = other_user();

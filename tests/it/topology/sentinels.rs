@@ -92,7 +92,7 @@ impl Lone {
 }
 
 fn folder() -> Folder {
-    Folder::new(&format!("sentinel-{:016x}", rand::random::<u64>()))
+    Folder::new("sentinel")
 }
 
 impl WatchingSentinel {
