@@ -1,4 +1,5 @@
-//! Background calls carry large batches: they wait for each other, and leave a server time for due jobs.
+//! Background calls carry large batches: they wait for each other, and leave a server time for due jobs
+//! while jobs fall due there.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -6,11 +7,25 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-/// The shortest and the longest pause. When calls have taken the shortest, their server is left alone
-/// for as long as they took: so large batches take half of the time of Redis and of the cores, and due
-/// jobs the other half. Timers count whole milliseconds, so a pause after each short call would make
-/// batches slower, and many times so where calls travel alone.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(5));
+/// When calls have taken this long, a pause follows. Timers count whole milliseconds, so a pause after
+/// each short call would make batches slower, and many times so where calls travel alone.
+const BUSY: Duration = Duration::from_millis(1);
+
+/// A pause lasts so many times as long as the calls before it, so large batches take a quarter of the
+/// time of Redis and of the cores, and due jobs have the rest.
+const PAUSE_FACTOR: u32 = 3;
+
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// When a call has taken this long, the next one begins.
+const LONG_CALL: Duration = Duration::from_millis(5);
+
+/// How often a server is asked how many of its keys have expired. Each job that falls due is such a key.
+const ASKING: Duration = Duration::from_millis(100);
+
+/// When no key has expired for so long, calls make no pauses.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// How long a call waits for the others: a call that its caller does not poll never ends.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -24,6 +39,11 @@ struct Load {
     busy: Duration,
     /// When the last one was answered.
     ended: Instant,
+    /// When the server was last asked, and how many keys had expired; `None` without an answer.
+    asked: Option<Instant>,
+    expired: Option<u64>,
+    /// When that number was last seen to change, or was unknown.
+    fell_due: Instant,
 }
 
 impl Background {
@@ -32,27 +52,39 @@ impl Background {
             Mutex::new(Load {
                 busy: Duration::ZERO,
                 ended: Instant::now(),
+                asked: None,
+                expired: None,
+                fell_due: Instant::now(),
             })
         };
         Background((0..servers).map(idle).collect())
     }
 
-    /// Makes a call on the server at this place, after the calls that wait already. If it takes longer
-    /// than the longest pause, the next call begins: a node of a cluster that does not answer must not
-    /// hold up the other nodes.
-    pub(super) async fn call<T>(&self, server: usize, call: impl Future<Output = T>) -> T {
+    /// Makes a call on the server at this place, after the calls that wait already. The next
+    /// one does not wait for a long call: a node of a cluster that does not answer must not hold up the
+    /// other nodes.
+    ///
+    /// `expired` asks the server how many of its keys have expired. `None` if that cannot be known.
+    pub(super) async fn call<T>(
+        &self,
+        server: usize,
+        expired: impl Future<Output = Option<u64>>,
+        call: impl Future<Output = T>,
+    ) -> T {
         let Ok(mut load) = timeout(PATIENCE, self.0[server].lock()).await else {
             return call.await;
         };
-        let rest = load.busy.min(PAUSE.1).saturating_sub(load.ended.elapsed());
-        if rest.is_zero() {
+        let jobs_fall_due = load.ask(expired).await;
+        let pause = (load.busy * PAUSE_FACTOR).min(LONGEST_PAUSE);
+        let rest = pause.saturating_sub(load.ended.elapsed());
+        if rest.is_zero() || !jobs_fall_due {
             load.busy = Duration::ZERO;
-        } else if load.busy >= PAUSE.0 {
+        } else if load.busy >= BUSY {
             sleep(rest).await;
             load.busy = Duration::ZERO;
         }
         let (mut call, began) = (pin!(call), Instant::now());
-        let answer = timeout(PAUSE.1, call.as_mut()).await;
+        let answer = timeout(LONG_CALL, call.as_mut()).await;
         load.busy += began.elapsed();
         load.ended = Instant::now();
         drop(load);
@@ -63,35 +95,90 @@ impl Background {
     }
 }
 
+impl Load {
+    /// Whether jobs fall due on the server, as far as is known.
+    async fn ask(&mut self, expired: impl Future<Output = Option<u64>>) -> bool {
+        if self.asked.is_none_or(|asked| asked.elapsed() >= ASKING) {
+            let before = self.expired;
+            self.expired = timeout(LONG_CALL, expired).await.ok().flatten();
+            self.asked = Some(Instant::now());
+            if self.expired.is_none() || self.expired != before {
+                self.fell_due = Instant::now();
+            }
+        }
+        self.fell_due.elapsed() < QUIET
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
+    use std::future::{pending, ready};
 
     use futures_util::FutureExt as _;
     use futures_util::future::{Either, join, select};
 
     use super::*;
 
-    /// Makes a call that takes so many ms. Returns when it began, in ms since `start`.
+    /// Makes a call that takes so many ms, on a server that does not tell how many keys have expired.
+    /// Returns when it began, in ms since `start`.
     async fn call(background: &Background, server: usize, start: Instant, ms: u64) -> u128 {
-        let call = async {
-            let began = start.elapsed().as_millis();
-            sleep(Duration::from_millis(ms)).await;
-            began
-        };
-        background.call(server, call).await
+        let call = taking(start, ms);
+        background.call(server, ready(None), call).await
+    }
+
+    async fn taking(start: Instant, ms: u64) -> u128 {
+        let began = start.elapsed().as_millis();
+        sleep(Duration::from_millis(ms)).await;
+        began
+    }
+
+    /// Makes calls of 2 ms for so many seconds, while so many keys have expired. Returns how many.
+    async fn calls(background: &Background, seconds: u64, expired: u64) -> usize {
+        let (start, mut calls) = (Instant::now(), 0);
+        while start.elapsed() < Duration::from_secs(seconds) {
+            let call = taking(start, 2);
+            background.call(0, ready(Some(expired)), call).await;
+            calls += 1;
+        }
+        calls
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_waits_for_the_last_one_and_a_pause_as_long() {
+    async fn a_server_on_which_no_job_falls_due_is_not_left_alone() {
+        let background = Background::new(1);
+        // A call and its pause take 8 ms.
+        let paused = calls(&background, 1, 7).await;
+        assert!(paused < 130, "nothing is known yet: {paused} calls");
+        assert_eq!(calls(&background, 1, 7).await, 500, "nothing falls due");
+        let paused = calls(&background, 1, 8).await;
+        assert!(paused < 200, "a job fell due: {paused} calls");
+        // The server was asked up to 100 ms later.
+        let quick = calls(&background, 1, 8).await;
+        assert!(quick > 450, "nothing falls due again: {quick} calls");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn jobs_may_fall_due_on_a_server_that_does_not_tell() {
+        let (background, start) = (Background::new(1), Instant::now());
+        calls(&background, 2, 7).await;
+        sleep(ASKING).await;
+        let mut began = 0;
+        for _ in 0..100 {
+            began = background.call(0, pending(), taking(start, 2)).await;
+        }
+        assert!(began > 2_100 + 90 * 8, "{began}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_waits_for_the_last_one_and_a_pause() {
         let (background, start) = (Background::new(2), Instant::now());
         let (one, other) = join(
             call(&background, 0, start, 3),
             call(&background, 0, start, 3),
         )
         .await;
-        assert_eq!([one, other], [0, 6]);
-        assert_eq!(call(&background, 1, start, 3).await, 9, "another server");
+        assert_eq!([one, other], [0, 3 + 9]);
+        assert_eq!(call(&background, 1, start, 3).await, 15, "another server");
     }
 
     #[tokio::test(start_paused = true)]
@@ -99,26 +186,26 @@ mod tests {
         let (background, start) = (Background::new(1), Instant::now());
         call(&background, 0, start, 3).await;
         sleep(Duration::from_millis(2)).await;
-        assert_eq!(call(&background, 0, start, 3).await, 6);
+        assert_eq!(call(&background, 0, start, 3).await, 3 + 9);
         sleep(Duration::from_millis(20)).await;
-        assert_eq!(call(&background, 0, start, 3).await, 29);
+        assert_eq!(call(&background, 0, start, 3).await, 3 + 9 + 3 + 20);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_takes_long_lets_the_next_one_begin() {
         let (background, start) = (Background::new(1), Instant::now());
-        let stuck = pin!(background.call(0, pending::<()>()));
+        let stuck = pin!(background.call(0, ready(None), pending::<()>()));
         let next = pin!(call(&background, 0, start, 1));
         let Either::Right((began, _)) = select(stuck, next).await else {
             unreachable!("it is never answered")
         };
-        assert_eq!(began, 10, "the longest wait and the longest pause");
+        assert_eq!(began, 5 + 15, "a long call and its pause");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_nobody_polls_holds_the_others_up_for_a_second() {
         let (background, start) = (Background::new(1), Instant::now());
-        let mut forgotten = pin!(background.call(0, pending::<()>()));
+        let mut forgotten = pin!(background.call(0, ready(None), pending::<()>()));
         assert!(forgotten.as_mut().now_or_never().is_none());
         assert_eq!(call(&background, 0, start, 1).await, 1_000);
     }
@@ -128,7 +215,7 @@ mod tests {
         let (background, start) = (Background::new(1), Instant::now());
         let given_up = timeout(
             Duration::from_millis(2),
-            background.call(0, pending::<()>()),
+            background.call(0, ready(None), pending::<()>()),
         )
         .await;
         assert!(given_up.is_err());

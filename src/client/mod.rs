@@ -403,9 +403,11 @@ impl Client {
         &self.0.settings
     }
 
-    /// The calls of large batches, which wait for each other.
-    fn background(&self) -> &Background {
-        &self.0.background
+    /// Makes a call that carries a large batch. Such calls [wait for each other](background).
+    async fn in_background<T>(&self, ledger: &Ledger, call: impl Future<Output = T>) -> T {
+        let expired = async { ledger.expired_keys(self.deadline()).await };
+        let background = &self.0.background;
+        background.call(ledger.server(), expired, call).await
     }
 
     /// A separate store for a worker, which runs on another runtime.

@@ -145,7 +145,7 @@ impl Client {
         let ledgers: Vec<_> = ledgers.collect();
         let pages = ledgers.iter().map(|ledger| {
             let page = async { ledger.ended(limit, self.deadline()).await };
-            self.background().call(ledger.server(), page)
+            self.in_background(ledger, page)
         });
         let pages = join_all(pages).await;
         let mut view = PartialView::now(store);
@@ -176,7 +176,7 @@ impl Client {
         let removed = ended.read.iter().map(async |(shard, read)| {
             let ledger = store.ledger(kind, layout.place(*shard));
             let removal = async { ledger.archived(read, self.deadline()).await };
-            self.background().call(ledger.server(), removal).await
+            self.in_background(&ledger, removal).await
         });
         let removed = join_all(removed).await.into_iter();
         removed.sum()

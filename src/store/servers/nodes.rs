@@ -13,7 +13,8 @@ use crate::store::connections::cluster::Node;
 #[cfg(feature = "worker")]
 use crate::store::connections::fault::Fault;
 use crate::store::connections::link::Request;
-use crate::store::{Ledger, Server, Store};
+use crate::store::servers::requirements::Info;
+use crate::store::{Ledger, Server, Store, from_value};
 
 /// The longest that one node of a cluster is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,6 +37,22 @@ impl Store {
             Some((cluster, node)) => cluster.address_of(&Some(node)),
             None => ledger.address_of_server(),
         }
+    }
+}
+
+impl Ledger {
+    /// How many keys of its server have expired since that server started: [`expired_keys`]. `None`
+    /// for a cluster, whose nodes count for themselves, and if the server does not tell.
+    ///
+    /// [`expired_keys`]: https://redis.io/docs/latest/commands/info/
+    pub(crate) async fn expired_keys(&self, until: Instant) -> Option<u64> {
+        if self.server.is_cluster() {
+            return None;
+        }
+        let info = redis::cmd("INFO").arg("stats").take();
+        let answer = self.server.command(&info, until).await;
+        let text: String = from_value(answer.ok()?).ok()?;
+        Info::parse(&text).text("expired_keys").parse().ok()
     }
 }
 
