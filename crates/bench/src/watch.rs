@@ -1,13 +1,13 @@
 //! Counts the commands that servers receive, by MONITOR.
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use futures_util::{Stream, StreamExt};
 use tokio::task::JoinSet;
 
 use super::ground::Ground;
 
 /// Counts the commands of clients until it is ended or dropped.
-pub(super) struct Watch(JoinSet<Option<Seen>>);
+pub(super) struct Watch(JoinSet<anyhow::Result<Seen>>);
 
 /// The counts of a watch.
 #[derive(Debug, Default, PartialEq)]
@@ -39,7 +39,7 @@ impl Watch {
         }
         let mut all = Seen::default();
         while let Some(seen) = self.0.join_next().await {
-            let seen = seen?.context("the server broke off MONITOR")?;
+            let seen = seen??;
             all.commands += seen.commands;
             all.named += seen.named;
         }
@@ -52,8 +52,8 @@ fn end(ground: &Ground) -> String {
     format!("{} has been watched", ground.kind())
 }
 
-/// Counts lines of MONITOR up to the ECHO of `end`; `None` if they end before.
-async fn count(lines: impl Stream<Item = String>, kind: &str, end: &str) -> Option<Seen> {
+/// Counts lines of MONITOR up to the ECHO of `end`.
+async fn count(lines: impl Stream<Item = String>, kind: &str, end: &str) -> anyhow::Result<Seen> {
     let mut lines = std::pin::pin!(lines);
     let mut seen = Seen::default();
     while let Some(line) = lines.next().await {
@@ -66,14 +66,20 @@ async fn count(lines: impl Stream<Item = String>, kind: &str, end: &str) -> Opti
         }
         let words: Vec<&str> = command.split('"').skip(1).step_by(2).take(WORDS).collect();
         if words == ["ECHO", end] {
-            return Some(seen);
+            return Ok(seen);
         }
         seen.commands += 1;
-        if let Some(before) = before_ids(&words, kind) {
-            seen.named += (command.matches('"').count() / 2).saturating_sub(before);
+        if let Some((sources, before)) = sources(&words, kind) {
+            let ids = command.matches('"').count() / 2 - before;
+            // The sources have a letter for each id.
+            ensure!(
+                ids == sources.len(),
+                "a claim has a form that is not known here: {line}"
+            );
+            seen.named += ids;
         }
     }
-    None
+    bail!("the server broke off MONITOR")
 }
 
 /// The number of keys of a claim.
@@ -82,23 +88,25 @@ const KEYS: usize = 7;
 const OF_LEDGER: usize = 13;
 
 /// The number of words of a claim beside keys and ids: EVALSHA, the script and the number of keys
-/// before the keys; lane, number, claimer, lease, fill and sources behind them. The ids follow.
-const FIXED: usize = 9;
+/// before the keys; the arguments up to the sources of the ids behind them. The ids follow.
+const FIXED: usize = 3 + 9;
 
 /// The number of words of a command that are read.
 const WORDS: usize = FIXED + KEYS + OF_LEDGER;
 
-/// The number of words before the ids, if the command is a claim on a ledger of this kind.
-fn before_ids(words: &[&str], kind: &str) -> Option<usize> {
+/// The sources of the ids, if the command is a claim on a ledger of this kind, and the number of words
+/// up to them.
+fn sources<'a>(words: &[&'a str], kind: &str) -> Option<(&'a str, usize)> {
     let ["EVALSHA", _, keys, _, _, leased, ..] = *words else {
         return None;
     };
-    let keys = keys.parse().ok()?;
+    let keys: usize = keys.parse().ok()?;
     let is_claim = [KEYS, KEYS + OF_LEDGER].contains(&keys)
-        && words.len() >= FIXED + keys
         && leased.contains(kind)
         && leased.ends_with(":leased");
-    is_claim.then_some(FIXED + keys)
+    let before = FIXED + keys;
+    let sources = words.get(before - 1).filter(|_| is_claim)?;
+    Some((sources, before))
 }
 
 #[cfg(test)]
@@ -107,20 +115,21 @@ mod tests {
 
     #[tokio::test]
     async fn commands_and_the_jobs_that_claims_name_are_counted_and_scripts_are_not() {
-        let claim = |kind: &str, third: &str, ids: &str| {
+        let claim = |kind: &str, third: &str, sources: &str, ids: &str| {
             format!(
                 "1.2 [0 unix:/tmp/a.sock] \"EVALSHA\" \"5e\" \"7\" \"due\" \"shadow\" \
                  \"keyfall:{{{kind}/0}}:{third}\" \"lease\" \"calls\" \"lanes\" \"history\" \
-                 \"lane\" \"1\" \"host:1\" \"15000\" \"0\" \"\"{ids}"
+                 \"lane\" \"1\" \"host:1\" \"15000\" \"0\" \"wake\" \"{kind}/0\" \"named\" \
+                 \"{sources}\"{ids}"
             )
         };
         let lines = [
             "OK".to_owned(),
-            claim("a:b:c", "leased", " \"000001\" \"000002\""),
+            claim("a:b:c", "leased", "ep", " \"000001\" \"000002\""),
             "1.2 [0 lua] \"ZADD\" \"k\"".to_owned(),
-            claim("a:b:c", "leased", ""),
-            claim("a:b:other", "leased", " \"000001\""),
-            claim("a:b:c", "next", " \"000001\""),
+            claim("a:b:c", "leased", "", ""),
+            claim("a:b:other", "leased", "e", " \"000001\""),
+            claim("a:b:c", "next", "e", " \"000001\""),
             "1.2 [0 127.0.0.1:1] \"PING\"".to_owned(),
             "1.2 [0 127.0.0.1:1] \"ECHO\" \"end\"".to_owned(),
             "1.2 [0 127.0.0.1:1] \"PING\"".to_owned(),
@@ -130,6 +139,11 @@ mod tests {
             commands: 5,
             named: 2,
         };
-        assert_eq!(seen, Some(expected));
+        assert_eq!(seen.unwrap(), expected);
+
+        let strange = claim("a:b:c", "leased", "strange", " \"000001\"");
+        let seen = count(futures_util::stream::iter([strange]), "a:b:c", "end").await;
+        let error = seen.unwrap_err().to_string();
+        assert!(error.starts_with("a claim has a form"), "{error}");
     }
 }
