@@ -97,13 +97,15 @@ const WORDS: usize = FIXED + KEYS + OF_LEDGER;
 /// The sources of the ids, if the command is a claim on a ledger of this kind, and the number of words
 /// up to them.
 fn sources<'a>(words: &[&'a str], kind: &str) -> Option<(&'a str, usize)> {
-    let ["EVALSHA", _, keys, _, _, leased, ..] = *words else {
+    let ["EVALSHA", _, keys, _, _, leased, _, calls, ..] = *words else {
         return None;
     };
     let keys: usize = keys.parse().ok()?;
     let is_claim = [KEYS, KEYS + OF_LEDGER].contains(&keys)
         && leased.contains(kind)
-        && leased.ends_with(":leased");
+        && leased.ends_with(":leased")
+        // A settlement has other keys there.
+        && calls.ends_with(":calls");
     let before = FIXED + keys;
     let sources = words.get(before - 1).filter(|_| is_claim)?;
     Some((sources, before))
@@ -113,35 +115,39 @@ fn sources<'a>(words: &[&'a str], kind: &str) -> Option<(&'a str, usize)> {
 mod tests {
     use super::*;
 
+    /// The third and the fifth key of a claim, by what they end with.
+    const LEASED: [&str; 2] = ["leased", "k:calls"];
+
     #[tokio::test]
     async fn commands_and_the_jobs_that_claims_name_are_counted_and_scripts_are_not() {
-        let claim = |kind: &str, third: &str, sources: &str, ids: &str| {
+        let claim = |kind: &str, [third, fifth]: [&str; 2], sources: &str, ids: &str| {
             format!(
                 "1.2 [0 unix:/tmp/a.sock] \"EVALSHA\" \"5e\" \"7\" \"due\" \"shadow\" \
-                 \"keyfall:{{{kind}/0}}:{third}\" \"lease\" \"calls\" \"lanes\" \"history\" \
+                 \"keyfall:{{{kind}/0}}:{third}\" \"lease\" \"{fifth}\" \"lanes\" \"history\" \
                  \"lane\" \"1\" \"host:1\" \"15000\" \"0\" \"wake\" \"{kind}/0\" \"named\" \
                  \"{sources}\"{ids}"
             )
         };
         let lines = [
             "OK".to_owned(),
-            claim("a:b:c", "leased", "ep", " \"000001\" \"000002\""),
+            claim("a:b:c", LEASED, "ep", " \"000001\" \"000002\""),
             "1.2 [0 lua] \"ZADD\" \"k\"".to_owned(),
-            claim("a:b:c", "leased", "", ""),
-            claim("a:b:other", "leased", "e", " \"000001\""),
-            claim("a:b:c", "next", "e", " \"000001\""),
+            claim("a:b:c", LEASED, "", ""),
+            claim("a:b:other", LEASED, "e", " \"000001\""),
+            claim("a:b:c", ["next", "k:calls"], "e", " \"000001\""),
+            claim("a:b:c", ["leased", "k:next"], "done", " \"000001\""),
             "1.2 [0 127.0.0.1:1] \"PING\"".to_owned(),
             "1.2 [0 127.0.0.1:1] \"ECHO\" \"end\"".to_owned(),
             "1.2 [0 127.0.0.1:1] \"PING\"".to_owned(),
         ];
         let seen = count(futures_util::stream::iter(lines), "a:b:c", "end").await;
         let expected = Seen {
-            commands: 5,
+            commands: 6,
             named: 2,
         };
         assert_eq!(seen.unwrap(), expected);
 
-        let strange = claim("a:b:c", "leased", "strange", " \"000001\"");
+        let strange = claim("a:b:c", LEASED, "strange", " \"000001\"");
         let seen = count(futures_util::stream::iter([strange]), "a:b:c", "end").await;
         let error = seen.unwrap_err().to_string();
         assert!(error.starts_with("a claim has a form"), "{error}");
