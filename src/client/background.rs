@@ -60,9 +60,8 @@ impl Background {
         Background((0..servers).map(idle).collect())
     }
 
-    /// Makes a call on the server at this place, after the calls that wait already. The next
-    /// one does not wait for a long call: a node of a cluster that does not answer must not hold up the
-    /// other nodes.
+    /// Makes a call on the server at this place, after the calls that wait already. The next call does
+    /// not wait for a long one: a node of a cluster that does not answer must not hold up the others.
     ///
     /// `expired` asks the server how many of its keys have expired. `None` if that cannot be known.
     pub(super) async fn call<T>(
