@@ -9,6 +9,7 @@
 //! | [`connections`] | limits the open connections, and closes idle and slow ones |
 //! | [`files`] | raises the limit of open files for the connections |
 //! | [`front`] | the steps before each handler: id, caller, rate, log |
+//! | [`handlers`] | makes all handlers one type, for the compiler's sake |
 //! | [`auth`] | the rights of callers; [`pages`] refuses web pages if there are no tokens |
 //! | [`rights`] | the rights of the caller |
 //! | [`rate`] | limits the requests per second |
@@ -66,6 +67,7 @@ mod feed;
 mod files;
 mod front;
 mod handing_over;
+mod handlers;
 mod health;
 mod history;
 mod instances;
@@ -114,7 +116,6 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes as calls;
 
 pub(crate) use auth::{Grant, Scope, Tokens};
 pub(super) use body::received;
@@ -133,6 +134,7 @@ pub use ui::{Ui, UiTerms};
 
 use super::new_kinds::NewKinds;
 use feed::Feed;
+use handlers::calls;
 use problem::Problem;
 use rate::Rate;
 use tails::Tails;
@@ -316,67 +318,67 @@ const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// All routes, and the document that describes them.
 fn router(api: Arc<Api>) -> Router {
     let (router, document) = OpenApiRouter::with_openapi(openapi::Document::openapi())
-        .routes(calls!(jobs::put, jobs::show, jobs::cancel))
-        .routes(calls!(jobs::postpone))
-        .routes(calls!(jobs::fire))
-        .routes(calls!(jobs::put_payload))
-        .routes(calls!(rules::change))
-        .routes(calls!(rules::pause))
-        .routes(calls!(rules::resume))
-        .routes(calls!(rules::preview))
-        .routes(calls!(series::put, series::show, series::cancel))
-        .routes(calls!(series::preview))
-        .routes(calls!(restore::restore))
-        .routes(calls!(list::list))
-        .routes(calls!(count::count))
-        .routes(calls!(bulk::cancel))
-        .routes(calls!(bulk::postpone))
-        .routes(calls!(bulk::fire))
-        .routes(calls!(batch::batch))
-        .routes(calls!(dead::show, dead::delete))
-        .routes(calls!(dead::requeue))
-        .routes(calls!(dead::groups))
-        .routes(calls!(dead::requeue_many))
-        .routes(calls!(dead::delete_many))
-        .routes(calls!(kinds::list))
-        .routes(calls!(kinds::show, kinds::drop_kind))
-        .routes(calls!(limits::list))
-        .routes(calls!(limits::set, limits::remove))
-        .routes(calls!(archive::list, archive::set, archive::stop))
-        .routes(calls!(archive::search))
-        .routes(calls!(copies::list, copies::set, copies::stop))
-        .routes(calls!(ended::show))
-        .routes(calls!(ended::requeue))
-        .routes(calls!(ended::requeue_many))
-        .routes(calls!(kinds::paused))
-        .routes(calls!(kinds::pause))
-        .routes(calls!(kinds::resume))
-        .routes(calls!(history::story))
-        .routes(calls!(tail::tail))
-        .routes(calls!(overview::overview))
-        .routes(calls!(upcoming::upcoming))
-        .routes(calls!(activity::activity))
-        .routes(calls!(history::list, history::keep))
-        .routes(calls!(audit::audit))
-        .routes(calls!(actions::list))
-        .routes(calls!(instances::routes))
-        .routes(calls!(instances::list))
-        .routes(calls!(instances::close_breaker))
-        .routes(calls!(servers::servers))
-        .routes(calls!(servers::shards))
-        .routes(calls!(doctor::doctor))
-        .routes(calls!(doctor::fix))
-        .routes(calls!(rights::show))
-        .routes(calls!(pull::pull))
-        .routes(calls!(pull::finish))
-        .routes(calls!(pull::extend))
-        .routes(calls!(pull::fail))
-        .routes(calls!(pull::snooze))
-        .routes(calls!(metrics::show))
-        .routes(calls!(openapi::show))
-        .routes(calls!(codes::show))
-        .routes(calls!(health::livez))
-        .routes(calls!(health::readyz))
+        .routes(calls!(jobs: put, show, cancel))
+        .routes(calls!(jobs: postpone))
+        .routes(calls!(jobs: fire))
+        .routes(calls!(jobs: put_payload))
+        .routes(calls!(rules: change))
+        .routes(calls!(rules: pause))
+        .routes(calls!(rules: resume))
+        .routes(calls!(rules: preview))
+        .routes(calls!(series: put, show, cancel))
+        .routes(calls!(series: preview))
+        .routes(calls!(restore: restore))
+        .routes(calls!(list: list))
+        .routes(calls!(count: count))
+        .routes(calls!(bulk: cancel))
+        .routes(calls!(bulk: postpone))
+        .routes(calls!(bulk: fire))
+        .routes(calls!(batch: batch))
+        .routes(calls!(dead: show, delete))
+        .routes(calls!(dead: requeue))
+        .routes(calls!(dead: groups))
+        .routes(calls!(dead: requeue_many))
+        .routes(calls!(dead: delete_many))
+        .routes(calls!(kinds: list))
+        .routes(calls!(kinds: show, drop_kind))
+        .routes(calls!(limits: list))
+        .routes(calls!(limits: set, remove))
+        .routes(calls!(archive: list, set, stop))
+        .routes(calls!(archive: search))
+        .routes(calls!(copies: list, set, stop))
+        .routes(calls!(ended: show))
+        .routes(calls!(ended: requeue))
+        .routes(calls!(ended: requeue_many))
+        .routes(calls!(kinds: paused))
+        .routes(calls!(kinds: pause))
+        .routes(calls!(kinds: resume))
+        .routes(calls!(history: story))
+        .routes(calls!(tail: tail))
+        .routes(calls!(overview: overview))
+        .routes(calls!(upcoming: upcoming))
+        .routes(calls!(activity: activity))
+        .routes(calls!(history: list, keep))
+        .routes(calls!(audit: audit))
+        .routes(calls!(actions: list))
+        .routes(calls!(instances: routes))
+        .routes(calls!(instances: list))
+        .routes(calls!(instances: close_breaker))
+        .routes(calls!(servers: servers))
+        .routes(calls!(servers: shards))
+        .routes(calls!(doctor: doctor))
+        .routes(calls!(doctor: fix))
+        .routes(calls!(rights: show))
+        .routes(calls!(pull: pull))
+        .routes(calls!(pull: finish))
+        .routes(calls!(pull: extend))
+        .routes(calls!(pull: fail))
+        .routes(calls!(pull: snooze))
+        .routes(calls!(metrics: show))
+        .routes(calls!(openapi: show))
+        .routes(calls!(codes: show))
+        .routes(calls!(health: livez))
+        .routes(calls!(health: readyz))
         .with_state(api.clone())
         .split_for_parts();
     // Only this function builds the document; a second router would build the same.
