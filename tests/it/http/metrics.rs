@@ -1,5 +1,7 @@
 //! The metrics of the daemon, as Prometheus reads them.
 
+use std::collections::HashSet;
+
 use serde_json::json;
 
 use super::Daemon;
@@ -92,6 +94,11 @@ async fn the_ends_of_jobs_are_counted() {
         !text.contains(&site.key("done")),
         "an id is a label: {text}"
     );
+    let stems_after = |word: &'static str| -> HashSet<_> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(word));
+        lines.filter_map(|rest| rest.split(' ').next()).collect()
+    };
+    let (helped, typed) = (stems_after("# HELP "), stems_after("# TYPE "));
     let is_sample = |line: &&str| !line.is_empty() && !line.starts_with('#');
     for line in text.lines().filter(is_sample) {
         let name = line.split(['{', ' ']).next().unwrap();
@@ -99,14 +106,8 @@ async fn the_ends_of_jobs_are_counted() {
         let stem = ["_bucket", "_sum", "_count"];
         let stem = stem.iter().find_map(|end| name.strip_suffix(end));
         let stem = stem.unwrap_or(name);
-        assert!(
-            text.contains(&format!("# HELP {stem} ")),
-            "{name} has no help"
-        );
-        assert!(
-            text.contains(&format!("# TYPE {stem} ")),
-            "{name} has no type"
-        );
+        assert!(helped.contains(stem), "{name} has no help");
+        assert!(typed.contains(stem), "{name} has no type");
     }
     site.client.cancel(site.key("again")).await.unwrap();
     site.assert_balanced().await;
