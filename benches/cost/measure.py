@@ -197,21 +197,20 @@ def main():
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", CLOCK, source, "-ldl"], check=True)
     words = os.environ.get("ONLY", "").split()
     phases = [phase for phase in PHASES if not words or any(word in phase.name for word in words)]
-    known, rows = table.read(PAGE.read_text()), []
-    if known.versions != versions():
-        known.rows = []
+    old, rows = table.read(PAGE.read_text()), []
+    kept = old.rows if old.versions == versions() else []
     for phase in phases:
         rows += measure(phase)
         if what == "write":
             # After each phase, so that a run that is ended early keeps what it has counted.
             page = PAGE.read_text()
-            PAGE.write_text(table.replace(page, table.Table(versions(), merged(known.rows, rows))))
+            PAGE.write_text(table.replace(page, table.Table(versions(), merged(kept, rows))))
     new = table.Table(versions(), rows)
     print(table.write(new))
     if what == "write":
         return
     exact = {row for phase in PHASES if phase.exact for row in phase.rows}
-    complaints = list(table.growths(table.read(PAGE.read_text()), new, exact))
+    complaints = list(table.growths(old, new, exact))
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     sys.exit(1 if complaints else 0)
