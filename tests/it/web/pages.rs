@@ -118,20 +118,18 @@ async fn a_search_by_time_goes_on_through_kinds_without_a_match() {
     job.await.unwrap();
     let search = encoded(&format!("{}: due:>2h", site.app));
     let mut page = format!("jobs?q={search}");
-    // On a busy machine the first page may end before the match.
-    let pages = async {
-        for pages in 1.. {
+    // A page looks further for some time: how many pages that takes depends on the machine.
+    let found = async {
+        loop {
             let shown = person.look(&page).await;
             if shown.contains(&last) {
-                return pages;
+                return;
             }
             let next = shown.split("rel=\"next\" href=\"").nth(1).unwrap();
             page = next.split('"').next().unwrap().replace("&#38;", "&");
         }
-        unreachable!()
     };
-    let pages = timeout(PATIENCE, pages).await.expect("the job is found");
-    assert!(pages < 10, "{pages} pages");
+    timeout(PATIENCE, found).await.expect("the job is found");
     site.assert_balanced().await;
 }
 

@@ -91,6 +91,10 @@ struct Calls {
     is_away: bool,
     /// The changes of the past do not come.
     is_slow: bool,
+    /// So many pages of a search are without a job, and the search goes on after them.
+    empty: usize,
+    /// How long each page of a search takes.
+    searching: Duration,
     /// The archive has no payloads.
     is_bare: bool,
     /// The archive cannot be asked, and says so by this code.
@@ -114,6 +118,8 @@ impl Calls {
             has_tokens: false,
             is_away: false,
             is_slow: false,
+            empty: 0,
+            searching: Duration::ZERO,
             is_bare: false,
             archive_fails: None,
             patience: Duration::from_secs(10),
@@ -153,6 +159,19 @@ impl Calls {
             .filter(|_| path.starts_with("/v1/archive"))
         {
             return problem(503, code, &self.text);
+        }
+        if path == "/v1/jobs" {
+            tokio::time::sleep(self.searching).await;
+            let query = head.uri.query().unwrap_or("");
+            let cursor = query
+                .split('&')
+                .find_map(|it| it.strip_prefix("cursor=after-"));
+            let number: usize = cursor.map_or(0, |it| it.parse().unwrap());
+            if number < self.empty {
+                let next = format!("after-{}", number + 1);
+                return Json(json!({"jobs": [], "damaged": [], "scanned": 100, "next": next}))
+                    .into_response();
+            }
         }
         if self.is_slow && path == "/v1/tail" {
             let nothing = futures_util::stream::pending::<Result<Bytes, Infallible>>();
@@ -407,6 +426,13 @@ impl Site {
     fn of(web: Web, calls: Arc<Mutex<Vec<String>>>) -> Self {
         let router = Router::new().nest_service("/ui", web.into_router());
         Site { router, calls }
+    }
+
+    /// How many pages of a search were asked for.
+    fn searches(&self) -> usize {
+        let calls = self.calls.lock().unwrap();
+        let searches = calls.iter().filter(|it| it.starts_with("GET /v1/jobs?"));
+        searches.count()
     }
 
     async fn get(&self, path: &str) -> Answer {

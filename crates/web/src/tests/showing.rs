@@ -1,5 +1,7 @@
 //! What single pages show, and in which case.
 
+use std::time::Duration;
+
 use super::Calls;
 
 #[tokio::test(start_paused = true)]
@@ -44,6 +46,33 @@ async fn the_time_of_a_dead_letter_is_that_of_its_death() {
         dead.contains(">Died</th>") && !dead.contains(">Due</th>"),
         "{dead}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_search_goes_on_through_pages_without_a_match() {
+    let mut calls = Calls::new("a:b:c:1");
+    calls.empty = 9;
+    let site = calls.site(false);
+    let found = site.get("jobs?q=a%3A%20due%3A%3E2h").await.body;
+    assert!(found.contains("a:b:c:1</a>"), "{found}");
+    assert_eq!(site.searches(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_search_shows_how_far_it_came_and_goes_on_by_hand() {
+    let mut calls = Calls::new("a:b:c:1");
+    calls.empty = 9;
+    calls.searching = Duration::from_millis(30);
+    let site = calls.site(false);
+    let some = site.get("jobs?q=a%3A%20due%3A%3E2h").await.body;
+    assert!(!some.contains("a:b:c:1</a>"), "{some}");
+    assert!(some.contains("cursor=after-2\""), "{some}");
+    assert!(some.contains("200"), "{some}");
+    assert_eq!(site.searches(), 2);
+
+    let found = site.get("jobs?q=a%3A%20due%3A%3E2h&cursor=after-9");
+    let found = found.await.body;
+    assert!(found.contains("a:b:c:1</a>"), "{found}");
 }
 
 #[tokio::test]

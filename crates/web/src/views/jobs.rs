@@ -1,7 +1,7 @@
 //! The search, and the jobs that it finds, page by page.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::read::Query;
 use askama::Template;
@@ -11,6 +11,7 @@ use keyfall_daemon::shapes::{
     CountIn, CountOut, DamagedOut, Job, ListIn, PageOut, ShowIn, State, UnseenOut,
 };
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use crate::api::Call;
 use crate::cx::Cx;
