@@ -293,8 +293,7 @@ function mend.blank(job)
   redis.call('HDEL', lease_key, job.name)
   if groups and groups.by then
     end_leases(groups, news, {job.name}, {lease}, leased_key,
-      {channel = ARGV[3], subject = ARGV[4]}, due_of, room_for_due, next_start, groups_of,
-      open_entries, open_news)
+      {channel = ARGV[3], subject = ARGV[4]})
   end
   to_dead(job)
   if job.successor then

@@ -57,9 +57,11 @@ end
 local paused = is_paused(since)
 local fence = now > last_fence and stamp or int(last_fence + 1)
 local fill = paused and 0 or tonumber(ARGV[5])
-local limit = limited and read_limit(limited)
-local room = limit and room_for_due(limit, leased_key, now)
-local groups = limit and limit.groups and open_groups(limit, due_key, now, int, starts_left)
+local limits = limited and open_limits()
+local limit = limits and limits.read_limit(limited)
+local room = limit and limits.room_for_due(limit, leased_key, now)
+local groups = limit and limit.groups
+  and limits.open_groups(limit, due_key, now, int, limits.starts_left)
 
 -- Marks the named jobs that the limit holds back. Returns whether it holds back any job: one that is
 -- named, or one that is still due.
@@ -127,21 +129,20 @@ if groups and groups.by and not paused and wanted > 0 then
     and groups.census == '-' and groups.back == '-'
   local ids, dues, read, names, scores
   if may_take_all then
-    ids, dues, read, names, scores = take_at_once(groups, math.min(wanted, room), shadow_key,
-      leased_key, read_records, groups_of, use_starts, meets_again, scores_if_allowed, have_room)
+    ids, dues, read, names, scores =
+      limits.take_at_once(groups, math.min(wanted, room), shadow_key, leased_key)
   end
   if ids then
     taken, dues_taken, records, group_at, group_scores = ids, dues, read, names, scores
   elseif groups.census ~= '-' then
     redis.call('ZREM', due_key, '')
-    open_entries(groups, due_of, groups_of).count_leases(shadow_key, lease_key)
+    limits.open_entries(groups, limits.due_of, limits.groups_of).count_leases(shadow_key, lease_key)
   elseif room > 0 then
     local asked = {}
     for i, id in ipairs(named_ids) do
       asked[i] = {id = id, due = tonumber(their_dues[i]), is_aside = aside and aside[id]}
     end
-    turns = open_turns(groups, shadow_key, leased_key, lease_key, read_records, use_starts,
-      next_start, due_of, groups_of, open_entries, scores_of, write_starts)
+    turns = limits.open_turns(groups, shadow_key, leased_key, lease_key)
     turns.choose(math.min(wanted, room), asked, only_named, aside)
     for i, one in ipairs(turns.picks) do
       taken[i], dues_taken[i] = one.job.id, int(one.job.due)
@@ -151,7 +152,7 @@ if groups and groups.by and not paused and wanted > 0 then
 elseif groups and not groups.by then
   -- The groups were removed, and jobs may still be aside.
   redis.call('ZREM', due_key, '')
-  open_entries(groups, due_of).bring_back()
+  limits.open_entries(groups, limits.due_of).bring_back()
 end
 if records then
   -- The jobs are chosen.
@@ -259,16 +260,16 @@ end
 if turns then
   turns.write()
 elseif group_scores then
-  write_starts(groups, taken, group_at, group_scores)
+  limits.write_starts(groups, taken, group_at, group_scores)
 end
 if groups then
   limit.groups = (groups.by or groups.back ~= '-') and groups.text() or nil
 end
 local last = #taken > 0 and fence or int(math.max(now - 1, last_fence))
 if limit and (limit.gap > 0 or groups) then
-  use_starts(limit, now, #taken)
+  limits.use_starts(limit, now, #taken)
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
-    last, 'limit', groups and write_limit(limit) or write_full(limit))
+    last, 'limit', groups and limits.write_limit(limit) or limits.write_full(limit))
 else
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, table.concat(taken, ' '), 'fence',
     last)
@@ -277,7 +278,7 @@ local asks = limit and limit.share and groups and (room == 0 or turns and turns.
 if groups and not group_scores
     and (#taken < wanted or groups.back ~= '-' or asks or turns and turns.has_alarm) then
   -- The pacer hears when to ask again: now, if this claim has not looked at everything.
-  local next_one = next_start(limit, now)
+  local next_one = limits.next_start(limit, now)
   if groups.census ~= '-' or not groups.by then
     next_one = now
   elseif next_one == 0 and turns then
@@ -288,7 +289,7 @@ if groups and not group_scores
       .. (asks and ' shared' or ''))
   end
 elseif holds_back and not groups then
-  tell_held(ARGV[6], ARGV[7], limit, now)
+  limits.tell_held(ARGV[6], ARGV[7], limit, now)
 end
 local others = turns and #taken < room and turns.others() or {}
 if #others > 0 then

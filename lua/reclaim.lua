@@ -194,7 +194,7 @@ if groups then
     count_of[names[i]] = (count_of[names[i]] or 0) + 1
   end
   entries.write_cut(rates)
-  write_starts(groups, taken, names, scores_of(groups, rates, count_of, use_starts))
+  write_starts(groups, taken, names, scores_of(groups, rates, count_of))
   limit.groups = groups.text()
 end
 if limit and (limit.gap > 0 or groups) then
@@ -206,8 +206,7 @@ else
     last)
 end
 if groups then
-  end_leases(groups, news, gone, leases_gone, leased_key, {channel = ARGV[5], subject = ARGV[6]},
-    due_of, room_for_due, next_start, groups_of, open_entries, open_news)
+  end_leases(groups, news, gone, leases_gone, leased_key, {channel = ARGV[5], subject = ARGV[6]})
   if limit.share and is_held then
     entries.ask_for(asking)
     tell_held(ARGV[5], ARGV[6], limit, now)

@@ -58,7 +58,9 @@ local leases = redis.call('HLEN', lease_key) > 0 and redis.call('HMGET', lease_k
   or {}
 local successors = next_of(next_key, ids, leases)
 local before = soonest(due_key, stamp)
-local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
+local ordering, spacings = is_ordered and open_ordering(), is_spaced and open_spacings()
+local archiving = archived and open_archiving()
+local archive = archiving and archiving.open_archive(archived, calls_key, stamp, ARGV[3])
 -- The records of this call, and with spaced items also those that are there.
 local is_read = is_spaced or archive
 local present_records = is_spaced and redis.call('HMGET', shadow_key, unpack(ids)) or {}
@@ -85,7 +87,7 @@ end
 local i = 0
 at = HEAD
 while at < words do
-  local mode, order = ARGV[at + 1], is_ordered and order_of(ARGV[at + 2]) or 0
+  local mode, order = ARGV[at + 1], is_ordered and ordering.order_of(ARGV[at + 2]) or 0
   local header = begun(ARGV[at + 2], now)
   local opening = record_opening(header, accepted_at)
   local spacing, span = spacing_of(mode)
@@ -104,7 +106,7 @@ while at < words do
     local present = leased or dues[i]
     local there = 0
     if is_ordered and mode == 'ordered' and present then
-      there = orders[id] or order_there(shadow_key, id, successors[i])
+      there = orders[id] or ordering.order_there(shadow_key, id, successors[i])
     end
     local what
     if is_left and not leased then
@@ -130,7 +132,8 @@ while at < words do
           there = dues[i] and {dues[i], present_records[i]}
         end
         local since
-        due, since = spaced_due(spacing, span, spaced .. id, due_ms(when, now), now, there, notes)
+        due, since = spacings.spaced_due(spacing, span, spaced .. id, due_ms(when, now), now, there,
+          notes)
         text, when, is_ahead = int(due), nil, due * 1000 > now
         created = 'created:' .. text
         its_opening = since and record_opening(header, since) or opening
@@ -147,9 +150,9 @@ while at < words do
         if archive and successors[i] then
           local there = successors[i]
           if type(there) ~= 'table' then
-            there = {split_successor(there)}
+            there = {archiving.split_successor(there)}
           end
-          archive_end(archive, 'replaced', id, there[2], nil, whole(there[1]))
+          archiving.archive_end(archive, 'replaced', id, there[2], nil, whole(there[1]))
         end
         successors[i] = is_read and {text, record} or true
         waiting[#waiting + 1] = id
@@ -160,8 +163,9 @@ while at < words do
         if dues[i] then
           replaced = replaced + 1
           if archive then
-            archive_end(archive, 'replaced', id,
-              replaced_record or redis.call('HGET', shadow_key, id), nil, due_text(dues[i]))
+            archiving.archive_end(archive, 'replaced', id,
+              replaced_record or redis.call('HGET', shadow_key, id), nil,
+              archiving.due_text(dues[i]))
           end
           answers[i] = 'replaced:' .. text
           what = 'replaced'
@@ -196,7 +200,7 @@ local counted, fault = raise(stats_key, counts)
 if fault then
   return fault
 end
-fault = write_archive(archive, calls_key)
+fault = archiving and archiving.write_archive(archive, calls_key)
 if fault then
   lower(stats_key, counts)
   return fault
@@ -225,7 +229,9 @@ end
 write_changes(story, calls_key, now)
 local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
-write_spacing(notes)
+if spacings then
+  spacings.write_spacing(notes)
+end
 wake(ARGV[5], ARGV[6], news, before, now)
 write_story(story, history_key, ARGV[3])
 return {'ok', stamp, reply, unlisted}

@@ -54,9 +54,12 @@ if past then
   return past
 end
 
-local limit = limited and read_limit(limited)
-local groups = limit and limit.groups and open_groups(limit, due_key, now, int, starts_left)
-local archive = archived and open_archive(archived, calls_key, stamp, ARGV[3])
+local limits = limited and open_limits()
+local limit = limits and limits.read_limit(limited)
+local groups = limit and limit.groups
+  and limits.open_groups(limit, due_key, now, int, limits.starts_left)
+local archiving = archived and open_archiving()
+local archive = archiving and archiving.open_archive(archived, calls_key, stamp, ARGV[3])
 
 -- The `nil`s make room for four items: a list that grows is copied.
 local ids, terms, written, unwritten = {nil, nil, nil, nil}, {nil, nil, nil, nil}, {}, {}
@@ -88,6 +91,8 @@ while at < words do
 end
 local leases = redis.call('HMGET', lease_key, unpack(ids))
 local successors = next_of(next_key, ids, leases)
+-- Most jobs are done, and nothing follows them.
+local again = (#written > 0 or next(successors)) and open_again()
 local records = {}
 if #written > 0 then
   for i, record in ipairs(redis.call('HMGET', shadow_key, unpack(written))) do
@@ -132,7 +137,7 @@ local done_group, done_from
 local function tell_done(i)
   if done_group then
     if archive then
-      archive_done(archive, ids, done_from, i - 1, records, shadow_key, leases)
+      archiving.archive_done(archive, ids, done_from, i - 1, records, shadow_key, leases)
     end
     tell_all(story, 'done', '', ids, done_from, i - 1, '-', run_ms(leases[done_from]))
   end
@@ -141,8 +146,8 @@ end
 local function tell_archive(what, i, header, letter)
   if archive then
     local id = ids[i]
-    archive_end(archive, what, id, records[id] or redis.call('HGET', shadow_key, id), leases[i],
-      nil, header, letter)
+    archiving.archive_end(archive, what, id, records[id] or redis.call('HGET', shadow_key, id),
+      leases[i], nil, header, letter)
   end
 end
 
@@ -152,7 +157,7 @@ local function pending(i, id, due, record)
   scores[#scores + 1] = int(due)
   scores[#scores + 1] = id
   armed[i], armed_for[i] = int(due), record
-  note(news, id, due, now)
+  again.note(news, id, due, now)
 end
 
 for i = 1, size do
@@ -189,7 +194,7 @@ for i = 1, size do
       tell_archive('skipped', i)
     elseif alike.verb == 'bury' then
       answers[i] = 'buried:'
-      buried[#buried + 1] = {i, id, with_step(records[id], 'buried', now, alike.header)}
+      buried[#buried + 1] = {i, id, again.with_step(records[id], 'buried', now, alike.header)}
       count_one(counts, 'buried')
       counts.trimmed = 0
     elseif successors[i] or is_followed then
@@ -206,25 +211,25 @@ for i = 1, size do
       -- A job that goes back unchanged stays as overdue as it is.
       local when = alike.when
       local due = string.sub(when, 1, 1) == '@' and tonumber(string.sub(when, 2))
-        or due_ms(when, now)
+        or again.due_ms(when, now)
       answers[i] = 'later:' .. int(due)
       tell(story, alike.step, alike.note, id, int(due), run_ms(lease))
-      pending(i, id, due, with_step(records[id], alike.step, now, alike.header))
+      pending(i, id, due, again.with_step(records[id], alike.step, now, alike.header))
       count_one(counts, alike.step)
       stays = true
     end
     if successors[i] then
-      local due, record = split_successor(successors[i])
+      local due, record = again.split_successor(successors[i])
       promoted[#promoted + 1] = id
       promoted_at[#promoted] = i
       pending(i, id, due, record)
     elseif is_followed then
-      local due = due_ms(alike.next, now)
-      local _, _, payload = split_record(records[id])
+      local due = again.due_ms(alike.next, now)
+      local _, _, payload = again.split_record(records[id])
       count_one(counts, 'accepted')
       occurrences[#occurrences + 1] = i
       pending(i, id, due,
-        record_opening(begun(alike.next_header, now), ms_of(stamp)) .. payload)
+        again.record_opening(again.begun(alike.next_header, now), ms_of(stamp)) .. payload)
     elseif not stays then
       erasures = erasures + 1
       erased[erasures] = id
@@ -239,13 +244,15 @@ tell_done(size + 1)
 
 counts.done = at_least_one(done)
 
-local before = #scores > 0 and soonest(due_key, stamp)
+local before = #scores > 0 and again.soonest(due_key, stamp)
+local letters = #buried > 0 and open_letters()
 
 -- A full Redis lets a script run on if its first write is a removal, even an empty one. This one
 -- also shows whether the records are of the right type.
 redis.call('HDEL', shadow_key, '')
 local values, fault = raise(stats_key, counts)
-local before_them = values and #buried > 0 and values.buried - #buried + skipped(stats_key)
+local before_them = values and letters
+  and values.buried - #buried + letters.skipped(stats_key)
 for place, letter in ipairs(values and buried or {}) do
   local i, id = unpack(letter)
   local letter_number = int(before_them + place)
@@ -253,7 +260,7 @@ for place, letter in ipairs(values and buried or {}) do
   tell(story, 'buried', terms[i].note, id, letter_number, run_ms(leases[i]))
   tell_archive('buried', i, terms[i].header, letter_number)
 end
-fault = fault or write_archive(archive, calls_key)
+fault = fault or archiving and archiving.write_archive(archive, calls_key)
   or error_in(redis.pcall('ZREM', leased_key, '', unpack(ended)))
 if fault then
   lower(stats_key, values and counts or {})
@@ -274,7 +281,7 @@ if #shadows > 0 then
 end
 for place, letter in ipairs(buried) do
   local _, id, record = unpack(letter)
-  bury(dead_key, grave_key, id, before_them + place, now_ms, record)
+  letters.bury(dead_key, grave_key, id, before_them + place, now_ms, record)
 end
 local follow = {}
 for i, id in ipairs(promoted) do
@@ -288,7 +295,7 @@ for _, i in ipairs(occurrences) do
 end
 local trimmed = 0
 if #buried > 0 then
-  trimmed = trim(dead_key, grave_key, tonumber(ARGV[7]), tonumber(ARGV[8]), now_ms,
+  trimmed = letters.trim(dead_key, grave_key, tonumber(ARGV[7]), tonumber(ARGV[8]), now_ms,
     #buried)
   redis.call('HINCRBY', stats_key, 'trimmed', trimmed)
 end
@@ -297,14 +304,14 @@ local reply = table.concat(answers, ' ')
 remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, reply)
 if #KEYS > FIXED then
   for i, due in pairs(armed) do
-    arm(KEYS[FIXED + i], marker, due, now, armed_for[i])
+    again.arm(KEYS[FIXED + i], marker, due, now, armed_for[i])
   end
 end
 if groups and groups.by and #ended > 0 then
-  end_leases(groups, news, ended, leases_ended, leased_key, {channel = ARGV[4], subject = ARGV[5]},
-    due_of, room_for_due, next_start, groups_of, open_entries, open_news)
+  limits.end_leases(groups, news, ended, leases_ended, leased_key,
+    {channel = ARGV[4], subject = ARGV[5]})
 elseif limit and limit.most > 0 and #ended > 0 then
-  announce_waiting(news, limit, due_key, leased_key, ARGV[4], ARGV[5], now)
+  limits.announce_waiting(news, limit, due_key, leased_key, ARGV[4], ARGV[5], now)
 end
 wake(ARGV[4], ARGV[5], news, before, now)
 write_story(story, history_key, ARGV[3])

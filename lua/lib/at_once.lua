@@ -4,8 +4,7 @@
 -- Whether jobs from everywhere in the backlog are of groups that these jobs are of, or of one
 -- group: one job for each eight that are wanted. They are neighbours, of four places at equal
 -- distances, which are others in each claim.
-local function meets_again(groups, count_of, all_due, seen, most, shadow_key, read_records,
-    groups_of)
+local function meets_again(groups, count_of, all_due, seen, most, shadow_key)
   local sample, step = {}, (all_due - seen) / 4
   for i = 0, 3 do
     local rank = seen + math.floor(i * step + groups.now % math.ceil(step))
@@ -27,7 +26,7 @@ end
 
 -- The scores of `rates` after these groups have started so many jobs, as from `scores_of`, and
 -- their numbers of leases, if several ledgers share these; nil if a rate does not allow the jobs.
-local function scores_if_allowed(groups, known, count_of, use_starts)
+local function scores_if_allowed(groups, known, count_of)
   local now, scores, most_of = groups.now, {latest = groups.now}, {}
   local fulls = (groups.gap > 0 or groups.shares_key)
     and redis.call('ZMSCORE', groups.rates_key, unpack(known)) or {}
@@ -92,8 +91,7 @@ end
 -- from everywhere in the backlog have to be of different groups, too. Returns the ids, due times,
 -- records and groups of the jobs, and the new scores of `rates`, for `write_starts`; nil in any
 -- other case, which `lib/turns.lua` handles.
-local function take_at_once(groups, wanted, shadow_key, leased_key, read_records, groups_of,
-    use_starts, meets_again, scores_if_allowed, have_room)
+local function take_at_once(groups, wanted, shadow_key, leased_key)
   local now_ms, int = math.floor(groups.now / 1000), groups.int
   local most, SEEN, BURST = math.min(wanted, 256), 64, 2048
   local found = redis.call('ZRANGEBYSCORE', groups.due_key, '-inf', int(now_ms), 'WITHSCORES',
@@ -136,8 +134,7 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
   if fits < math.min(#ids, SEEN) then
     return nil
   end
-  if all_due > BURST
-    and meets_again(groups, count_of, all_due, #ids, most, shadow_key, read_records, groups_of) then
+  if all_due > BURST and meets_again(groups, count_of, all_due, #ids, most, shadow_key) then
     return nil
   end
   fits = math.min(fits, most)
@@ -156,7 +153,7 @@ local function take_at_once(groups, wanted, shadow_key, leased_key, read_records
   if groups.gap > 0 and redis.call('ZCOUNT', leased_key, int(now_ms - 60000), int(now_ms)) > 0 then
     return nil
   end
-  local scores, most_of = scores_if_allowed(groups, known, count_of, use_starts)
+  local scores, most_of = scores_if_allowed(groups, known, count_of)
   if not scores or groups.most > 0 and not have_room(groups, known, count_of, most_of) then
     return nil
   end

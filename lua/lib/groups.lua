@@ -49,8 +49,8 @@
 -- them.
 --
 -- In each call of a script Redis makes its functions anew, and one that refers to others is dear.
--- So the functions for groups get all that they use as arguments, and are few; the others are made
--- by `open_entries`, `open_turns` and `open_news` when they are needed.
+-- So claim and settlement open this part only for a kind with a limit. Other scripts have it always:
+-- what they use of it is in few functions, most of it within `open_entries` and `open_news`.
 
 -- The groups of a ledger: their terms and keys, and functions for those who get these; nil if its
 -- limit has none.

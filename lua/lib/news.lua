@@ -101,8 +101,7 @@ end
 
 -- These leases of the ids have ended. Adds jobs to `news` that may start now, 64 at the most. If
 -- the rate of the kind allows fewer, the pacer hears when to ask again, as `held` says.
-local function end_leases(groups, news, ids, leases, leased_key, held, due_of, room_for_due,
-    next_start, groups_of, open_entries, open_news)
+local function end_leases(groups, news, ids, leases, leased_key, held)
   local gone, count_of, names = {}, {}, {}
   for i = 1, groups.most > 0 and #ids or 0 do
     local group = leases[i] and groups.group_in(leases[i])

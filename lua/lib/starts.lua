@@ -2,7 +2,7 @@
 
 -- The scores of `rates` after these groups have started so many jobs, and the latest of them:
 -- `rates` and `count_of` by group.
-local function scores_of(groups, rates, count_of, use_starts)
+local function scores_of(groups, rates, count_of)
   local scores, now = {latest = groups.now}, groups.now
   for group, count in pairs(count_of) do
     use_starts(rates[group], now, count)

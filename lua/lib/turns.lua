@@ -5,8 +5,7 @@
 -- A queue is a group of which jobs may start: its tag, its waiting jobs from `first` on, how many
 -- it has `started` here, and how many `starts` and `leases` its limit still allows.
 
-local function open_turns(groups, shadow_key, leased_key, lease_key, read_records, use_starts,
-    next_start, due_of, groups_of, open_entries, scores_of, write_starts)
+local function open_turns(groups, shadow_key, leased_key, lease_key)
   -- How many due jobs a claim sets aside. How many groups it looks at for a job that may start. How
   -- many waiting jobs of a group are read at once, at the most. How many leases of a group are
   -- checked before it is parked. The limits of lib/lease.lua and lib/limit.lua.
@@ -470,7 +469,7 @@ local function open_turns(groups, shadow_key, leased_key, lease_key, read_record
       started[queue.group] = queue.started > 0 and queue.started or nil
     end
     entries.write_cut(rates)
-    write_starts(groups, ids, names, scores_of(groups, rates, started, use_starts))
+    write_starts(groups, ids, names, scores_of(groups, rates, started))
     if (has_turns or had_back) and #left_over == 0 and groups.back == '-'
       and redis.call('ZCOUNT', due_key, int(ASIDE), '(inf') == 0 then
       forget_turns()

@@ -1,7 +1,7 @@
 //! The Lua scripts, one for each transition. They are compiled into the program, each with the
 //! library parts that it uses. The files are in `lua/`, the parts in `lua/lib/`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::LazyLock;
 
 use redis::Arg;
@@ -41,9 +41,15 @@ impl Text {
 }
 
 impl Script {
-    /// Puts `body` behind what it needs of the library parts.
-    fn new(name: &'static str, fixed_keys: usize, parts: &[&str], body: &str) -> Self {
-        let source = needed(&parts.concat(), body) + body;
+    /// Puts `body` behind what it needs of the library parts, and of those that it opens.
+    fn new(
+        name: &'static str,
+        fixed_keys: usize,
+        parts: &[&str],
+        opened: &[(&str, String)],
+        body: &str,
+    ) -> Self {
+        let source = composed(&parts.concat(), opened, body);
         // The beginning of the variants for ledgers on a cluster.
         let whole = lua!("cluster/whole.lua");
         Script {
@@ -131,10 +137,37 @@ impl Script {
     }
 }
 
-/// The definitions of a library that a script mentions, and the definitions that these mention: in
-/// each call of a script, Redis creates all of its functions anew. A definition begins with `local`
-/// at the start of a line, and goes by the first name that it defines.
-fn needed(library: &str, body: &str) -> String {
+/// The text of a script. Redis creates all functions of a script anew in each call, so a call gets few
+/// that it does not use: of the library only what the script mentions, and of a part that it opens
+/// nothing until then. If the script says `limits.read_limit`, the part `limits` has `read_limit`, and
+/// `open_limits()` returns a table with it.
+fn composed(library: &str, opened: &[(&str, String)], body: &str) -> String {
+    let (mut mentioned, mut plain, mut parts) = (String::new(), body.to_owned(), String::new());
+    for (part, library) in opened {
+        let member = format!("{part}.");
+        let after = code(body).flat_map(|line| line.split(&member).skip(1));
+        let names: BTreeSet<&str> = after.filter_map(|it| words(it).next()).collect();
+        let own = needed(library, names.clone().into_iter().collect());
+        let defined: HashSet<&str> = own.iter().filter_map(|it| name_of(it)).collect();
+        let used = own.iter().flat_map(|it| code(it)).flat_map(words);
+        mentioned.extend(
+            used.filter(|it| !defined.contains(it))
+                .flat_map(|it| [it, " "]),
+        );
+        let members: String = names.iter().map(|it| format!("{it} = {it}, ")).collect();
+        let own = own.concat();
+        parts += &format!("local function open_{part}()\n{own}return {{{members}}}\nend\n");
+        for name in names {
+            plain = plain.replace(&format!("{member}{name}"), part);
+        }
+    }
+    let mentioned = code(&plain).chain([&*mentioned]).flat_map(words);
+    needed(library, mentioned.collect()).concat() + &parts + body
+}
+
+/// The definitions of a library that are `mentioned`, and the definitions that these mention. A
+/// definition begins with `local` at the start of a line.
+fn needed(library: &str, mentioned: HashSet<&str>) -> Vec<String> {
     let lines = library
         .split_inclusive('\n')
         .filter(|line| !line.starts_with("--"));
@@ -145,19 +178,30 @@ fn needed(library: &str, body: &str) -> String {
             _ => definitions.push(line.to_owned()),
         }
     }
-    let is_code = |line: &&str| !line.trim_start().starts_with("--");
-    let mut mentioned: HashSet<&str> = body.lines().filter(is_code).flat_map(words).collect();
+    let mut mentioned: HashSet<String> = mentioned.into_iter().map(Into::into).collect();
     let mut kept = Vec::new();
-    for definition in definitions.iter().rev() {
-        let name = definition
-            .trim_start_matches("local ")
-            .trim_start_matches("function ");
-        if words(name).next().is_some_and(|it| mentioned.contains(it)) {
-            mentioned.extend(words(definition));
-            kept.push(definition.as_str());
+    for definition in definitions.into_iter().rev() {
+        if name_of(&definition).is_some_and(|it| mentioned.contains(it)) {
+            mentioned.extend(words(&definition).map(Into::into));
+            kept.push(definition);
         }
     }
-    kept.into_iter().rev().collect()
+    kept.reverse();
+    kept
+}
+
+/// The name by which a definition goes: the first one that it defines.
+fn name_of(definition: &str) -> Option<&str> {
+    let name = definition
+        .trim_start_matches("local ")
+        .trim_start_matches("function ");
+    words(name).next()
+}
+
+/// The lines of a Lua text that are more than a comment.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    let lines = text.lines();
+    lines.filter(|line| !line.trim_start().starts_with("--"))
 }
 
 /// The words of a Lua text that can be names.
@@ -188,11 +232,14 @@ pub(crate) fn functions() -> String {
 }
 
 macro_rules! scripts {
-    ($($(#[$gate:meta])* $name:ident = $file:literal, $keys:literal keys, [$($part:literal),*];)*) => {
+    ($($(#[$gate:meta])* $name:ident = $file:literal, $keys:literal keys, [$($part:literal),*]
+        $(, $opened:ident: [$($its_part:literal),*])*;)*) => {
         $(
             $(#[$gate])*
             pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
-                Script::new($file, $keys, &[$(lua!("lib/", $part, ".lua"),)*], lua!($file, ".lua"))
+                let parts = [$(lua!("lib/", $part, ".lua"),)*];
+                let opened = [$((stringify!($opened), [$(lua!("lib/", $its_part, ".lua"),)*].concat()),)*];
+                Script::new($file, $keys, &parts, &opened, lua!($file, ".lua"))
             });
         )*
 
@@ -206,20 +253,25 @@ macro_rules! scripts {
 }
 
 scripts! {
-    SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "overtaken", "waiting", "spacing", "trigger", "lease", "archive", "changes"];
+    SCHEDULE = "schedule", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "spacing", "trigger", "changes"],
+        archiving: ["lease", "successor", "waiting", "archive"], ordering: ["successor", "overtaken"],
+        spacings: ["successor", "waiting", "spacing"];
     RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger", "successor", "waiting", "changes"];
     UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "waiting", "changes"];
     AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "version", "trigger", "changes"];
     PLAN = "plan", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger", "waiting", "lease", "archive", "changes"];
     CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken", "version", "record", "waiting", "archive", "changes"];
     #[cfg(feature = "worker")]
-    CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease", "limit", "waiting", "groups", "at_once", "starts", "entries", "turns"];
+    CLAIM = "claim", 7 keys, ["clock", "lasting", "calls", "history", "count", "paused", "lease", "waiting"],
+        limits: ["limit", "waiting", "groups", "starts", "entries", "at_once", "turns"];
     #[cfg(feature = "worker")]
     RECLAIM = "reclaim", 9 keys, ["clock", "lasting", "calls", "history", "count", "paused", "record", "lease", "trigger", "successor", "limit", "waiting", "groups", "starts", "entries", "news", "archive", "changes"];
     #[cfg(feature = "worker")]
     RENEW = "renew", 2 keys, ["clock", "lease"];
     #[cfg(feature = "worker")]
-    SETTLE = "settle", 11 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "record", "lease", "trigger", "dead", "successor", "limit", "waiting", "groups", "entries", "news", "archive", "changes"];
+    SETTLE = "settle", 11 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "changes"],
+        limits: ["limit", "waiting", "groups", "entries", "news"], archiving: ["archive"],
+        again: ["clock", "record", "trigger", "successor"], letters: ["placeholder", "dead"];
     #[cfg(feature = "worker")]
     SWEEP = "sweep", 3 keys, ["clock", "paused", "lease", "limit", "waiting", "groups", "entries", "news"];
     #[cfg(feature = "worker")]
@@ -229,7 +281,7 @@ scripts! {
     DISCARD = "discard", 6 keys, ["clock", "lasting", "placeholder", "calls", "history", "count", "dead"];
     #[cfg(feature = "worker")]
     TRIM = "trim", 3 keys, ["clock", "placeholder", "dead"];
-    ARM = "arm", 0 keys, ["clock", "trigger"];
+    ARM = "arm", 0 keys, ["clock", "record", "trigger"];
     LETTERS = "letters", 3 keys, ["clock", "lasting", "calls"];
     #[cfg(feature = "worker")]
     BEAT = "beat", 1 keys, ["clock"];
@@ -287,10 +339,77 @@ mod tests {
                        local function unused()\nend\n\
                        local function outer()\n  inner()\nend\n";
         let body = "-- unused\nreturn outer() -- at the end\n";
-        let kept = needed(library, body);
-        assert!(kept.contains("local LIMIT, REST = 7, 8\n"), "{kept}");
-        assert!(kept.contains("function inner()") && kept.contains("function outer()"));
-        assert!(needed(library, "return outer_unused\n").is_empty());
-        assert!(needed(library, "-- unused\n").is_empty());
+        let text = composed(library, &[], body);
+        assert!(text.contains("local LIMIT, REST = 7, 8\n"), "{text}");
+        assert!(text.contains("function inner()") && text.contains("function outer()"));
+        assert!(!text.contains("function unused()"), "{text}");
+        let others = ["return outer_unused\n", "-- unused\n"];
+        for body in others {
+            assert_eq!(composed(library, &[], body), body);
+        }
+    }
+
+    /// Lua takes a name that is not defined yet for a global one, and fails when it gets there.
+    #[test]
+    #[cfg(all(feature = "embedded", feature = "worker", unix))]
+    fn functions_are_defined_before_they_are_called() {
+        let defined_by = |line: &str| {
+            let name = line.strip_prefix("local function ")?;
+            Some(name[..name.find('(')?].to_owned())
+        };
+        let sources = || all().into_iter().map(|(script, _)| script);
+        let lines = sources().flat_map(|it| it.source.lines());
+        let functions: HashSet<String> = lines.filter_map(defined_by).collect();
+        for script in sources() {
+            let (mut known, mut opened) = (HashSet::new(), None);
+            let mut lines = script.source.lines().peekable();
+            while let Some(line) = lines.next() {
+                if let Some(name) = defined_by(line) {
+                    known.insert(name);
+                    // The functions of a part are not indented.
+                    if lines.peek().is_some_and(|next| next.starts_with("local ")) {
+                        opened = Some(known.clone());
+                    }
+                }
+                for (at, _) in line
+                    .match_indices('(')
+                    .filter(|_| code(line).next().is_some())
+                {
+                    let name = line[..at].rsplit(|it: char| !it.is_alphanumeric() && it != '_');
+                    let name = name.into_iter().next().unwrap_or_default();
+                    let is_member = line[..at - name.len()].ends_with(['.', ':']);
+                    let is_known = is_member || known.contains(name) || !functions.contains(name);
+                    assert!(
+                        is_known,
+                        "{}: {name} is not defined before: {line}",
+                        script.name
+                    );
+                }
+                if line.starts_with("return {") && opened.is_some() {
+                    known = opened.take().unwrap_or_default();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_opened_has_the_functions_that_are_mentioned_as_its_own() {
+        let library = "local function common()\nend\n\
+                       local function inner()\nend\n\
+                       local function outer()\n  inner()\n  common()\nend\n\
+                       local function unused()\nend\n";
+        let part = "local function inner()\nend\n\
+                    local function outer()\n  inner()\n  common()\nend\n\
+                    local function unused()\nend\n";
+        let opened = [("part", part.to_owned())];
+        let body = "local part = ARGV[1] and open_part()\nreturn part and part.outer()\n";
+        let text = composed(library, &opened, body);
+        let before = "local function common()\nend\nlocal function open_part()\n";
+        assert!(text.starts_with(before), "{text}");
+        assert_eq!(text.matches("function inner()").count(), 1, "{text}");
+        assert_eq!(text.matches("function outer()").count(), 1, "{text}");
+        assert!(!text.contains("function unused()"), "{text}");
+        assert!(text.contains("return {outer = outer, }\nend\n"), "{text}");
+        assert!(text.ends_with(body), "{text}");
     }
 }
