@@ -11,9 +11,19 @@ use tokio::time::{Instant, sleep, timeout};
 /// each short call would make batches slower, and many times so where calls travel alone.
 const BUSY: Duration = Duration::from_millis(1);
 
-/// A pause lasts so many times as long as the calls before it, so large batches take a quarter of the
-/// time of Redis and of the cores, and due jobs have the rest.
-const PAUSE_FACTOR: u32 = 3;
+/// A pause lasts so many times as long as the calls before it, so large batches take little of the time
+/// of Redis and of the cores, and due jobs have the rest.
+const PAUSE_FACTOR: u32 = 12;
+
+/// The same when calls have come for [`LASTING`] without a [`LULL`]: with longer pauses, a steady flow of
+/// rows would wait ever longer.
+const LASTING_FACTOR: u32 = 3;
+
+/// After how long a flow of calls gets shorter pauses.
+const LASTING: Duration = Duration::from_secs(5);
+
+/// A flow of calls ends when none has come for so long.
+const LULL: Duration = Duration::from_millis(100);
 
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
@@ -39,6 +49,8 @@ struct Load {
     busy: Duration,
     /// When the last one was answered.
     ended: Instant,
+    /// Since when they have come without a lull.
+    flowing: Instant,
     /// When the server was last asked, and how many keys had expired; `None` without an answer.
     asked: Option<Instant>,
     expired: Option<u64>,
@@ -52,6 +64,7 @@ impl Background {
             Mutex::new(Load {
                 busy: Duration::ZERO,
                 ended: Instant::now(),
+                flowing: Instant::now(),
                 asked: None,
                 expired: None,
                 fell_due: Instant::now(),
@@ -74,8 +87,10 @@ impl Background {
             return call.await;
         };
         let jobs_fall_due = load.ask(expired).await;
-        let pause = (load.busy * PAUSE_FACTOR).min(LONGEST_PAUSE);
-        let rest = pause.saturating_sub(load.ended.elapsed());
+        if load.ended.elapsed() >= LULL {
+            load.flowing = Instant::now();
+        }
+        let rest = load.pause().saturating_sub(load.ended.elapsed());
         if rest.is_zero() || !jobs_fall_due {
             load.busy = Duration::ZERO;
         } else if load.busy >= BUSY {
@@ -95,6 +110,15 @@ impl Background {
 }
 
 impl Load {
+    /// How long the server is left alone after the last call, if jobs fall due.
+    fn pause(&self) -> Duration {
+        let factor = match self.flowing.elapsed() >= LASTING {
+            true => LASTING_FACTOR,
+            false => PAUSE_FACTOR,
+        };
+        (self.busy * factor).min(LONGEST_PAUSE)
+    }
+
     /// Whether jobs fall due on the server, as far as is known.
     async fn ask(&mut self, expired: impl Future<Output = Option<u64>>) -> bool {
         if self.asked.is_none_or(|asked| asked.elapsed() >= ASKING) {
@@ -145,13 +169,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_on_which_no_job_falls_due_is_not_left_alone() {
         let background = Background::new(1);
-        // A call and its pause take 8 ms.
+        // A call and its pause take 22 ms.
         let paused = calls(&background, 1, 7).await;
-        assert!(paused < 130, "nothing is known yet: {paused} calls");
+        assert!(paused < 50, "nothing is known yet: {paused} calls");
         assert_eq!(calls(&background, 1, 7).await, 500, "nothing falls due");
         let paused = calls(&background, 1, 8).await;
-        assert!(paused < 200, "a job fell due: {paused} calls");
         // The server was asked up to 100 ms later.
+        assert!(paused < 100, "a job fell due: {paused} calls");
         let quick = calls(&background, 1, 8).await;
         assert!(quick > 450, "nothing falls due again: {quick} calls");
     }
@@ -165,7 +189,7 @@ mod tests {
         for _ in 0..100 {
             began = background.call(0, pending(), taking(start, 2)).await;
         }
-        assert!(began > 2_100 + 90 * 8, "{began}");
+        assert!(began > 2_100 + 90 * 22, "{began}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -176,8 +200,8 @@ mod tests {
             call(&background, 0, start, 3),
         )
         .await;
-        assert_eq!([one, other], [0, 3 + 9]);
-        assert_eq!(call(&background, 1, start, 3).await, 15, "another server");
+        assert_eq!([one, other], [0, 3 + 20]);
+        assert_eq!(call(&background, 1, start, 3).await, 26, "another server");
     }
 
     #[tokio::test(start_paused = true)]
@@ -185,9 +209,30 @@ mod tests {
         let (background, start) = (Background::new(1), Instant::now());
         call(&background, 0, start, 3).await;
         sleep(Duration::from_millis(2)).await;
-        assert_eq!(call(&background, 0, start, 3).await, 3 + 9);
-        sleep(Duration::from_millis(20)).await;
-        assert_eq!(call(&background, 0, start, 3).await, 3 + 9 + 3 + 20);
+        assert_eq!(call(&background, 0, start, 1).await, 3 + 20);
+        sleep(Duration::from_millis(15)).await;
+        assert_eq!(call(&background, 0, start, 1).await, 3 + 20 + 1 + 15);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flow_that_lasts_gets_shorter_pauses_until_a_lull() {
+        let (background, start) = (Background::new(1), Instant::now());
+        let count = async |seconds| {
+            let (start, mut calls) = (Instant::now(), 0);
+            while start.elapsed() < Duration::from_secs(seconds) {
+                call(&background, 0, start, 2).await;
+                calls += 1;
+            }
+            calls
+        };
+        // A call and its pause take 22 ms, and later 8 ms.
+        let first = count(5).await;
+        assert!((225..230).contains(&first), "{first} calls");
+        let later = count(5).await;
+        assert!((620..630).contains(&later), "{later} calls");
+        sleep(LULL).await;
+        let again = count(1).await;
+        assert!(again < 50, "{again} calls, {:?}", start.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
@@ -198,7 +243,7 @@ mod tests {
         let Either::Right((began, _)) = select(stuck, next).await else {
             unreachable!("it is never answered")
         };
-        assert_eq!(began, 5 + 15, "a long call and its pause");
+        assert_eq!(began, 5 + 20, "a long call and its pause");
     }
 
     #[tokio::test(start_paused = true)]
