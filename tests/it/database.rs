@@ -1,5 +1,7 @@
 //! `keyfall serve` and `keyfall database` beside a PostgreSQL.
 
+use std::collections::BTreeSet;
+
 use keyfall::JobState;
 use keyfall::embedded::Embedded;
 use keyfall_testing::postgres::Postgres;
@@ -506,28 +508,30 @@ async fn many_ended_jobs_run_again_unless_their_last_end_is_another() {
         (409, &json!("letter_present"))
     );
 
-    // Page by page, and each page twice: no job is scheduled twice, although all end in between.
+    // Page by page, and each page twice: no job is scheduled twice, although all end in between. If the
+    // archive has these ends by then, the second one goes on to other jobs.
     let mut wanted = json!({"prefix": kind, "at_most": 4, "call": "0123456789abcdef01234567"});
-    let (mut done, mut skipped, mut without, mut pages) = (0, 0, 0, 0);
+    let mut ran = BTreeSet::new();
     loop {
-        let page = daemon.post("/v1/archive/requeue", wanted.clone()).await;
-        done += page["done"].as_u64().unwrap();
-        skipped += page["skipped"].as_u64().unwrap();
-        without += page["without_payload"].as_u64().unwrap();
-        pages += 1;
-        for _ in 0..page["done"].as_u64().unwrap() {
-            let pulled = daemon.pull(1, "40s").await;
-            assert_eq!(daemon.settle("finish", &pulled[0], json!({})).await, "done");
+        let mut next = Value::Null;
+        for is_again in [false, true] {
+            let before = site.stats().await.accepted;
+            let page = daemon.post("/v1/archive/requeue", wanted.clone()).await;
+            for _ in before..site.stats().await.accepted {
+                let pulled = daemon.pull(1, "40s").await;
+                assert!(ran.insert(pulled[0]["key"].to_string()), "{pulled:?}");
+                assert_eq!(daemon.settle("finish", &pulled[0], json!({})).await, "done");
+            }
+            if !is_again {
+                next = page["next"].clone();
+            }
         }
-        let before = site.stats().await.accepted;
-        daemon.post("/v1/archive/requeue", wanted.clone()).await;
-        assert_eq!(site.stats().await.accepted, before, "page {pages}");
-        wanted["cursor"] = page["next"].clone();
+        wanted["cursor"] = next;
         if wanted["cursor"].is_null() {
             break;
         }
     }
-    assert_eq!((done, skipped, without, pages), (8, 2, 1, 3));
+    assert_eq!(ran.len(), 8, "{ran:?}");
     site.client.cancel(site.key(2)).await.unwrap();
     // Their last ends are other ones now.
     let all = 12 + 8 + 1;

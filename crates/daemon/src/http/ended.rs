@@ -329,7 +329,7 @@ mod runs {
             return Err(Problem::letter_present(key.as_str(), letter));
         }
         let (ended, bytes) = (Time(run.ended), run.payload_bytes);
-        let lane = lane(&call, &run);
+        let lane = lane(&call, &run.key);
         let mut job =
             again(key, run)?.ok_or_else(|| Problem::payload_unarchived(key, ended, bytes))?;
         if let Some(Span(delay)) = wanted.after {
@@ -430,7 +430,7 @@ mod runs {
         {
             return Ok(Fate::Skipped);
         }
-        let lane = lane(call, &run);
+        let lane = lane(call, &run.key);
         let job = match again(&key, run) {
             Ok(Some(job)) => job,
             Ok(None) => return Ok(Fate::WithoutPayload),
@@ -506,12 +506,10 @@ mod runs {
         })
     }
 
-    /// The lane of a run in a call. Each run has one of its own, since a repeated call may find other
-    /// runs beside it.
-    fn lane(call: &LaneId, run: &ArchivedJob) -> LaneId {
-        let (ended, accepted) = (micros(run.ended), micros(run.accepted));
-        let identity = format!("{call} {ended} {accepted} {}", run.key);
-        let hash = Sha256::digest(identity);
+    /// The lane of a job in a call. A repeated call may find other jobs beside it, and a later end of
+    /// the job: of the run that this call has scheduled.
+    fn lane(call: &LaneId, key: &str) -> LaneId {
+        let hash = Sha256::digest(format!("{call} {key}"));
         let digits: String = hash[..12]
             .iter()
             .map(|byte| format!("{byte:02x}"))
