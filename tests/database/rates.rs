@@ -1,9 +1,9 @@
-//! Measures the outbox, and asserts no time: `make extremes` prints the figures.
+//! Measures outbox and archive, and asserts no time: `make extremes` prints the figures.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use keyfall::{ArchiveTerms, Client, Job, Kind, Outcome, Router, Shards, Worker};
+use keyfall::{ArchiveTerms, Client, Job, Kind, NewJob, Outcome, Router, Shards, Worker};
 use keyfall_database::Archiver;
 use keyfall_testing::patience::eventually;
 use tokio::time::sleep;
@@ -11,14 +11,21 @@ use tokio_postgres::types::ToSql;
 
 use crate::site::{Site, connect};
 
-/// The rows of the measurement of the rate, on this many kinds.
-const ROWS: u64 = 100_000;
+/// The rows of the measurement of the rate, and how many of them while jobs fall due.
+const ROWS: (u64, u64) = (100_000, 20_000);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "prints figures, for `make extremes`"]
 async fn rows_are_passed_on_at_this_rate() {
-    for (kinds, is_copied) in [(1, false), (8, false), (1, true)] {
-        let site = Site::new(&format!("rates-{kinds}-{is_copied}")).await;
+    for (kinds, is_copied, jobs_fall_due) in [
+        (1, false, false),
+        (8, false, false),
+        (1, true, false),
+        (1, false, true),
+        (8, false, true),
+    ] {
+        let (_redis, site) = Site::alone("rates-rows").await;
+        let rows = if jobs_fall_due { ROWS.1 } else { ROWS.0 };
         if is_copied {
             // Its rows are kept when they were passed on.
             let copied = format!(
@@ -30,16 +37,68 @@ async fn rows_are_passed_on_at_this_rate() {
         let insert = format!(
             "INSERT INTO keyfall_outbox (key, payload, delay)
                 SELECT '{}:it:kind' || n % {kinds} || ':' || n, repeat('x', 200)::bytea, '1 hour'
-                FROM generate_series(1, {ROWS}) n",
+                FROM generate_series(1, {rows}) n",
             site.app
         );
         site.sql.execute(&insert, &[]).await.unwrap();
+        let (client, key) = (site.client.clone(), site.key("due"));
+        let falling_due = tokio::spawn(async move {
+            while jobs_fall_due {
+                let job = client.schedule(&key, &()).after(Duration::from_millis(20));
+                job.await.unwrap();
+                sleep(Duration::from_millis(100)).await;
+            }
+        });
         let began = Instant::now();
         let relay = site.relay().await;
         site.is_empty().await;
-        let rate = ROWS as f64 / began.elapsed().as_secs_f64();
-        println!("{ROWS} rows of {kinds} kinds, copied {is_copied}: {rate:.0} rows/s");
+        let rate = rows as f64 / began.elapsed().as_secs_f64();
+        println!(
+            "{rows} rows of {kinds} kinds, copied {is_copied}, jobs fall due {jobs_fall_due}: \
+             {rate:.0} rows/s"
+        );
+        falling_due.abort();
         drop(relay);
+    }
+}
+
+/// The jobs of the measurement of the archive, on this many kinds.
+const ENDS: u64 = 50_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prints figures, for `make extremes`"]
+async fn ends_are_archived_at_this_rate() {
+    for kinds in [1, 8] {
+        let (_redis, site) = Site::alone("rates-ends").await;
+        let prefix = format!("{}:", site.app);
+        let terms = ArchiveTerms::new();
+        site.client.prefix(&prefix).archive(terms).await.unwrap();
+        let jobs = (0..ENDS).map(|n| {
+            let key = format!("{}:it:kind{}:{n}", site.app, n % kinds);
+            NewJob::new(key, &n).after(Duration::from_secs(3600))
+        });
+        for placed in site.client.schedule_many(jobs).await {
+            placed.unwrap();
+        }
+        let cancelled = site.client.prefix(&prefix).cancel().await.unwrap();
+        assert_eq!(cancelled.done, ENDS);
+        // Nothing falls due, and is known not to.
+        sleep(Duration::from_secs(2)).await;
+        let client = Client::connect(&site.redis).await.unwrap();
+        let archiver = Archiver::new(client, site.database());
+        let began = Instant::now();
+        let archiver = tokio::spawn(archiver.run_until(std::future::pending()));
+        for kind in 0..kinds {
+            let kind = Kind::parse(&format!("{}:it:kind{kind}", site.app)).unwrap();
+            eventually("nothing waits", async || {
+                let ended = site.client.ended(&kind, Shards::Present, 1).await.unwrap();
+                (ended.waiting == 0).then_some(())
+            })
+            .await;
+        }
+        let rate = ENDS as f64 / began.elapsed().as_secs_f64();
+        println!("{ENDS} ends of {kinds} kinds: {rate:.0} ends/s");
+        archiver.abort();
     }
 }
 
@@ -83,6 +142,8 @@ enum Beside {
     Nothing,
     /// PostgreSQL computes something on one connection, and Redis has nothing to do with it.
     Computing,
+    /// The rows of `Passing` are written, into a table that no relay reads.
+    Writing(u64),
     /// Rows of so many kinds that the relay passes on, and records that the archiver stores.
     Passing(u64),
 }
@@ -111,9 +172,13 @@ async fn claims_beside_a_busy_relay_and_archiver_are_so_late() {
     let loads = [
         Beside::Nothing,
         Beside::Computing,
+        Beside::Writing(1),
         Beside::Passing(1),
+        Beside::Writing(8),
         Beside::Passing(8),
     ];
+    let unread = "CREATE TABLE unread_outbox (LIKE keyfall_outbox INCLUDING ALL)";
+    site.sql.batch_execute(unread).await.unwrap();
     let mut measured = loads.map(|_| Vec::new());
     let mut rows = 0_u64;
     for round in 0..ROUNDS {
@@ -132,15 +197,24 @@ async fn claims_beside_a_busy_relay_and_archiver_are_so_late() {
                         let compute = "SELECT count(sqrt(n)) FROM generate_series(1, 200000) n";
                         site.sql.query_one(compute, &[]).await.unwrap();
                     }
-                    Beside::Passing(kinds) => {
+                    Beside::Writing(kinds) | Beside::Passing(kinds) => {
+                        let is_passed_on = matches!(beside, Beside::Passing(_));
+                        let table = if is_passed_on {
+                            "keyfall_outbox"
+                        } else {
+                            "unread_outbox"
+                        };
                         // Each job is cancelled by a later row, and leaves a record.
-                        let insert = "INSERT INTO keyfall_outbox (op, key, delay)
-                            SELECT op, $1 || n % $3::bigint || ':' || $2::bigint + n, CASE op WHEN 'schedule' THEN interval '1 hour' END
-                            FROM generate_series(1, 500) n, unnest(ARRAY['schedule', 'cancel']) op";
+                        let insert = format!(
+                            "INSERT INTO {table} (op, key, delay)
+                            SELECT op, $1 || n % $3::bigint || ':' || $2::bigint + n,
+                                CASE op WHEN 'schedule' THEN interval '1 hour' END
+                            FROM generate_series(1, 500) n, unnest(ARRAY['schedule', 'cancel']) op"
+                        );
                         let (at, kinds) = (rows.cast_signed(), kinds.cast_signed());
                         let values: [&(dyn ToSql + Sync); 3] = [&loaded, &at, &kinds];
-                        site.sql.execute(insert, &values).await.unwrap();
-                        rows += 500;
+                        site.sql.execute(&insert, &values).await.unwrap();
+                        rows += if is_passed_on { 500 } else { 0 };
                     }
                 }
                 (lags.lock().unwrap().len() as u64 == JOBS).then_some(())
