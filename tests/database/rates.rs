@@ -43,12 +43,16 @@ async fn rows_are_passed_on_at_this_rate() {
         site.sql.execute(&insert, &[]).await.unwrap();
         let (client, key) = (site.client.clone(), site.key("due"));
         let falling_due = tokio::spawn(async move {
-            while jobs_fall_due {
+            let mut turns = tokio::time::interval(Duration::from_millis(100));
+            loop {
+                turns.tick().await;
                 let job = client.schedule(&key, &()).after(Duration::from_millis(20));
                 job.await.unwrap();
-                sleep(Duration::from_millis(100)).await;
             }
         });
+        if !jobs_fall_due {
+            falling_due.abort();
+        }
         let began = Instant::now();
         let relay = site.relay().await;
         site.is_empty().await;
