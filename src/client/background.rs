@@ -77,14 +77,15 @@ impl Background {
     /// not wait for a long one: a node of a cluster that does not answer must not hold up the others.
     ///
     /// `expired` asks the server how many of its keys have expired. `None` if that cannot be known.
-    pub(super) async fn call<T>(
+    /// `call` learns whether jobs may fall due.
+    pub(super) async fn call<F: Future>(
         &self,
         server: usize,
         expired: impl Future<Output = Option<u64>>,
-        call: impl Future<Output = T>,
-    ) -> T {
+        call: impl FnOnce(bool) -> F,
+    ) -> F::Output {
         let Ok(mut load) = timeout(PATIENCE, self.0[server].lock()).await else {
-            return call.await;
+            return call(true).await;
         };
         let jobs_fall_due = load.ask(expired).await;
         if load.ended.elapsed() >= LULL {
@@ -97,7 +98,7 @@ impl Background {
             sleep(rest).await;
             load.busy = Duration::ZERO;
         }
-        let (mut call, began) = (pin!(call), Instant::now());
+        let (mut call, began) = (pin!(call(jobs_fall_due)), Instant::now());
         let answer = timeout(LONG_CALL, call.as_mut()).await;
         load.busy += began.elapsed();
         load.ended = Instant::now();
@@ -145,7 +146,7 @@ mod tests {
     /// Makes a call that takes so many ms, on a server that does not tell how many keys have expired.
     /// Returns when it began, in ms since `start`.
     async fn call(background: &Background, server: usize, start: Instant, ms: u64) -> u128 {
-        let call = taking(start, ms);
+        let call = |_| taking(start, ms);
         background.call(server, ready(None), call).await
     }
 
@@ -159,7 +160,7 @@ mod tests {
     async fn calls(background: &Background, seconds: u64, expired: u64) -> usize {
         let (start, mut calls) = (Instant::now(), 0);
         while start.elapsed() < Duration::from_secs(seconds) {
-            let call = taking(start, 2);
+            let call = |_| taking(start, 2);
             background.call(0, ready(Some(expired)), call).await;
             calls += 1;
         }
@@ -181,13 +182,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_call_learns_whether_jobs_fall_due() {
+        let background = Background::new(1);
+        let falls_due = async |expired| background.call(0, ready(expired), ready).await;
+        assert!(falls_due(Some(7)).await, "nothing is known yet");
+        sleep(QUIET).await;
+        assert!(!falls_due(Some(7)).await);
+        sleep(ASKING).await;
+        assert!(falls_due(Some(8)).await);
+        sleep(QUIET).await;
+        assert!(falls_due(None).await, "the server does not tell");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn jobs_may_fall_due_on_a_server_that_does_not_tell() {
         let (background, start) = (Background::new(1), Instant::now());
         calls(&background, 2, 7).await;
         sleep(ASKING).await;
         let mut began = 0;
         for _ in 0..100 {
-            began = background.call(0, pending(), taking(start, 2)).await;
+            began = background.call(0, pending(), |_| taking(start, 2)).await;
         }
         assert!(began > 2_100 + 90 * 22, "{began}");
     }
@@ -238,7 +252,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_that_takes_long_lets_the_next_one_begin() {
         let (background, start) = (Background::new(1), Instant::now());
-        let stuck = pin!(background.call(0, ready(None), pending::<()>()));
+        let stuck = pin!(background.call(0, ready(None), |_| pending::<()>()));
         let next = pin!(call(&background, 0, start, 1));
         let Either::Right((began, _)) = select(stuck, next).await else {
             unreachable!("it is never answered")
@@ -249,7 +263,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_that_nobody_polls_holds_the_others_up_for_a_second() {
         let (background, start) = (Background::new(1), Instant::now());
-        let mut forgotten = pin!(background.call(0, ready(None), pending::<()>()));
+        let mut forgotten = pin!(background.call(0, ready(None), |_| pending::<()>()));
         assert!(forgotten.as_mut().now_or_never().is_none());
         assert_eq!(call(&background, 0, start, 1).await, 1_000);
     }
@@ -259,7 +273,7 @@ mod tests {
         let (background, start) = (Background::new(1), Instant::now());
         let given_up = timeout(
             Duration::from_millis(2),
-            background.call(0, ready(None), pending::<()>()),
+            background.call(0, ready(None), |_| pending::<()>()),
         )
         .await;
         assert!(given_up.is_err());

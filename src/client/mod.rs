@@ -403,8 +403,13 @@ impl Client {
         &self.0.settings
     }
 
-    /// Makes a call that carries a large batch. Such calls [wait for each other](background).
-    async fn in_background<T>(&self, ledger: &Ledger, call: impl Future<Output = T>) -> T {
+    /// Makes a call that carries a large batch. Such calls [wait for each other](background). `call` learns
+    /// whether jobs may fall due on the server.
+    async fn in_background<F: Future>(
+        &self,
+        ledger: &Ledger,
+        call: impl FnOnce(bool) -> F,
+    ) -> F::Output {
         let expired = async { ledger.expired_keys(self.deadline()).await };
         let background = &self.0.background;
         background.call(ledger.server(), expired, call).await

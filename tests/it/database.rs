@@ -508,8 +508,8 @@ async fn many_ended_jobs_run_again_unless_their_last_end_is_another() {
         (409, &json!("letter_present"))
     );
 
-    // Page by page, and each page twice: no job is scheduled twice, although all end in between. If the
-    // archive has these ends by then, the second one goes on to other jobs.
+    // Page by page, and each page twice: no job is scheduled twice, although all have ended in between,
+    // and the archive has their ends. The second one goes on to other jobs.
     let mut wanted = json!({"prefix": kind, "at_most": 4, "call": "0123456789abcdef01234567"});
     let mut ran = BTreeSet::new();
     loop {
@@ -522,6 +522,7 @@ async fn many_ended_jobs_run_again_unless_their_last_end_is_another() {
                 assert!(ran.insert(pulled[0]["key"].to_string()), "{pulled:?}");
                 assert_eq!(daemon.settle("finish", &pulled[0], json!({})).await, "done");
             }
+            ends(&daemon, &kind, 12 + ran.len()).await;
             if !is_again {
                 next = page["next"].clone();
             }

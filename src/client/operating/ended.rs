@@ -127,10 +127,14 @@ pub struct EndedJobs {
     read: Vec<(u16, [EndsRead; 2])>,
 }
 
+/// The most records of a list in a page, while jobs fall due.
+const SMALL_PAGE: usize = 250;
+
 impl Client {
     /// The oldest records of ended jobs of a kind, up to `limit` of dead letters and of other ends in
-    /// each shard, and about 1 MiB of each. It changes nothing. Once they are stored elsewhere,
-    /// [`forget_ended`](Self::forget_ended) removes them.
+    /// each shard, and about 1 MiB of each. While jobs fall due on the server, a list gives 250 at the most: a
+    /// larger page would make the jobs late. The call changes nothing. Once the records are stored
+    /// elsewhere, [`forget_ended`](Self::forget_ended) removes them.
     ///
     /// Several programs may read and store the same records at the same time: tell them apart by
     /// [their identity](EndedJob).
@@ -144,7 +148,13 @@ impl Client {
         let ledgers = (0..shards.of(layout)).map(|shard| store.ledger(kind, layout.place(shard)));
         let ledgers: Vec<_> = ledgers.collect();
         let pages = ledgers.iter().map(|ledger| {
-            let page = async { ledger.ended(limit, self.deadline()).await };
+            let page = async move |jobs_fall_due: bool| {
+                let limit = match jobs_fall_due {
+                    true => limit.min(SMALL_PAGE),
+                    false => limit,
+                };
+                ledger.ended(limit, self.deadline()).await
+            };
             self.in_background(ledger, page)
         });
         let pages = join_all(pages).await;
@@ -176,7 +186,7 @@ impl Client {
         let removed = ended.read.iter().map(async |(shard, read)| {
             let ledger = store.ledger(kind, layout.place(*shard));
             let removal = async { ledger.archived(read, self.deadline()).await };
-            self.in_background(&ledger, removal).await
+            self.in_background(&ledger, |_| removal).await
         });
         let removed = join_all(removed).await.into_iter();
         removed.sum()

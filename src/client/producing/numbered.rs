@@ -472,7 +472,7 @@ impl<'a> Trip<'a> {
                 let until = self.client.deadline();
                 Op::send(ledger, &mut lane, &(), &items, until).await
             };
-            match self.client.in_background(ledger, sending).await {
+            match self.client.in_background(ledger, |_| sending).await {
                 Ok(answered) => self.take(part, answered).await,
                 Err(error) if was_carried_out(&error) => {
                     let repeated = |it: Numbered<Op>| (it.place, Ok(NumberedAnswer::Repeated));

@@ -41,7 +41,8 @@ impl Text {
 }
 
 impl Script {
-    /// Puts `body` behind what it needs of the library parts, and of those that it opens.
+    /// Puts `body` behind the definitions that it needs: of the library parts, and of the parts that it
+    /// opens.
     fn new(
         name: &'static str,
         fixed_keys: usize,

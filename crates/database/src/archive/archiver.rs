@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::rounds::{Outcome, Work, log, rounds};
 
 /// The most records of each list that one batch has, and the least that it may be cut to.
-const BATCH: (usize, usize) = (50, 250);
+const BATCH: (usize, usize) = (50, 2_000);
 
 /// How often all kinds are told their terms again, in case a server has missed them.
 const AGAIN: Duration = Duration::from_secs(60);
