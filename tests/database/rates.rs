@@ -67,7 +67,7 @@ async fn rows_are_passed_on_at_this_rate() {
 }
 
 /// The jobs of the measurement of the archive, on this many kinds.
-const ENDS: u64 = 50_000;
+const ENDS: u64 = 200_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "prints figures, for `make extremes`"]
