@@ -97,25 +97,31 @@ class Browser(webdriver.Chrome):
         return [entry["message"] for entry in self.get_log("browser") if entry["level"] == "SEVERE"]
 
     def leave(self, act):
-        """Does something that opens another page, and waits for that page."""
+        """Does something that opens another page, and waits until this one is gone."""
         old = self.find("html")
         act()
         # In the middle of the change, the driver may answer with an error of another name.
         wait = WebDriverWait(self, 30, ignored_exceptions=[WebDriverException])
-        wait.until(expected_conditions.staleness_of(old))
+        wait.until(expected_conditions.staleness_of(old), "the page is still the same")
+
+    def follow(self, act):
+        """Does something that opens another page of Keyfall, and waits for that page."""
+        self.leave(act)
         self.find("footer")
 
     def click(self, selector):
         """Clicks a link or a button that opens another page."""
-        self.leave(self.find(selector).click)
+        self.follow(self.find(selector).click)
 
     def enter(self, site, token=None):
         self.get(site.url + "login")
         self.find("#token").send_keys(token or site.token)
         self.click("form button.main")
 
-    def text(self):
-        return self.find_element("tag name", "body").text
+    def text(self, selector="body"):
+        """The visible text of an element, in one call: the page may be replacing it."""
+        self.find(selector)
+        return self.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
 
     def find(self, selector):
         """The element, which may still be on its way."""

@@ -170,7 +170,7 @@ def test_a_limit_is_set_used_and_removed(browser, site):
     assert "2 of 2" in row.text
     held = row.find_element("css selector", "a[href*=held]")
     assert held.text == "1"
-    browser.leave(held.click)
+    browser.follow(held.click)
     assert len(browser.all(".rows tbody tr")) == 1
     browser.get(site.url + "limits?remove=shop%3Alimit%3Aone")
     press(browser, "unlimit")
@@ -219,7 +219,7 @@ def test_the_doctor_repairs_a_setting(browser, site, language, word, note):
         button = browser.find("button[name=fix][value=pubsub-buffer]")
         assert button.text == word
         assert browser.violations() == []
-        browser.leave(button.click)
+        browser.follow(button.click)
         assert "pubsub-buffer" in browser.find("[role=status].fine").text
         assert browser.all("button[name=fix]") == []
         browser.get(site.url + "actions")

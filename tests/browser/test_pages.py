@@ -160,13 +160,13 @@ def test_the_keyboard_searches_and_moves(browser, site):
     body = browser.find("body")
     body.send_keys("/")
     assert browser.switch_to.active_element.get_attribute("id") == "find"
-    browser.leave(lambda: browser.switch_to.active_element.send_keys("shop:orders:close:1703\n"))
+    browser.follow(lambda: browser.switch_to.active_element.send_keys("shop:orders:close:1703\n"))
     assert "shop:orders:close:1703" in browser.find("#main").text
     browser.get(site.url + "jobs?q=shop%3Aorders%3A")
     browser.find("body").send_keys("jj")
     second = browser.all(".rows tbody a.key")[1]
     assert browser.switch_to.active_element.get_attribute("href") == second.get_attribute("href")
-    browser.leave(lambda: browser.switch_to.active_element.send_keys("\n"))
+    browser.follow(lambda: browser.switch_to.active_element.send_keys("\n"))
     assert "/ui/job?key=" in browser.current_url
 
 
@@ -199,6 +199,6 @@ def test_a_row_on_a_phone_shows_all_its_values(browser, site, page):
 def test_the_keys_of_a_bar_lead_to_its_jobs(browser, site):
     browser.get(site.url + "?by=day")
     # The last bar: shortly before midnight the jobs of the first fall due before they are looked at.
-    browser.leave(lambda: browser.all("#ahead svg a")[-1].send_keys("\n"))
+    browser.follow(lambda: browser.all("#ahead svg a")[-1].send_keys("\n"))
     assert "/ui/jobs?q=" in browser.current_url
     assert browser.all(".rows tbody a.key")
