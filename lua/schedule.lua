@@ -140,8 +140,10 @@ while at < words do
       end
       local record = its_opening .. ARGV[word + 2]
       accepted = accepted + 1
-      local replaced_record = present_records[i]
-      present_records[i] = is_read and record or nil
+      local replaced_record
+      if is_read then
+        replaced_record, present_records[i] = present_records[i], record
+      end
       if is_ordered then
         orders[id] = order
       end

@@ -14,7 +14,10 @@
 
 -- The events of a call, which also note what it changes. `changes` is the field of `calls`.
 local function noting(story, changes, calls_key)
-  local most, version, number = string.match(changes or '', '^(%d+) (%d+) (%d+)$')
+  local most, version, number
+  if changes then
+    most, version, number = string.match(changes, '^(%d+) (%d+) (%d+)$')
+  end
   if not most then
     return story
   end
