@@ -1,10 +1,11 @@
 //! Measures outbox and archive, and asserts no time: `make extremes` prints the figures.
 
+use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use keyfall::{ArchiveTerms, Client, Job, Kind, NewJob, Outcome, Router, Shards, Worker};
-use keyfall_database::Archiver;
+use keyfall_database::{Archiver, Relay};
 use keyfall_testing::patience::eventually;
 use tokio::time::sleep;
 use tokio_postgres::types::ToSql;
@@ -166,10 +167,15 @@ async fn claims_beside_a_busy_relay_and_archiver_are_so_late() {
     let loaded = format!("{}:load:", site.app);
     let terms = ArchiveTerms::new();
     site.client.prefix(&loaded).archive(terms).await.unwrap();
-    let _relay = site.relay().await;
-    let client = Client::connect(&site.redis).await.unwrap();
-    let archiver = Archiver::new(client, site.database());
-    let archiver = tokio::spawn(archiver.run_until(std::future::pending()));
+    // As a daemon does, with one client for both.
+    let (redis, database) = (site.redis.clone(), site.database());
+    let passing = async move {
+        let client = Client::connect(&redis).await.unwrap();
+        let relay = Relay::new(client.clone(), database.clone());
+        let archiver = Archiver::new(client, database);
+        tokio::join!(relay.run_until(pending()), archiver.run_until(pending()));
+    };
+    let passing = tokio::spawn(passing);
     let lags: Arc<Mutex<Vec<(bool, Duration)>>> = Arc::default();
     let noted = lags.clone();
     let router = Router::new().route(&format!("{}:{{id}}", site.kind()), async move |job: Job| {
@@ -258,6 +264,6 @@ async fn claims_beside_a_busy_relay_and_archiver_are_so_late() {
         }
     }
     println!("{rows} jobs of the outbox are in the archive");
-    archiver.abort();
+    passing.abort();
     worker.abort();
 }
