@@ -382,6 +382,10 @@ async fn an_ended_job_runs_again_as_it_was() {
     // Runs are told apart by their ends.
     let all = ends(&daemon, &key, 3).await;
     assert_eq!(all[2]["ended"], first["ended"], "{all:?}");
+    named["ended"] = all[0]["ended"].clone();
+    let (status, answer) = daemon.send("POST", &path, named).await;
+    assert_eq!((status, answer["due"].is_string()), (200, true), "{answer}");
+    site.client.cancel(&key).await.unwrap();
     let ended = first["ended"].as_str().unwrap();
     let older = [
         "archive", "requeue", &key, "--ended", ended, "--after", "1h",
@@ -509,9 +513,10 @@ async fn many_ended_jobs_run_again_unless_their_last_end_is_another() {
     );
 
     // Page by page, and each page twice: no job is scheduled twice, although all have ended in between,
-    // and the archive has their ends. The second one goes on to other jobs.
+    // and the archive has their ends.
     let mut wanted = json!({"prefix": kind, "at_most": 4, "call": "0123456789abcdef01234567"});
     let mut ran = BTreeSet::new();
+    let mut counts = [0; 4];
     loop {
         let mut next = Value::Null;
         for is_again in [false, true] {
@@ -525,6 +530,10 @@ async fn many_ended_jobs_run_again_unless_their_last_end_is_another() {
             ends(&daemon, &kind, 12 + ran.len()).await;
             if !is_again {
                 next = page["next"].clone();
+                let fields = ["matched", "done", "skipped", "without_payload"];
+                for (count, field) in counts.iter_mut().zip(fields) {
+                    *count += page[field].as_u64().unwrap();
+                }
             }
         }
         wanted["cursor"] = next;
@@ -533,6 +542,7 @@ async fn many_ended_jobs_run_again_unless_their_last_end_is_another() {
         }
     }
     assert_eq!(ran.len(), 8, "{ran:?}");
+    assert_eq!(counts, [11, 8, 2, 1]);
     site.client.cancel(site.key(2)).await.unwrap();
     // Their last ends are other ones now.
     let all = 12 + 8 + 1;

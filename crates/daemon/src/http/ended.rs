@@ -268,6 +268,7 @@ mod runs {
 
 #[cfg(feature = "database")]
 mod runs {
+    use std::fmt;
     use std::time::{Duration, SystemTime};
 
     use futures_util::{StreamExt, TryStreamExt, stream};
@@ -329,7 +330,7 @@ mod runs {
             return Err(Problem::letter_present(key.as_str(), letter));
         }
         let (ended, bytes) = (Time(run.ended), run.payload_bytes);
-        let lane = lane(&call, &run.key);
+        let lane = lane(&call, format_args!("{ended} {key}"));
         let mut job =
             again(key, run)?.ok_or_else(|| Problem::payload_unarchived(key, ended, bytes))?;
         if let Some(Span(delay)) = wanted.after {
@@ -506,10 +507,11 @@ mod runs {
         })
     }
 
-    /// The lane of a job in a call. A repeated call may find other jobs beside it, and a later end of
-    /// the job: of the run that this call has scheduled.
-    fn lane(call: &LaneId, key: &str) -> LaneId {
-        let hash = Sha256::digest(format!("{call} {key}"));
+    /// The lane of a job in a call: of one run, if the call names it. A call without a name of the run may
+    /// find a later one when it is repeated, the run that it has scheduled itself, so its lane is that of
+    /// the key.
+    fn lane(call: &LaneId, job: impl fmt::Display) -> LaneId {
+        let hash = Sha256::digest(format!("{call} {job}"));
         let digits: String = hash[..12]
             .iter()
             .map(|byte| format!("{byte:02x}"))
