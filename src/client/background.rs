@@ -2,9 +2,10 @@
 //! while jobs fall due there.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, timeout};
 
 /// When calls have taken this long, a pause follows. Timers count whole milliseconds, so a pause after
@@ -15,15 +16,16 @@ const BUSY: Duration = Duration::from_millis(1);
 /// of Redis and of the cores, and due jobs have the rest.
 const PAUSE_FACTOR: u32 = 12;
 
-/// The same when calls have come for [`LASTING`] without a [`LULL`]: with longer pauses, a steady flow of
-/// rows would wait ever longer.
+/// The same when calls have been held up for [`LASTING`] without a [`LULL`]: with longer pauses, a steady
+/// flow of rows would wait ever longer.
 const LASTING_FACTOR: u32 = 3;
 
 /// After how long a flow of calls gets shorter pauses.
 const LASTING: Duration = Duration::from_secs(5);
 
-/// A flow of calls ends when none has come for so long.
-const LULL: Duration = Duration::from_millis(100);
+/// A flow of calls ends when none had to wait for a pause for so long. A transaction between two batches
+/// is shorter.
+const LULL: Duration = Duration::from_secs(1);
 
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
@@ -37,11 +39,19 @@ const ASKING: Duration = Duration::from_millis(100);
 /// When no key has expired for so long, calls make no pauses.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How long a call waits for the others: a call that its caller does not poll never ends.
+/// How long a call waits for the next of the others to begin: a call that its caller does not poll never
+/// ends.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The background calls of each server: one at a time, with pauses between them.
-pub(super) struct Background(Box<[Mutex<Load>]>);
+pub(super) struct Background(Box<[Turns]>);
+
+/// The turns of the calls of a server.
+struct Turns {
+    load: Mutex<Load>,
+    /// How many calls have begun.
+    begun: AtomicU64,
+}
 
 /// How much of the time of a server the calls took.
 struct Load {
@@ -49,8 +59,10 @@ struct Load {
     busy: Duration,
     /// When the last one was answered.
     ended: Instant,
-    /// Since when they have come without a lull.
+    /// Since when they have been held up, without a lull.
     flowing: Instant,
+    /// When one last had to wait for a pause.
+    waited: Instant,
     /// When the server was last asked, and how many keys had expired; `None` without an answer.
     asked: Option<Instant>,
     expired: Option<u64>,
@@ -60,15 +72,18 @@ struct Load {
 
 impl Background {
     pub(super) fn new(servers: usize) -> Self {
-        let idle = |_| {
-            Mutex::new(Load {
+        let now = Instant::now();
+        let idle = |_| Turns {
+            load: Mutex::new(Load {
                 busy: Duration::ZERO,
-                ended: Instant::now(),
-                flowing: Instant::now(),
+                ended: now,
+                flowing: now,
+                waited: now,
                 asked: None,
                 expired: None,
-                fell_due: Instant::now(),
-            })
+                fell_due: now,
+            }),
+            begun: AtomicU64::new(0),
         };
         Background((0..servers).map(idle).collect())
     }
@@ -84,17 +99,18 @@ impl Background {
         expired: impl Future<Output = Option<u64>>,
         call: impl FnOnce(bool) -> F,
     ) -> F::Output {
-        let Ok(mut load) = timeout(PATIENCE, self.0[server].lock()).await else {
+        let Some(mut load) = self.0[server].take().await else {
             return call(true).await;
         };
         let jobs_fall_due = load.ask(expired).await;
-        if load.ended.elapsed() >= LULL {
+        if !jobs_fall_due || load.waited.elapsed() >= LULL {
             load.flowing = Instant::now();
         }
         let rest = load.pause().saturating_sub(load.ended.elapsed());
         if rest.is_zero() || !jobs_fall_due {
             load.busy = Duration::ZERO;
         } else if load.busy >= BUSY {
+            load.waited = Instant::now();
             sleep(rest).await;
             load.busy = Duration::ZERO;
         }
@@ -106,6 +122,23 @@ impl Background {
         match answer {
             Ok(answer) => answer,
             Err(_) => call.await,
+        }
+    }
+}
+
+impl Turns {
+    /// Waits for its turn; `None` if none of the calls before it begins in time.
+    async fn take(&self) -> Option<MutexGuard<'_, Load>> {
+        let mut turn = pin!(self.load.lock());
+        loop {
+            let begun = self.begun.load(Ordering::Relaxed);
+            if let Ok(load) = timeout(PATIENCE, turn.as_mut()).await {
+                self.begun.fetch_add(1, Ordering::Relaxed);
+                return Some(load);
+            }
+            if begun == self.begun.load(Ordering::Relaxed) {
+                return None;
+            }
         }
     }
 }
@@ -139,7 +172,7 @@ mod tests {
     use std::future::{pending, ready};
 
     use futures_util::FutureExt as _;
-    use futures_util::future::{Either, join, select};
+    use futures_util::future::{Either, join, join_all, select};
 
     use super::*;
 
@@ -247,6 +280,42 @@ mod tests {
         sleep(LULL).await;
         let again = count(1).await;
         assert!(again < 50, "{again} calls, {:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_wait_for_no_pause_are_no_flow() {
+        let (background, start) = (Background::new(1), Instant::now());
+        while start.elapsed() < 2 * LASTING {
+            call(&background, 0, start, 1).await;
+            sleep(Duration::from_millis(50)).await;
+        }
+        let first = call(&background, 0, start, 2).await;
+        assert_eq!(call(&background, 0, start, 2).await, first + 2 + 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flow_lasts_while_its_rows_are_read() {
+        let (background, start) = (Background::new(1), Instant::now());
+        let mut last = 0;
+        while start.elapsed() < LASTING + LULL {
+            sleep(LULL / 2).await;
+            last = call(&background, 0, start, 2).await;
+            last = last.max(call(&background, 0, start, 2).await);
+        }
+        assert_eq!(call(&background, 0, start, 2).await, last + 2 + 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_calls_wait_for_their_turns_however_long_that_takes() {
+        let (background, start) = (Background::new(1), Instant::now());
+        let all = (0..200).map(|_| call(&background, 0, start, 2));
+        let mut began = join_all(all).await;
+        began.sort_unstable();
+        // A call and its pause take 22 ms.
+        assert!(
+            began.windows(2).all(|two| two[1] - two[0] == 22),
+            "{began:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
