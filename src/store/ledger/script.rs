@@ -150,6 +150,8 @@ fn composed(library: &str, opened: &[(&str, String)], body: &str) -> String {
         let names: BTreeSet<&str> = after.filter_map(|it| words(it).next()).collect();
         let own = needed(library, names.clone().into_iter().collect());
         let defined: HashSet<&str> = own.iter().filter_map(|it| name_of(it)).collect();
+        let is_whole = names.iter().all(|it| defined.contains(it));
+        assert!(is_whole, "{part} has {defined:?}, and not all of {names:?}");
         let used = own.iter().flat_map(|it| code(it)).flat_map(words);
         mentioned.extend(
             used.filter(|it| !defined.contains(it))
