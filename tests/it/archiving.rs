@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use keyfall::{
-    ArchiveTerms, Client, Dropped, EndedJob, ErrorKind, JobEnd, Kind, Outcome, Router, Shards,
+    ArchiveTerms, Client, Dropped, EndedJob, ErrorKind, JobEnd, Kind, NewJob, Outcome, Router,
+    Shards,
 };
 
-use crate::runs::recorder;
+use crate::runs::{eventually, recorder};
 use crate::shell::{Ran, keyfall};
 use crate::site::Site;
 
@@ -149,6 +150,27 @@ async fn prefixes_and_terms_that_cannot_be_are_refused_by_name() {
         let set: Vec<&str> = set.into_iter().chain(words).collect();
         Ran::of(keyfall(&set)).await.fails(2, named);
     }
+}
+
+#[tokio::test]
+async fn a_page_of_ended_jobs_is_small_while_jobs_may_fall_due() {
+    let site = Site::new("archive-pages").await;
+    let (client, kind) = (&site.client, Kind::parse(&site.kind()).unwrap());
+    let selection = client.prefix(kind.as_str());
+    selection.archive(ArchiveTerms::new()).await.unwrap();
+    let jobs = (0..300).map(|id| NewJob::new(site.key(id), &()).after(HOUR));
+    for placed in client.schedule_many(jobs).await {
+        placed.unwrap();
+    }
+    client.prefix(kind.as_str()).cancel().await.unwrap();
+    let page = async || client.ended(&kind, Shards::All, 1_000).await.unwrap();
+    // Whether jobs fall due is not known yet.
+    let first = page().await;
+    assert_eq!((first.jobs.len(), first.waiting), (250, 300));
+    eventually("no job falls due", async || {
+        (page().await.jobs.len() == 300).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
