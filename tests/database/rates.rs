@@ -43,17 +43,15 @@ async fn rows_are_passed_on_at_this_rate() {
         );
         site.sql.execute(&insert, &[]).await.unwrap();
         let (client, key) = (site.client.clone(), site.key("due"));
-        let falling_due = tokio::spawn(async move {
+        let falling_due = async move {
             let mut turns = tokio::time::interval(Duration::from_millis(100));
             loop {
                 turns.tick().await;
                 let job = client.schedule(&key, &()).after(Duration::from_millis(20));
                 job.await.unwrap();
             }
-        });
-        if !jobs_fall_due {
-            falling_due.abort();
-        }
+        };
+        let falling_due = jobs_fall_due.then(|| tokio::spawn(falling_due));
         let began = Instant::now();
         let relay = site.relay().await;
         site.is_empty().await;
@@ -62,7 +60,9 @@ async fn rows_are_passed_on_at_this_rate() {
             "{rows} rows of {kinds} kinds, copied {is_copied}, jobs fall due {jobs_fall_due}: \
              {rate:.0} rows/s"
         );
-        falling_due.abort();
+        if let Some(falling_due) = falling_due {
+            falling_due.abort();
+        }
         drop(relay);
     }
 }
