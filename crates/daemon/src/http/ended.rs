@@ -507,9 +507,9 @@ mod runs {
         })
     }
 
-    /// The lane of a job in a call: of one run, if the call names it. A call without a name of the run may
-    /// find a later one when it is repeated, the run that it has scheduled itself, so its lane is that of
-    /// the key.
+    /// The lane of a requeue: one for each call and `job`. The job is a run, by its end and its key, where the
+    /// caller names the run. Otherwise it is the key alone: a repeated call finds the last run of the key,
+    /// which the first call may have scheduled.
     fn lane(call: &LaneId, job: impl fmt::Display) -> LaneId {
         let hash = Sha256::digest(format!("{call} {job}"));
         let digits: String = hash[..12]
