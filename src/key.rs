@@ -67,27 +67,32 @@ impl JobKey {
     /// # Errors
     /// [`ErrorKind::InvalidKey`], naming the segment, the rule and the offending part.
     pub fn parse(text: &str) -> Result<Self> {
-        let segments: Vec<&str> = text.split(':').collect();
-        if segments.len() != 4 {
+        let segments = text.split(':');
+        let count = segments.clone().count();
+        if count != 4 {
             return Err(invalid(
                 "job key",
                 text,
                 format_args!(
-                    "it has {} segment{}, and a job key has exactly four, `app:module:biz:id`",
-                    segments.len(),
-                    if segments.len() == 1 { "" } else { "s" }
+                    "it has {count} segment{}, and a job key has exactly four, `app:module:biz:id`",
+                    if count == 1 { "" } else { "s" }
                 ),
             ));
         }
-        for (name, segment) in NAMES.into_iter().zip(&segments) {
+        for (name, segment) in NAMES.into_iter().zip(segments) {
             check_segment(name, segment)
                 .map_err(|fault| invalid("job key", text, format_args!("{fault}")))?;
         }
-        let id_at = text.len() - segments[3].len();
-        Ok(JobKey {
-            text: text.into(),
-            id_at: u8::try_from(id_at).expect("three checked segments and colons fit"),
-        })
+        let kind = text.rfind(':').expect("a text of four segments has colons");
+        Ok(JobKey::checked(text.into(), kind))
+    }
+
+    /// A key of a text that keeps the rules, with the length of its kind.
+    fn checked(text: Arc<str>, kind: usize) -> Self {
+        JobKey {
+            text,
+            id_at: u8::try_from(kind + 1).expect("three checked segments and colons fit"),
+        }
     }
 
     /// The whole key, `app:module:biz:id`.
@@ -147,7 +152,11 @@ impl Kind {
     /// # Errors
     /// [`ErrorKind::InvalidKey`] if the id breaks a rule of [`JobKey`].
     pub fn key(&self, id: &str) -> Result<JobKey> {
-        JobKey::parse(&format!("{}:{id}", self.0))
+        let text = [self.as_str(), ":", id].concat();
+        if check_segment("id", id).is_ok() {
+            return Ok(JobKey::checked(text.into(), self.0.len()));
+        }
+        JobKey::parse(&text)
     }
 }
 
