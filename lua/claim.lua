@@ -12,16 +12,16 @@
 --       caller takes the oldest jobs instead of the named ones, should a limit hold some of them
 --       back, else `named`, 9 sources: one letter for each named id, how it was found (e event,
 --       p pacer, r reconciler, b backlog), then the named ids
--- Reply {'ok', now µs, misses, id, lease, record, id, lease, record, …}, the same with
---       'paused' instead of 'ok' and no jobs if the kind is paused, or {'late', now µs};
---       misses, one for each named id, separated by blanks:
+-- Reply {'ok', now µs, misses, leases, id, record, id, record, …}, the same with 'paused' instead
+--       of 'ok' and no jobs if the kind is paused, or {'late', now µs}; leases, one line for each
+--       job, `=` for the lease before it; misses, one for each named id, separated by blanks:
 --       claimed   the job is in this reply
 --       early:ms  due in so many ms; 0 if the reply was full before it
 --       paused    due, but its kind is paused
 --       held      due, but it waits for the limit of its kind, or for the turn of its group
 --       leased    it is running
 --       absent    no such job
---       `lease` is `token claims fence due flag`; the token is `lane-number`, or
+--       A lease is `token claims fence due flag`; the token is `lane-number`, or
 --       `lane-number@group` if the kind has groups. A job whose record is missing comes with an
 --       empty one, so that the caller can bury it.
 -- Holds: a repeated call gets those of its jobs whose leases it still holds, and these leases count
@@ -199,11 +199,12 @@ elseif group_at then
 end
 
 local reply =
-  {paused and 'paused' or 'ok', stamp, table.concat(misses, ' '), nil, nil, nil, nil, nil, nil}
+  {paused and 'paused' or 'ok', stamp, table.concat(misses, ' '), nil, nil, nil, nil, nil}
 local held, deadlines = {nil, nil, nil, nil}, {nil, nil, nil, nil}
 local is_crowd = #taken > 0 and #taken + redis.call('ZCARD', leased_key) >= CROWD
 local claims = (is_crowd and ZEROS or '') .. '1'
-local due, text, lease, ending, source
+local due, text, lease, ending, source, before
+local leases = {nil, nil, nil, nil}
 local opening, its_deadline = group_at and token .. '@', int(deadline)
 local story, told_from = new_story(history), 1
 -- Jobs that are due at the same time share the text of their leases: making it anew for each would
@@ -230,11 +231,14 @@ for i = 1, #taken do
     local its_token = group_at and opening .. group_at[i] or token
     its_lease = new_lease(its_token, claims, fence, text, 'recurs')
   end
-  reply[3 * i + 1], reply[3 * i + 2], reply[3 * i + 3] = id, its_lease, records[i]
+  reply[2 * i + 3], reply[2 * i + 4] = id, records[i]
+  leases[i] = its_lease == before and '=' or its_lease
+  before = its_lease
   held[2 * i - 1], held[2 * i] = id, its_lease
   deadlines[2 * i - 1], deadlines[2 * i] = its_deadline, id
 end
 tell_all(story, 'claimed', '', taken, told_from, #taken, text, source)
+reply[4] = table.concat(leases, '\n')
 
 -- A full Redis lets a script run on if its first write is a removal, even an empty one. A claim
 -- without jobs is remembered too, or its late original could claim jobs for nobody.

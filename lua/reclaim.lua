@@ -13,9 +13,9 @@
 --      10… trigger  app:module:biz:id, one for each item; none where triggers live elsewhere
 -- ARGV  1 lane, 2 number, 3 who, 4 lease ms, 5 wake channel, 6 subject (app:module:biz/0),
 --       7 marker, then for each item: id
--- Reply {'ok', now µs, misses, id, lease, record, …}, the same with 'paused' instead of 'ok' and no
---       jobs if the kind is paused, or {'late', now µs}; misses, one for each item, separated by
---       blanks:
+-- Reply {'ok', now µs, misses, leases, id, record, …}, the same with 'paused' instead of 'ok'
+--       and no jobs if the kind is paused, or {'late', now µs}; leases as in the reply of claim;
+--       misses, one for each item, separated by blanks:
 --       claimed    the job is in this reply
 --       paused     its lease has lapsed, but its kind is paused
 --       held       its lease has lapsed, but it waits for the rate of its kind or group

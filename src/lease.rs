@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::JobKey;
@@ -24,16 +25,13 @@ use crate::key::JobKey;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Lease {
     key: JobKey,
-    token: Box<str>,
+    token: Arc<str>,
 }
 
 impl Lease {
     /// A lease of this job with a token as Redis gave it; not checked.
-    pub(crate) fn new(key: JobKey, token: &str) -> Self {
-        Lease {
-            key,
-            token: token.into(),
-        }
+    pub(crate) fn new(key: JobKey, token: Arc<str>) -> Self {
+        Lease { key, token }
     }
 
     /// The job that the lease is for.
@@ -88,7 +86,7 @@ impl FromStr for Lease {
         let key = key
             .parse::<JobKey>()
             .map_err(|error| invalid(&error.to_string()))?;
-        Ok(Lease::new(key, token))
+        Ok(Lease::new(key, token.into()))
     }
 }
 

@@ -7,6 +7,8 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+#[cfg(feature = "worker")]
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -131,21 +133,26 @@ impl<Op: BatchOperation> Batcher<Op> {
         }
     }
 
-    /// Queues one item and returns; `told` gets the answer later, on the runtime that empties
-    /// the queue. No task has to be woken for the answer.
+    /// Queues one item; `told` gets the answer later, on the runtime that empties the queue. No
+    /// task has to be woken for the answer. If the queue is full, the future that is returned waits
+    /// for room.
     #[cfg(feature = "worker")]
-    pub(crate) async fn post(
+    pub(crate) fn post(
         &self,
         item: Op,
         until: std::time::Instant,
         told: impl FnOnce(Result<Op::Answer>) + Send + 'static,
-    ) {
+    ) -> Option<BoxFuture<'static, ()>> {
         let until = Instant::from(until);
         let reply = ReplySender::Posted(Box::new(told));
         let entry = QueuedItem { item, until, reply };
-        if let Err(unsent) = self.entrance().send(entry).await {
-            unsent.0.reply.tell(Err(not_sent()));
-        }
+        let entrance = self.entrance();
+        let unsent = entrance.try_send(entry).err()?.into_inner();
+        Some(Box::pin(async move {
+            if let Err(unsent) = entrance.send(unsent).await {
+                unsent.0.reply.tell(Err(not_sent()));
+            }
+        }))
     }
 
     /// The sending half of the queue. The first call starts the task that empties the queue. A later

@@ -22,7 +22,7 @@ use crate::record::{Header, Record};
 use crate::recurrence::RunEnd;
 use crate::retry::RetryPolicy;
 use crate::settings::{BATCH, LEASES};
-use crate::store::{Claimed, Extent, Found, Next, Settlement, Verb, Word};
+use crate::store::{Extent, Found, LeaseTerms, Next, Settlement, Verb, Word};
 use crate::time::{UnixMs, UnixUs};
 
 /// A call to [`Client::settle`]; sent when it is awaited. Answers [`Settled`].
@@ -167,7 +167,7 @@ impl Client {
                 for (shard_client, held) in by_shard.into_values() {
                     let pair = |at: &usize| {
                         let lease = leases[*at];
-                        (lease.key().id().to_owned(), lease.token().to_owned())
+                        (lease.key().id().to_owned(), lease.token().into())
                     };
                     let pairs: Vec<_> = held.iter().map(pair).collect();
                     let extent = Extent::AtLeast(length);
@@ -299,15 +299,14 @@ impl<'a> SettleLease<'a> {
         };
         let damaged = || Error::new(ErrorKind::Damaged, format!("{key}: its lease is damaged"));
         let bytes = record.len();
-        let claimed =
-            Claimed::parse(key.id().to_owned(), &lease, Vec::new()).ok_or_else(damaged)?;
-        if claimed.token != self.lease.token() {
+        let terms = LeaseTerms::parse(&lease).ok_or_else(damaged)?;
+        if *terms.token != *self.lease.token() {
             return Ok(Err(Settled::Taken));
         }
         let record = Record::parse(record).map_err(|fault| fault.of(key))?;
         let ended = Ended {
             header: &record.header,
-            attempt: record.header.attempts.saturating_add(claimed.claims),
+            attempt: record.header.attempts.saturating_add(terms.claims),
             policy: &record.header.terms.policy(&self.policy),
         };
         let verb = ended
@@ -321,7 +320,7 @@ impl<'a> SettleLease<'a> {
             let letter = DyingJob {
                 key,
                 header,
-                due: claimed.due,
+                due: terms.due,
                 lag: None,
                 record: Some(&record),
             };
@@ -334,8 +333,8 @@ impl<'a> SettleLease<'a> {
         let end = RunEnd {
             now: clock.now().map_or_else(UnixMs::now, UnixUs::floor_ms),
             // The fencing number is the time of the claim, or just above it.
-            claimed: UnixUs(claimed.fence).floor_ms(),
-            due: claimed.due,
+            claimed: UnixUs(terms.fence).floor_ms(),
+            due: terms.due,
             random: rand::random(),
         };
         let next = ended::next(&record.header, &verb, end);
@@ -406,7 +405,7 @@ impl SettleLease<'_> {
         };
         let item = Settlement {
             key: lease.key().clone(),
-            token: lease.token().to_owned(),
+            token: lease.token().into(),
             verb,
             next,
             payload_bytes,

@@ -86,7 +86,7 @@ mod tests {
     fn settlement(verb: Verb) -> Settlement {
         Settlement {
             key: "a:b:c:1".parse().unwrap(),
-            token: "token-1".to_owned(),
+            token: "token-1".into(),
             verb,
             next: Next::Unknown,
             payload_bytes: 1000,

@@ -145,7 +145,7 @@ impl JobView {
         };
         #[cfg(feature = "worker")]
         {
-            self.lease = Some(Lease::new(self.key.clone(), _token));
+            self.lease = Some(Lease::new(self.key.clone(), _token.into()));
         }
         let claims: u32 = claims.parse().map_err(|_| damaged())?;
         let due = due.parse().map_err(|_| damaged())?;

@@ -47,7 +47,7 @@ impl SampleJob {
         };
         let now = SystemTime::now();
         SampleJob(Job::new(JobParts {
-            lease: Lease::new(key.clone(), "sample"),
+            lease: Lease::new(key.clone(), "sample".into()),
             key,
             payload: Bytes::new(),
             due: now,

@@ -83,8 +83,8 @@ pub(crate) use ledger::reply::{Answered, ReplyWord as Word, Unlisted, was_carrie
 pub(crate) use ledger::who as this_process;
 #[cfg(feature = "worker")]
 pub(crate) use ledger::work::{
-    ClaimOrder, ClaimReply, ClaimRequest, Claimed, DeadLimits, Extent, Held, Next, Settlement,
-    Sweep, Verb,
+    ClaimOrder, ClaimReply, ClaimRequest, Claimed, DeadLimits, Extent, Held, LeaseTerms, Next,
+    Settlement, Sweep, Verb,
 };
 #[cfg(feature = "worker")]
 pub(crate) use servers::actions::ActionEntry;

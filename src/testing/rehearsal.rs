@@ -347,7 +347,7 @@ impl Rehearsal {
             headers: header.headers.clone(),
             names: route.names.clone(),
             cancellation: signal.clone(),
-            lease: Lease::new(key.clone(), "rehearsal"),
+            lease: Lease::new(key.clone(), "rehearsal".into()),
         };
         self.ledger
             .with(|jobs| jobs.begin(key.clone(), move || signal.raise()));

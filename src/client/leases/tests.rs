@@ -32,7 +32,7 @@ async fn claimed(client: &Client, id: &str) -> Lease {
             until,
         )
         .await;
-    Lease::new(key, &claim.unwrap().jobs[0].token)
+    Lease::new(key, claim.unwrap().jobs[0].token.clone())
 }
 
 #[tokio::test]

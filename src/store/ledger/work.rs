@@ -1,5 +1,6 @@
 //! The operations of workers on a ledger: claim, reclaim, renew, settle, trim and sweep.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::counted;
@@ -26,8 +27,8 @@ const NOTE_BYTES: usize = 200;
 pub(crate) struct Claimed {
     /// The id of the job, the last segment of its key.
     pub(crate) id: String,
-    /// The token of the lease, `lane-number` of the claim.
-    pub(crate) token: String,
+    /// The token of the lease, `lane-number` of the claim. Jobs of one claim can share the text.
+    pub(crate) token: Arc<str>,
     /// The attempts that began since the record was last written, including this one.
     pub(crate) claims: u32,
     /// The fencing value: higher than the value of every earlier claim in this ledger.
@@ -38,6 +39,16 @@ pub(crate) struct Claimed {
     pub(crate) cancelled: bool,
     /// The record; empty if it is missing, so that the worker can bury the job.
     pub(crate) record: Vec<u8>,
+}
+
+/// A lease as Redis stores it; [`Claimed`] describes the fields.
+#[derive(Clone)]
+pub(crate) struct LeaseTerms {
+    pub(crate) token: Arc<str>,
+    pub(crate) claims: u32,
+    pub(crate) fence: u64,
+    pub(crate) due: UnixMs,
+    pub(crate) cancelled: bool,
 }
 
 /// The reply to a claim or a reclaim.
@@ -92,7 +103,7 @@ pub(crate) struct Settlement {
     /// The name of the job.
     pub(crate) key: JobKey,
     /// The token by which the lease is proved.
-    pub(crate) token: String,
+    pub(crate) token: Arc<str>,
     /// The sort of the end.
     pub(crate) verb: Verb,
     /// The occurrence of a recurring job that follows. It stands in the way of a retry.
@@ -293,7 +304,7 @@ impl Ledger {
     /// - `Foreign`: another worker holds the lease.
     pub(crate) async fn renew(
         &self,
-        leases: &[(String, String)],
+        leases: &[(String, Arc<str>)],
         extent: Extent,
         until: Instant,
     ) -> Result<(Vec<Answered>, Moment)> {
@@ -304,7 +315,7 @@ impl Ledger {
             Extent::AtLeast(length) => cmd.arg(millis(length)).arg("longer"),
         };
         for (id, token) in leases {
-            cmd.arg(id).arg(token);
+            cmd.arg(id).arg(&**token);
         }
         let mut called = self.eval(&RENEW, &cmd, until).await?;
         let answers = called.reply.answers()?;
@@ -352,7 +363,7 @@ impl Ledger {
             let Settlement {
                 token, verb, next, ..
             } = &alike[0];
-            cmd.arg(token);
+            cmd.arg(&**token);
             match verb {
                 Verb::Done => cmd.arg("done").arg("").arg("").arg("").arg(""),
                 Verb::Skip { note } => cmd.arg("skip").arg("").arg("").arg("").arg(note),
@@ -489,17 +500,7 @@ fn claimed(called: Called) -> Result<ClaimReply> {
     let Called { mut reply, sent } = called;
     reply.refuse_late()?;
     let answers = reply.answers()?;
-    let mut jobs = Vec::new();
-    while !reply.is_exhausted() {
-        let id = reply.text()?;
-        let lease = reply.text()?;
-        let record = reply.bytes()?;
-        match Claimed::parse(id, &lease, record) {
-            Some(job) => jobs.push(job),
-            // Some other program wrote this lease. The other jobs are claimed all the same.
-            None => tracing::error!(lease, "a lease that does not parse"),
-        }
-    }
+    let jobs = claimed_jobs(&mut reply)?;
     Ok(ClaimReply {
         now: reply.now,
         sent,
@@ -509,24 +510,57 @@ fn claimed(called: Called) -> Result<ClaimReply> {
     })
 }
 
-impl Claimed {
+/// Reads the jobs of such a reply: their leases in one text, a line for each, then ids and records.
+/// The line `=` repeats the lease before it.
+fn claimed_jobs(reply: &mut Reply) -> Result<Vec<Claimed>> {
+    let leases = reply.text()?;
+    let mut leases = leases.split('\n');
+    let mut terms = None;
+    let mut jobs = Vec::new();
+    while !reply.is_exhausted() {
+        let (id, record) = (reply.text()?, reply.bytes()?);
+        let lease = leases.next();
+        let lease = lease.ok_or_else(|| unexpected("fewer leases than jobs".into()))?;
+        if lease != "=" {
+            terms = LeaseTerms::parse(lease);
+        }
+        match &terms {
+            Some(terms) => jobs.push(Claimed::new(id, terms.clone(), record)),
+            // Some other program wrote this lease. The other jobs are claimed all the same.
+            None => tracing::error!(id, lease, "a lease that does not parse"),
+        }
+    }
+    Ok(jobs)
+}
+
+impl LeaseTerms {
     /// Reads a lease, `token claims fence due flag`. `None` if it has another form.
-    pub(crate) fn parse(id: String, lease: &str, record: Vec<u8>) -> Option<Self> {
-        let fields: Vec<&str> = lease.split(' ').collect();
-        let [token, claims, fence, due, flag] = fields[..] else {
-            return None;
-        };
+    pub(crate) fn parse(lease: &str) -> Option<Self> {
+        let mut fields = lease.split(' ');
         // Behind the `@` is the group of the job, which only the scripts need.
-        let token = token.split('@').next()?;
-        Some(Claimed {
+        let token = fields.next()?.split('@').next()?;
+        let terms = LeaseTerms {
+            token: token.into(),
+            claims: fields.next()?.parse().ok()?,
+            fence: fields.next()?.parse().ok()?,
+            due: UnixMs(fields.next()?.parse().ok()?),
+            cancelled: fields.next()? == "cancelled",
+        };
+        fields.next().is_none().then_some(terms)
+    }
+}
+
+impl Claimed {
+    fn new(id: String, lease: LeaseTerms, record: Vec<u8>) -> Self {
+        Claimed {
             id,
-            token: token.to_owned(),
-            claims: claims.parse().ok()?,
-            fence: fence.parse().ok()?,
-            due: UnixMs(due.parse().ok()?),
-            cancelled: flag == "cancelled",
+            token: lease.token,
+            claims: lease.claims,
+            fence: lease.fence,
+            due: lease.due,
+            cancelled: lease.cancelled,
             record,
-        })
+        }
     }
 }
 
@@ -553,13 +587,38 @@ mod tests {
         assert_eq!(note(r#"{"v":1}"#), "");
     }
 
+    fn reply(rest: &[&str]) -> Reply {
+        let words = ["ok", "1"].iter().chain(rest);
+        let words = words.map(|word| Value::BulkString(word.as_bytes().to_vec()));
+        Reply::parse(Value::Array(words.collect())).unwrap()
+    }
+
+    #[test]
+    fn a_lease_that_is_repeated_is_that_of_the_job_before_even_if_it_does_not_parse() {
+        let jobs = ["a", "1", "b", "2", "c", "3", "d", "4", "e", "5"];
+        let read = |leases: &str, jobs: &[&str]| {
+            let texts: Vec<&str> = [leases].into_iter().chain(jobs.iter().copied()).collect();
+            let jobs = claimed_jobs(&mut reply(&texts))?;
+            let told = jobs
+                .iter()
+                .map(|job| format!("{} {} {}", job.id, job.token, job.due.0));
+            Ok::<_, crate::Error>(told.collect::<Vec<_>>())
+        };
+        let leases = "ab-1@group 1 7 500 -\n=\nnone of ours\n=\nab-1 1 7 600 -";
+        let expected = ["a ab-1 500", "b ab-1 500", "e ab-1 600"];
+        assert_eq!(read(leases, &jobs).unwrap(), expected);
+        assert_eq!(read("", &[]).unwrap(), [""; 0]);
+        for (leases, jobs) in [
+            ("ab-1 1 7 500 -", &jobs[..4]),
+            ("ab-1 1 7 500 -", &jobs[..1]),
+        ] {
+            let error = read(leases, jobs).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Damaged);
+        }
+    }
+
     #[test]
     fn successors_that_are_pending_now_are_read_with_their_due_times() {
-        let reply = |rest: &[&str]| {
-            let words = ["ok", "1"].iter().chain(rest);
-            let words = words.map(|word| Value::BulkString(word.as_bytes().to_vec()));
-            Reply::parse(Value::Array(words.collect())).unwrap()
-        };
         let read = |rest: &[&str]| followers(&mut reply(rest)).unwrap();
         assert_eq!(read(&[]), []);
         assert_eq!(read(&[""]), []);

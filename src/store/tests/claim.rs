@@ -65,7 +65,7 @@ async fn a_claimed_job_is_leased_with_all_data_for_its_worker() {
         fence,
         ..
     } = job;
-    assert_eq!((token, *claims), (&format!("{}-7", lane.id()), 1));
+    assert_eq!((token, *claims), (&format!("{}-7", lane.id()).into(), 1));
     assert_eq!((job.due.0, job.cancelled), (stored_due, false));
     assert_eq!(job.record, record);
     assert!(*fence >= reply.now.0);

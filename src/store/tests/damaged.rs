@@ -95,7 +95,7 @@ impl Scene {
                 reply.map(|reply| words(&reply.answers))
             }
             "renew" => {
-                let leases = [("LeasedNext".to_owned(), self.token.clone())];
+                let leases = [("LeasedNext".to_owned(), self.token.as_str().into())];
                 ledger
                     .renew(&leases, Extent::Exactly(HOUR), soon())
                     .await

@@ -54,7 +54,7 @@ async fn an_attempt_taken_over_is_counted_in_its_lease_and_not_in_its_record() {
             (again.claims, again.due, &again.record),
             (claims, job.due, &record)
         );
-        assert_eq!(again.token, format!("{}-1", lane.id()));
+        assert_eq!(*again.token, *format!("{}-1", lane.id()));
         assert!(again.fence > job.fence);
         let lease = format!("{} {claims} {} {} -", again.token, again.fence, job.due);
         assert_eq!(bench.lease("job").await, Some(lease));

@@ -62,8 +62,8 @@ async fn renew_writes_only_the_deadline() {
     let mut stored = bench.snapshot().await;
     let before = bench.now().await;
     let leases = [
-        ("job", job.token.as_str()),
-        ("job", &job.token),
+        ("job", &*job.token),
+        ("job", &*job.token),
         ("missing", NEVER),
     ];
     assert_eq!(

@@ -284,7 +284,7 @@ async fn jobs_of_several_claims_are_done_by_their_own_tokens() {
     let other = bench.run("other", HOUR).await;
     assert_ne!(one.token, other.token);
     let jobs = [("one", one.token), ("other", other.token)];
-    let jobs = jobs.map(|(id, token)| (id.to_owned(), token));
+    let jobs = jobs.map(|(id, token)| (id.to_owned(), token.to_string()));
     let answers = settle_all(&bench, &jobs, Verb::Done).await;
     assert_eq!(words(&answers), ["done", "done"]);
     bench.balanced().await;

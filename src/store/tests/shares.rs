@@ -392,7 +392,7 @@ async fn together_ledgers_never_exceed_their_limit() {
             (state >> 33) % below
         };
         let mut starts: Vec<u64> = Vec::new();
-        let mut running: Vec<(usize, String, String)> = Vec::new();
+        let mut running: Vec<(usize, String, std::sync::Arc<str>)> = Vec::new();
         for step in 1..5000 {
             // The rate goes by the clock: a fast machine needs more steps for as many starts.
             if step > 700 && starts.len() > 20 {

@@ -24,6 +24,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::error::Result;
 use crate::handler::CancelSignal;
+use crate::key::JobKey;
 use crate::moment::Moment;
 use crate::settings::{BATCH, LeaseLength};
 use crate::store::{Answered, Extent, Ledger, Word};
@@ -66,8 +67,8 @@ pub(crate) struct Leases {
 /// One lease, with the job and the token by which Redis knows it.
 struct HeldLease {
     ledger: Arc<Ledger>,
-    id: String,
-    token: String,
+    key: JobKey,
+    token: Arc<str>,
     /// When the last successful claim or renewal was sent.
     since: Moment,
     /// Whether a renewal is under way.
@@ -106,7 +107,7 @@ struct Stale {
     length: LeaseLength,
     numbers: Vec<u64>,
     /// Id and token of each lease.
-    pairs: Vec<(String, String)>,
+    pairs: Vec<(String, Arc<str>)>,
 }
 
 /// The answer to one renewal call, with the numbers of its leases.
@@ -129,8 +130,8 @@ impl Leases {
     pub(crate) fn hold(
         self: &Arc<Self>,
         ledger: Arc<Ledger>,
-        id: String,
-        token: String,
+        key: JobKey,
+        token: Arc<str>,
         since: Moment,
         length: LeaseLength,
         signal: CancelSignal,
@@ -138,7 +139,7 @@ impl Leases {
         let (stop, stopped) = oneshot::channel();
         let lease = HeldLease {
             ledger,
-            id,
+            key,
             token,
             since,
             renewing: false,
@@ -164,7 +165,7 @@ impl Leases {
     /// Raises the cancellation signal of a job, if it runs here.
     pub(crate) fn cancel(&self, kind: &str, id: &str) {
         for lease in self.lock().values() {
-            if lease.id == id && lease.ledger.kind().as_str() == kind {
+            if lease.key.id() == id && lease.key.kind() == kind {
                 lease.signal.raise();
             }
         }
@@ -235,7 +236,8 @@ impl Leases {
                 pairs: Vec::new(),
             });
             stale.numbers.push(*number);
-            stale.pairs.push((lease.id.clone(), lease.token.clone()));
+            let pair = (lease.key.id().to_owned(), lease.token.clone());
+            stale.pairs.push(pair);
         }
         let mut calls: Vec<BoxFuture<'static, Renewal>> = Vec::new();
         for stale in due.into_values() {
@@ -416,11 +418,17 @@ mod tests {
         let link = LinkSettings::default();
         let store = Store::new("redis://127.0.0.1:1", Names::new("keyfall"), &link).unwrap();
         let place = crate::shards::Layout::FIRST.place(0);
-        let ledger = store.ledger(&Kind::parse("app:orders:expire").unwrap(), place);
-        let id = "1".to_owned();
-        let token = "token".to_owned();
+        let kind = Kind::parse("app:orders:expire").unwrap();
+        let (ledger, key) = (store.ledger(&kind, place), kind.key("1").unwrap());
         let length = leases.shortest;
-        leases.hold(ledger, id, token, since, length, CancelSignal::new())
+        leases.hold(
+            ledger,
+            key,
+            "token".into(),
+            since,
+            length,
+            CancelSignal::new(),
+        )
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tracing::{Instrument, Span};
@@ -102,7 +103,7 @@ struct JobRun {
     served: Arc<ServedLedger>,
     key: JobKey,
     /// The token of the lease, by which Redis knows this claim.
-    token: String,
+    token: Arc<str>,
     /// When the job was due.
     due: UnixMs,
     /// How late the job started; `None` before it has.
@@ -112,6 +113,7 @@ struct JobRun {
     /// The fencing number of this claim; handlers pass it on.
     fence: u64,
     source: Source,
+    at: ClaimedAt,
     signal: CancelSignal,
     held: LeaseGuard,
     slot: Slot,
@@ -146,21 +148,21 @@ impl Runner {
             .collect();
         if served.adopts && !runs.is_empty() {
             // Not on the runtime of the handlers: a handler that blocks would delay calls to Redis.
-            tokio::spawn(confirm(self.clone(), runs, at));
+            tokio::spawn(confirm(self.clone(), runs));
         } else {
-            self.run_all(runs, at);
+            self.run_all(runs);
         }
     }
 
     /// Spawns these jobs on the runtime of the handlers.
-    fn run_all(&self, mut runs: Vec<(JobRun, Vec<u8>)>, at: ClaimedAt) {
+    fn run_all(&self, mut runs: Vec<(Box<JobRun>, Vec<u8>)>) {
         match runs.len() {
             0 => {}
-            1 => drop(self.handle.spawn(run(runs.remove(0), at))),
+            1 => drop(self.handle.spawn(run(runs.remove(0)))),
             // A spawn from within the runtime takes half the time of a spawn from outside.
             _ => drop(self.handle.spawn(async move {
                 for job in runs {
-                    tokio::spawn(run(job, at));
+                    tokio::spawn(run(job));
                 }
             })),
         }
@@ -172,7 +174,7 @@ impl Runner {
         served: &Arc<ServedLedger>,
         begun: Begun,
         at: ClaimedAt,
-    ) -> Option<(JobRun, Vec<u8>)> {
+    ) -> Option<(Box<JobRun>, Vec<u8>)> {
         let Begun { job, slot, source } = begun;
         let Some(key) = served.key(&job.id) else {
             // Only a person can have put it there. It stays leased, out of the way.
@@ -188,13 +190,13 @@ impl Runner {
         }
         let held = self.leases.hold(
             served.ledger.clone(),
-            job.id,
+            key.clone(),
             job.token.clone(),
             at.sent,
             at.lease,
             signal.clone(),
         );
-        let run = JobRun {
+        let run = Box::new(JobRun {
             runner: self.clone(),
             served: served.clone(),
             key,
@@ -204,18 +206,19 @@ impl Runner {
             claims: job.claims,
             fence: job.fence,
             source,
+            at,
             signal,
             held,
             slot,
             payload_bytes: job.record.len(),
             is_stale: false,
-        };
+        });
         Some((run, job.record))
     }
 }
 
 /// Runs the jobs that their plain keys confirm, and gives the other jobs back.
-async fn confirm(runner: Arc<Runner>, mut runs: Vec<(JobRun, Vec<u8>)>, at: ClaimedAt) {
+async fn confirm(runner: Arc<Runner>, mut runs: Vec<(Box<JobRun>, Vec<u8>)>) {
     let mut round = ConfirmRound::AtOnce;
     while let Some((first, _)) = runs.first() {
         let served = first.served.clone();
@@ -236,70 +239,66 @@ async fn confirm(runner: Arc<Runner>, mut runs: Vec<(JobRun, Vec<u8>)>, at: Clai
                 KeyVerdict::Run | KeyVerdict::Back => judged.push((run, record)),
             }
         }
-        runner.run_all(judged, at);
+        runner.run_all(judged);
         (runs, round) = (open, round.next());
     }
 }
 
 /// Runs a job, given with its record, in a span of its own.
-fn run((run, record): (JobRun, Vec<u8>), at: ClaimedAt) -> impl Future<Output = ()> + Send {
+fn run((run, record): (Box<JobRun>, Vec<u8>)) -> impl Future<Output = ()> + Send {
     let record = Record::parse(record);
     let before = record.as_ref().map_or(0, |record| record.header.attempts);
     let attempt = before.saturating_add(run.claims);
     let header = record.as_ref().ok().map(|record| &record.header);
     let span = span::run(&run.key, attempt, header);
     // Boxed: the future is large, and moved several times on its way into the runtime.
-    Box::pin(run.run(record, attempt, at)).instrument(span)
+    Box::pin(run.run(record, attempt, span.clone())).instrument(span)
 }
 
 impl JobRun {
-    /// Runs the job, and settles it unless its lease was lost.
-    async fn run(mut self, record: Result<Record, RecordFault>, attempt: u32, at: ClaimedAt) {
-        let verb = match &record {
-            Ok(record) => self.attempt(record, attempt, at).await,
-            Err(RecordFault::Newer(version)) => {
-                tracing::warn!(
-                    version,
-                    "a newer version of Keyfall wrote this job; this worker leaves it to newer \
-                     workers"
-                );
-                Some(Verb::Later {
-                    when: When::After(NOT_FOR_US),
-                    header: String::new(),
-                    step: "returned",
-                })
-            }
-            Err(fault) => {
-                tracing::error!(%fault, "the job cannot run, and becomes a dead letter");
-                let mut header = Header::default();
-                header.attempts = attempt;
-                header.error = Some(fault.to_string());
-                Some(Verb::Bury {
-                    header: header.to_line().into_owned(),
-                })
-            }
-        };
-        if let Some(verb) = verb {
-            span::ended(&verb);
+    /// Runs the job, and settles it unless its lease was lost. A block, because the future of an
+    /// `async fn` has room for its arguments twice.
+    fn run(
+        mut self: Box<Self>,
+        record: Result<Record, RecordFault>,
+        attempt: u32,
+        span: Span,
+    ) -> impl Future<Output = ()> + Send {
+        async move {
+            let Some(verb) = (match &record {
+                Ok(record) => self.attempt(record, attempt, &span).await,
+                Err(fault) => Some(unreadable(fault, attempt)),
+            }) else {
+                return;
+            };
+            span::ended(&span, &verb);
             self.slot.handler_ended();
             if self.has_told(&verb, record.as_ref().ok()).await {
                 let next = match &record {
-                    Ok(record) => ended::next(&record.header, &verb, self.end(at)),
+                    Ok(record) => ended::next(&record.header, &verb, self.end()),
                     Err(RecordFault::Newer(_)) => Next::Unknown,
                     Err(_) => Next::Nothing,
                 };
-                self.settle(verb, next).await;
+                drop(record);
+                if let Some(queued) = self.settle(verb, next, span) {
+                    queued.await;
+                }
             }
         }
     }
 
+    /// The time of the server now, counted from the claim.
+    fn now(&self) -> UnixUs {
+        self.at.server.plus(self.at.received.elapsed())
+    }
+
     /// The end of the run, now.
-    fn end(&self, at: ClaimedAt) -> RunEnd {
+    fn end(&self) -> RunEnd {
         let clock = self.served.ledger.clock();
-        let estimate = || at.server.plus(at.received.elapsed());
+        let estimate = || self.now();
         RunEnd {
             now: clock.now().unwrap_or_else(estimate).floor_ms(),
-            claimed: at.server.floor_ms(),
+            claimed: self.at.server.floor_ms(),
             due: self.due,
             random: rand::random(),
         }
@@ -340,7 +339,7 @@ impl JobRun {
 
     /// Runs the handler. `None` if there is nothing to settle: the lease was lost, or a client that
     /// pulls has accepted the job.
-    async fn attempt(&mut self, record: &Record, attempt: u32, at: ClaimedAt) -> Option<Verb> {
+    async fn attempt(&mut self, record: &Record, attempt: u32, span: &Span) -> Option<Verb> {
         let runner = self.runner.clone();
         let route = &runner.routes.routes[self.slot.route()];
         let terms = &record.header.terms;
@@ -358,14 +357,14 @@ impl JobRun {
             return Some(ended.bury(reason.clone()));
         }
         if let Some(open) = record.header.recur().filter(|recur| recur.is_open()) {
-            return Some(ended.give_back_resolved(open.resolved(self.end(at))));
+            return Some(ended.give_back_resolved(open.resolved(self.end())));
         }
         // Before a stop of the worker gives the job back: its lateness would count from then.
         let may_run = !self.is_stale && !self.signal.is_raised();
-        if may_run && let Some(verb) = self.too_late(record, &ended, route, at) {
+        if may_run && let Some(verb) = self.too_late(record, &ended, route) {
             return Some(verb);
         }
-        if may_run && let Some(verb) = self.is_quiet(&ended, route, at) {
+        if may_run && let Some(verb) = self.is_quiet(&ended, route) {
             return Some(verb);
         }
         // Another worker may have the job by now, or it may be cancelled.
@@ -395,31 +394,33 @@ impl JobRun {
         let limit = terms.timeout().or(route.timeout);
         let mut limit = limit.unwrap_or(runner.settings.timeout);
         if let Some(recurring) = record.header.recur() {
-            let now = at.server.plus(at.received.elapsed()).floor_ms();
+            let now = self.now().floor_ms();
             let room = recurring.replaced_at(now).map(|next| next.since(now));
             limit = room.map_or(limit, |room| room.min(limit));
         }
-        let job = self.job(record, attempt, policy, limit, route, at);
+        let job = self.job(record, attempt, policy, limit, route);
         self.lag = Some(job.lag());
         self.tell_late(route, &job);
         let meter = self.served.ledger.meter();
         meter.begun(self.source, job.lag(), attempt);
         self.served.ledger.run_begins(job.lag());
-        span::begun(&job);
+        span::begun(span, &job);
         if let Some(place) = self.slot.take_place() {
-            let is_theirs = self.hand_over(place, job, at.lease).await;
+            let is_theirs = self.hand_over(place, job, self.at.lease).await;
             return (!is_theirs).then(|| ended.give_back(self.due));
         }
         tracing::debug!(source = ?self.source, lag = ?job.lag(), "started");
         let began = Instant::now();
-        let lease = job.lease().clone();
-        if route.hands_over {
+        let handed_out = route.hands_over.then(|| job.lease().clone());
+        if let Some(lease) = &handed_out {
             // Before the handler passes the job on: its receiver may settle it quickly.
-            self.slot.hand_out(lease.clone(), at.lease.0);
+            self.slot.hand_out(lease.clone(), self.at.lease.0);
         }
-        let called = self.call(route, limit, at.lease.notice(), job).await;
+        let called = self.call(route, limit, self.at.lease.notice(), job).await;
         self.served.ledger.meter().ran(began.elapsed());
-        if route.hands_over && called != Ok(Outcome::HandedOver) {
+        if let Some(lease) = handed_out
+            && called != Ok(Outcome::HandedOver)
+        {
             self.slot.take_back(&lease);
         }
         match called {
@@ -433,7 +434,7 @@ impl JobRun {
             }
             Err(Stop::Lost) => {
                 tracing::warn!("the lease was lost, and the run was cancelled");
-                span::lost();
+                span::lost(span);
                 None
             }
         }
@@ -441,13 +442,7 @@ impl JobRun {
 
     /// The settlement of a run that exceeds its limit of lateness, and so does not begin. A run that
     /// another worker has begun goes on, however late it is.
-    fn too_late(
-        &self,
-        record: &Record,
-        ended: &Ended<'_>,
-        route: &RouteEntry,
-        at: ClaimedAt,
-    ) -> Option<Verb> {
+    fn too_late(&self, record: &Record, ended: &Ended<'_>, route: &RouteEntry) -> Option<Verb> {
         if self.claims > 1 {
             return None;
         }
@@ -458,7 +453,7 @@ impl JobRun {
         let since = record
             .given_back_at()
             .map_or(self.due, |at| at.max(self.due));
-        let late = at.server.plus(at.received.elapsed()).since(since);
+        let late = self.now().since(since);
         if late <= limit {
             return None;
         }
@@ -474,9 +469,8 @@ impl JobRun {
     }
 
     /// The settlement of a job that does not start now, because the hours of its route are quiet.
-    fn is_quiet(&self, ended: &Ended<'_>, route: &RouteEntry, at: ClaimedAt) -> Option<Verb> {
-        let now = at.server.plus(at.received.elapsed());
-        ended.quieted(route.quiet.as_ref()?.at_start(now.floor_ms()))
+    fn is_quiet(&self, ended: &Ended<'_>, route: &RouteEntry) -> Option<Verb> {
+        ended.quieted(route.quiet.as_ref()?.at_start(self.now().floor_ms()))
     }
 
     /// Calls the hook for late jobs if this start is late. Of several starts for the same due time,
@@ -499,7 +493,6 @@ impl JobRun {
         policy: &RetryPolicy,
         limit: Duration,
         route: &RouteEntry,
-        at: ClaimedAt,
     ) -> Job {
         Job::new(JobParts {
             key: self.key.clone(),
@@ -508,7 +501,7 @@ impl JobRun {
                 None => record.payload.clone(),
             },
             due: self.due.to_system(),
-            lag: at.server.plus(at.received.elapsed()).since(self.due),
+            lag: self.now().since(self.due),
             attempt,
             max_attempts: policy.max_attempts(),
             policy: policy.clone(),
@@ -520,7 +513,7 @@ impl JobRun {
             headers: record.header.headers.clone(),
             names: route.names.clone(),
             cancellation: self.signal.clone(),
-            lease: Lease::new(self.key.clone(), &self.token),
+            lease: Lease::new(self.key.clone(), self.token.clone()),
         })
     }
 
@@ -601,8 +594,13 @@ impl JobRun {
     }
 
     /// Posts the settlement to the batcher of the ledger. The slot and the lease are kept until the
-    /// answer; nothing else waits for it.
-    async fn settle(self, verb: Verb, next: Next) {
+    /// answer; nothing else waits for it. A future is returned if the queue is full.
+    fn settle(
+        self: Box<Self>,
+        verb: Verb,
+        next: Next,
+        span: Span,
+    ) -> Option<BoxFuture<'static, ()>> {
         let reason = match &verb {
             Verb::Bury { header } => Header::reason(header),
             _ => None,
@@ -614,25 +612,29 @@ impl JobRun {
             next,
             payload_bytes: self.payload_bytes,
         };
-        let (served, span) = (self.served.clone(), Span::current());
+        let served = self.served.clone();
         let durable = self.runner.routes.routes[self.slot.route()].durable;
         let until = Instant::now() + FOREVER;
         match durable {
             None => {
                 let told = move |answer| span.in_scope(|| self.settled(answer, reason));
-                served.settles.post(settlement, until, told).await;
+                served.settles.post(settlement, until, told)
             }
             Some(durable) => {
                 let told = move |answer| span.in_scope(|| self.settled_durably(answer, reason));
                 let item = settlement;
                 let durably = Durably { item, durable };
-                served.durable_settles.post(durably, until, told).await;
+                served.durable_settles.post(durably, until, told)
             }
         }
     }
 
     /// Takes in the answer to a durable settlement.
-    fn settled_durably(self, answer: Result<(Answered, Result<Reached>)>, reason: Option<String>) {
+    fn settled_durably(
+        self: Box<Self>,
+        answer: Result<(Answered, Result<Reached>)>,
+        reason: Option<String>,
+    ) {
         match &answer {
             Ok((_, Ok(reached))) => tracing::debug!(?reached),
             Ok((_, Err(error))) => tracing::warn!(%error, "the end of this run may not be durable"),
@@ -642,7 +644,7 @@ impl JobRun {
     }
 
     /// Takes in the answer to a settlement.
-    fn settled(self, answer: Result<Answered>, reason: Option<String>) {
+    fn settled(self: Box<Self>, answer: Result<Answered>, reason: Option<String>) {
         match answer {
             Ok(answered) => match answered.answer {
                 Word::Gone | Word::Foreign => {
@@ -663,7 +665,7 @@ impl JobRun {
 
     /// Sends the notice of a dead job. On the runtime of the handlers, not on the thread that
     /// renews leases, because a hook may be slow.
-    fn tell_buried(self, letter: u64, reason: String) {
+    fn tell_buried(self: Box<Self>, letter: u64, reason: String) {
         let handle = self.runner.handle.clone();
         handle.spawn(
             async move {
@@ -675,6 +677,28 @@ impl JobRun {
             }
             .in_current_span(),
         );
+    }
+}
+
+/// The settlement of a job whose record this worker cannot read.
+fn unreadable(fault: &RecordFault, attempt: u32) -> Verb {
+    if let RecordFault::Newer(version) = fault {
+        tracing::warn!(
+            version,
+            "a newer version of Keyfall wrote this job; this worker leaves it to newer workers"
+        );
+        return Verb::Later {
+            when: When::After(NOT_FOR_US),
+            header: String::new(),
+            step: "returned",
+        };
+    }
+    tracing::error!(%fault, "the job cannot run, and becomes a dead letter");
+    let mut header = Header::default();
+    header.attempts = attempt;
+    header.error = Some(fault.to_string());
+    Verb::Bury {
+        header: header.to_line().into_owned(),
     }
 }
 

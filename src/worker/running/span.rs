@@ -54,9 +54,8 @@ pub(super) fn run(key: &JobKey, attempt: u32, header: Option<&Header>) -> Span {
     span
 }
 
-/// Adds the fields of this job to the current span.
-pub(super) fn begun(job: &Job) {
-    let span = Span::current();
+/// Adds the fields of this job to the span of its run.
+pub(super) fn begun(span: &Span, job: &Job) {
     let bytes = i64::try_from(job.payload().len()).unwrap_or(i64::MAX);
     span.set_attribute("messaging.message.body.size", bytes);
     span.set_attribute("keyfall.lag_seconds", job.lag().as_secs_f64());
@@ -69,10 +68,8 @@ pub(super) fn begun(job: &Job) {
     span.set_attribute("keyfall.source", source);
 }
 
-/// Adds the outcome of the run to the current span. A failed or buried job marks the span as an
-/// error.
-pub(super) fn ended(verb: &Verb) {
-    let span = Span::current();
+/// Adds the outcome of the run to its span. A failed or buried job marks the span as an error.
+pub(super) fn ended(span: &Span, verb: &Verb) {
     let (outcome, failure) = match verb {
         Verb::Done => ("done", None),
         Verb::Skip { .. } => ("skipped", None),
@@ -85,13 +82,13 @@ pub(super) fn ended(verb: &Verb) {
     if let Some(header) = failure
         && span.context().span().is_recording()
     {
-        fail(&span, outcome, Header::reason(header).unwrap_or_default());
+        fail(span, outcome, Header::reason(header).unwrap_or_default());
     }
 }
 
-/// Marks the current span as an error: its run lost its lease, so its result does not count.
-pub(super) fn lost() {
-    fail(&Span::current(), "lost", "the lease was lost".into());
+/// Marks the span as an error: its run lost its lease, so its result does not count.
+pub(super) fn lost(span: &Span) {
+    fail(span, "lost", "the lease was lost".into());
 }
 
 /// Marks a span as an error.

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::ledger::work::Claimed;
+use crate::store::ledger::work::LeaseTerms;
 
 /// Words that come with a number.
 const NUMBERED: [&str; 11] = [
@@ -143,12 +143,12 @@ proptest! {
         numbers: (u32, u64, u64),
     ) {
         for text in [text, dense] {
-            let _ = Claimed::parse("a".into(), &text, Vec::new());
+            let _ = LeaseTerms::parse(&text);
         }
         let (claims, fence, due) = numbers;
         let lease = format!("aff-1 {claims} {fence} {due} cancelled");
-        let job = Claimed::parse("a".into(), &lease, Vec::new()).unwrap();
-        prop_assert_eq!((job.claims, job.fence, job.due.0), numbers);
-        prop_assert_eq!((job.token.as_str(), job.cancelled), ("aff-1", true));
+        let lease = LeaseTerms::parse(&lease).unwrap();
+        prop_assert_eq!((lease.claims, lease.fence, lease.due.0), numbers);
+        prop_assert_eq!((&*lease.token, lease.cancelled), ("aff-1", true));
     }
 }

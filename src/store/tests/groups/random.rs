@@ -303,7 +303,7 @@ impl Game {
                 job.id
             );
             assert!(job.due.0 <= reply.now.0 / 1000, "{} is early", job.id);
-            self.leases.insert(job.id.clone(), job.token.clone());
+            self.leases.insert(job.id.clone(), job.token.to_string());
             for what in [None, Some(group_of(&job.id))] {
                 self.starts.entry(what).or_default().push(reply.now.0);
             }

@@ -439,7 +439,7 @@ impl Game {
     fn started(&mut self, now: u64, jobs: &[crate::store::Claimed]) {
         let mut groups = BTreeSet::new();
         for job in jobs {
-            self.jobs.get_mut(&job.id).unwrap().1 = Some(job.token.clone());
+            self.jobs.get_mut(&job.id).unwrap().1 = Some(job.token.to_string());
             let group = group_of(&job.id);
             self.starts.entry(group.clone()).or_default().push(now);
             groups.insert(group);

@@ -207,18 +207,22 @@ impl Ledger {
 
     /// The reply of a claim.
     fn handed(&self, status: &str, answers: &[String], ids: &[Id]) -> Reply {
-        let mut rest = vec![answers.join(" ").into_bytes()];
+        let mut leases: Vec<String> = Vec::new();
+        let mut jobs = Vec::new();
         for id in ids {
             let Some(Job::Leased(run)) = self.jobs.get(id) else {
                 unreachable!("what was handed out is leased");
             };
-            rest.extend([
-                id.as_bytes().to_vec(),
-                run.lease().into(),
-                run.record.bytes(),
-            ]);
+            leases.push(run.lease());
+            jobs.extend([id.as_bytes().to_vec(), run.record.bytes()]);
         }
-        Reply::new(status, rest)
+        for i in (1..leases.len()).rev() {
+            if leases[i] == leases[i - 1] {
+                leases[i] = "=".into();
+            }
+        }
+        let texts = [answers.join(" "), leases.join("\n")].map(String::into_bytes);
+        Reply::new(status, texts.into_iter().chain(jobs))
     }
 
     pub(super) fn status(&self) -> &'static str {

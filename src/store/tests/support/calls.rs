@@ -409,7 +409,7 @@ impl Bench {
 
     pub(in crate::store::tests) async fn renew(&self, leases: &[(&str, &str)]) -> Vec<Answered> {
         let own = |(id, token): &(&str, &str)| ((*id).into(), (*token).into());
-        let leases: Vec<(String, String)> = leases.iter().map(own).collect();
+        let leases: Vec<_> = leases.iter().map(own).collect();
         self.ledger
             .renew(&leases, Extent::Exactly(HOUR), soon())
             .await

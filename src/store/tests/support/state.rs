@@ -116,7 +116,7 @@ impl Bench {
         if state.lapses() {
             self.past(self.deadline(id).await).await;
         }
-        token
+        token.to_string()
     }
 
     /// The state of a job according to its stored data; fails if they contradict each other.

@@ -199,7 +199,7 @@ impl Setting {
 fn claimed(id: &str) -> Claimed {
     Claimed {
         id: id.to_owned(),
-        token: "lane-1".to_owned(),
+        token: "lane-1".into(),
         claims: 1,
         fence: 1,
         due: UnixMs(1),
