@@ -67,9 +67,10 @@ impl JobKey {
     /// # Errors
     /// [`ErrorKind::InvalidKey`], naming the segment, the rule and the offending part.
     pub fn parse(text: &str) -> Result<Self> {
-        let segments = text.split(':');
-        let count = segments.clone().count();
-        if count != 4 {
+        let mut parts = text.split(':');
+        let segments: [_; 4] = std::array::from_fn(|_| parts.next());
+        let ([_, _, _, Some(id)], None) = (segments, parts.next()) else {
+            let count = text.split(':').count();
             return Err(invalid(
                 "job key",
                 text,
@@ -78,12 +79,12 @@ impl JobKey {
                     if count == 1 { "" } else { "s" }
                 ),
             ));
-        }
-        for (name, segment) in NAMES.into_iter().zip(segments) {
+        };
+        for (name, segment) in NAMES.into_iter().zip(segments.into_iter().flatten()) {
             check_segment(name, segment)
                 .map_err(|fault| invalid("job key", text, format_args!("{fault}")))?;
         }
-        let kind = text.rfind(':').expect("a text of four segments has colons");
+        let kind = text.len() - id.len() - 1;
         Ok(JobKey::checked(text.into(), kind))
     }
 

@@ -256,8 +256,11 @@ fn run((run, record): (Box<JobRun>, Vec<u8>)) -> impl Future<Output = ()> + Send
 }
 
 impl JobRun {
-    /// Runs the job, and settles it unless its lease was lost. A block, because the future of an
-    /// `async fn` has room for its arguments twice.
+    /// Runs the job, and settles it unless its lease was lost.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "the future of an `async fn` has room for its arguments twice"
+    )]
     fn run(
         mut self: Box<Self>,
         record: Result<Record, RecordFault>,
