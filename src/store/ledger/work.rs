@@ -514,7 +514,7 @@ fn claimed(called: Called) -> Result<ClaimReply> {
 /// The line `=` repeats the lease before it.
 fn claimed_jobs(reply: &mut Reply) -> Result<Vec<Claimed>> {
     let leases = reply.text()?;
-    let mut leases = leases.split('\n');
+    let mut leases = leases.lines();
     let mut terms = None;
     let mut jobs = Vec::new();
     while !reply.is_exhausted() {
@@ -529,6 +529,10 @@ fn claimed_jobs(reply: &mut Reply) -> Result<Vec<Claimed>> {
             // Some other program wrote this lease. The other jobs are claimed all the same.
             None => tracing::error!(id, lease, "a lease that does not parse"),
         }
+    }
+    // A stored lease with a line break would give its job's terms to the next one.
+    if leases.next().is_some() {
+        return Err(unexpected("more leases than jobs".into()));
     }
     Ok(jobs)
 }
@@ -611,6 +615,7 @@ mod tests {
         for (leases, jobs) in [
             ("ab-1 1 7 500 -", &jobs[..4]),
             ("ab-1 1 7 500 -", &jobs[..1]),
+            ("ab-1 1 7 500 -\n=", &jobs[..2]),
         ] {
             let error = read(leases, jobs).unwrap_err();
             assert_eq!(error.kind(), crate::ErrorKind::Damaged);
