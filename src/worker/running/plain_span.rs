@@ -14,10 +14,10 @@ pub(super) fn run(key: &JobKey, attempt: u32, _: Option<&Header>) -> Span {
 }
 
 /// Does nothing: the log needs no further fields.
-pub(super) fn begun(_: &Job) {}
+pub(super) fn begun(_: &Span, _: &Job) {}
 
 /// Does nothing.
-pub(super) fn ended(_: &Verb) {}
+pub(super) fn ended(_: &Span, _: &Verb) {}
 
 /// Does nothing.
-pub(super) fn lost() {}
+pub(super) fn lost(_: &Span) {}
