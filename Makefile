@@ -182,6 +182,8 @@ lint: toolchain ## Check formatting, lints and documentation; warnings are error
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --lib --no-default-features -- -D warnings
+	@# As `make demo` and most programs build the library.
+	cargo clippy -p keyfall-demo -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 
 features: toolchain ## Check that each feature compiles without the others
