@@ -42,7 +42,8 @@ impl Database {
     /// # Errors
     /// [`Error::Setting`] if a setting is not valid.
     pub fn open(settings: &Settings) -> Result<Self> {
-        let (config, tls) = (settings.config()?, settings.tls()?);
+        let config = settings.config()?;
+        let tls = settings.tls(&config)?;
         let method = RecyclingMethod::Fast;
         let manager = Manager::from_config(
             config.clone(),

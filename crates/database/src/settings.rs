@@ -9,7 +9,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
-use tokio_postgres::config::Host;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{Error, Result};
@@ -89,7 +89,9 @@ impl Settings {
     /// # Errors
     /// [`Error::Setting`] if it has no certificates.
     pub fn check_ca_file(&self) -> Result<()> {
-        self.tls().map(drop)
+        self.ca_file
+            .as_deref()
+            .map_or(Ok(()), |file| roots_in(file).map(drop))
     }
 
     /// The configuration of a connection.
@@ -126,13 +128,15 @@ impl Settings {
         Ok(config)
     }
 
-    /// TLS with the trusted CAs. Whether it is used is up to `sslmode`.
+    /// TLS with the trusted CAs. Whether a connection uses it is up to `sslmode`.
     ///
     /// # Errors
     /// [`Error::Setting`] if the file of the CAs cannot be read.
-    pub(crate) fn tls(&self) -> Result<MakeRustlsConnect> {
+    pub(crate) fn tls(&self, config: &tokio_postgres::Config) -> Result<MakeRustlsConnect> {
         let roots = match &self.ca_file {
             Some(file) => roots_in(file)?,
+            // To read the CAs of the system takes longer than to connect.
+            None if !may_use_tls(config) => RootCertStore::empty(),
             None => {
                 let mut roots = RootCertStore::empty();
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -145,6 +149,12 @@ impl Settings {
         let config = config.with_root_certificates(roots).with_no_client_auth();
         Ok(MakeRustlsConnect::new(config))
     }
+}
+
+/// A connection through a Unix socket never uses TLS.
+fn may_use_tls(config: &tokio_postgres::Config) -> bool {
+    let is_tcp = |host: &Host| matches!(host, Host::Tcp(_));
+    config.get_ssl_mode() != SslMode::Disable && config.get_hosts().iter().any(is_tcp)
 }
 
 fn roots_in(file: &Path) -> Result<RootCertStore> {
