@@ -2,7 +2,7 @@
 
 use keyfall_database::internals::{Change, LedgerMark, LedgerRow, Lost};
 
-use super::{MARK, pending, take};
+use super::{MARK, ledgers, pending, take};
 use crate::site::Site;
 
 impl Site {
@@ -13,12 +13,14 @@ impl Site {
             .await
             .unwrap();
         lock.commit().await.unwrap();
-        take(&database).await.ledgers().to_vec()
+        ledgers(&database).await
     }
 
     async fn lost(&self, marks: &[LedgerMark]) -> Option<(u16, Lost)> {
         let lock = take(&self.database()).await;
-        lock.judge(marks).err().map(|it| (it.shard, it.lost))
+        let lost = lock.judge(marks).err().map(|it| (it.shard, it.lost));
+        lock.commit().await.unwrap();
+        lost
     }
 }
 

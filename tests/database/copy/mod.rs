@@ -20,7 +20,7 @@ mod rights;
 mod status;
 mod store;
 
-use keyfall_database::internals::{Change, CopiedRow, KindLock, LedgerMark, Stored};
+use keyfall_database::internals::{Change, CopiedRow, KindLock, LedgerMark, LedgerRow, Stored};
 use keyfall_database::{Database, Settings};
 
 use crate::site::Site;
@@ -62,9 +62,19 @@ fn open(url: &str) -> Database {
     Database::open(&Settings::new(url)).unwrap()
 }
 
+/// The lock of the kind. Commit it before you take it again: PostgreSQL frees a lock that was dropped a
+/// little later.
 async fn take(database: &Database) -> KindLock {
     let lock = KindLock::take(database, KIND).await.unwrap();
     lock.expect("no other copier works on the kind")
+}
+
+/// What is known of each ledger of the kind.
+async fn ledgers(database: &Database) -> Vec<LedgerRow> {
+    let lock = take(database).await;
+    let rows = lock.ledgers().to_vec();
+    lock.commit().await.unwrap();
+    rows
 }
 
 /// One look at Redis.

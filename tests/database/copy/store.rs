@@ -1,6 +1,6 @@
 //! The newest version of each key wins.
 
-use super::{Change, KIND, MARK, Stored, copy, ended, pending, take};
+use super::{Change, KIND, MARK, Stored, copy, ended, ledgers, pending, take};
 use crate::site::Site;
 
 #[tokio::test]
@@ -188,9 +188,9 @@ async fn what_a_fill_has_not_met_has_ended() {
     lock.commit().await.unwrap();
     let left = ["a -5", "ahead 5", "b 100", "c -7", "d 100", "other 5"];
     assert_eq!(site.versions().await, left);
-    assert!(take(&database).await.ledgers()[0].filled);
+    assert!(ledgers(&database).await[0].filled);
     // It was wrong about a job: a newer version brings it back.
     copy(&database, &[pending("a", 101)]).await;
     assert_eq!(site.versions().await[0], "a 101");
-    assert!(take(&database).await.ledgers()[0].filled, "it stays filled");
+    assert!(ledgers(&database).await[0].filled, "it stays filled");
 }
