@@ -26,10 +26,8 @@ picture: deps ## Draw docs/demo.svg, the picture of the README, from a run of th
 # Most tests wait nearly all of the time.
 test: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 test: deps clients postgres ## Run unit and integration tests, and the examples in the documentation
-	@# Tests start the examples; with `--examples`, `cargo test` would build tests in their place.
-	cargo build --workspace --all-features --examples
-	cargo test --workspace --all-features --lib --bins --test it --test database
-	cargo test --workspace --all-features --doc
+	@# Everything but what its package leaves out; the examples are built before, since tests start them.
+	cargo test --workspace --all-features
 
 topology: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 topology: deps ## Run one suite over a single Redis, Sentinel, a cluster and several servers
