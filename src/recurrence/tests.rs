@@ -126,7 +126,7 @@ fn a_rule_of_the_wall_clock_follows_the_changes_of_its_zone() {
 }
 
 #[test]
-fn gaps_of_half_an_hour_at_midnight_and_of_a_day_are_bridged() {
+fn changes_of_half_an_hour_within_an_hour_at_midnight_and_of_a_day_are_followed() {
     for (zone, cron, after, expected) in [
         // Half an hour, in the southern hemisphere.
         (
@@ -140,6 +140,32 @@ fn gaps_of_half_an_hour_at_midnight_and_of_a_day_are_bridged() {
             "45 1 * * *",
             "2026-04-03T20:00:00Z",
             vec!["04-05 01:45:00+11:00", "04-06 01:45:00+10:30"],
+        ),
+        (
+            "Australia/Lord_Howe",
+            "27-33 */3 * * *",
+            "2034-09-30T15:49:34Z",
+            vec!["10-01 03:27:00+11:00", "10-01 03:28:00+11:00"],
+        ),
+        // The second 01:40.
+        (
+            "Australia/Lord_Howe",
+            "40 * * * *",
+            "2030-04-06T14:50:29Z",
+            vec!["04-07 01:40:00+10:30", "04-07 02:40:00+10:30"],
+        ),
+        // An hour, at a quarter to three.
+        (
+            "Pacific/Chatham",
+            "55 */3 * * *",
+            "2015-09-26T13:00:00Z",
+            vec!["09-27 03:55:00+13:45", "09-27 06:55:00+13:45"],
+        ),
+        (
+            "Pacific/Chatham",
+            "2,44 */2 * * *",
+            "2015-09-26T14:03:28Z",
+            vec!["09-27 04:02:00+13:45", "09-27 04:44:00+13:45"],
         ),
         // From midnight to one.
         (
