@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 tools=target/schemathesis
 if [ ! -x "$tools/bin/schemathesis" ]; then
     python3 -m venv "$tools"
-    "$tools/bin/pip" install --quiet 'schemathesis==4.*'
+    "$tools/bin/pip" install --quiet 'schemathesis==4.32.5'
 fi
 cargo build --quiet -p keyfall-cli
 
