@@ -93,6 +93,14 @@ async fn the_document_is_consistent() {
             let target = document.pointer(name.strip_prefix('#').unwrap());
             assert!(target.is_some(), "{name} is not there");
         }
+        for part in value["allOf"].as_array().into_iter().flatten() {
+            let name = part["$ref"]
+                .as_str()
+                .map(|it| it.strip_prefix('#').unwrap());
+            let part = name.map_or(Some(part), |name| document.pointer(name));
+            let is_closed = part.unwrap()["additionalProperties"] == false;
+            assert!(!is_closed, "a part refuses the others: {value}");
+        }
         if let Some(id) = value["operationId"].as_str() {
             assert!(ids.insert(id), "{id} stands for two calls");
         }

@@ -208,7 +208,8 @@ pub(super) async fn requeue(
 /// Schedules many jobs that have ended again: those whose last end fits, the newest first. A call
 /// looks at a bounded number of them; repeat it with `next` as `cursor`.
 #[utoipa::path(post, path = "/v1/archive/requeue", operation_id = "requeue_ended_jobs", tag = "archive",
-    request_body = ArchiveRequeueIn, responses((status = 200, body = ArchiveRequeueOut)))]
+    request_body = ArchiveRequeueIn, responses((status = 200, body = ArchiveRequeueOut),
+        (status = 404, description = "The daemon has no database", body = Problem)))]
 pub(super) async fn requeue_many(
     caller: Caller,
     Body(wanted): Body<ArchiveRequeueIn>,

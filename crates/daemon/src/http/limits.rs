@@ -187,7 +187,8 @@ pub(super) async fn list(caller: Caller) -> Result<Json<LimitsOut>, Problem> {
 /// below it share the limit, except those with a narrower one.
 #[utoipa::path(put, path = "/v1/kinds/{kind}/limit", operation_id = "limit_kind", tag = "kinds",
     params(("kind" = String, Path, example = "app1:mail:send")), request_body = LimitIn,
-    responses((status = 200, body = LimitOut)))]
+    responses((status = 200, body = LimitOut),
+        (status = 404, description = "Another call has just removed the limit", body = Problem)))]
 pub(super) async fn set(
     caller: Caller,
     Path(text): Path<String>,

@@ -51,7 +51,28 @@ pub(super) fn completed(document: &utoipa::openapi::OpenApi) -> Value {
             complete(path, call.as_object_mut().expect("a call"));
         }
     }
+    open_parts(&mut document["components"]["schemas"]);
     document
+}
+
+/// Lets the parts of an object have the fields of its other parts: a limit in a request allows no
+/// unknown field, and as a part of an answer has others beside it.
+fn open_parts(schemas: &mut Value) {
+    let all = schemas.clone();
+    for (_, schema) in objects(schemas) {
+        let parts = schema.get_mut("allOf").and_then(Value::as_array_mut);
+        for part in parts.into_iter().flatten() {
+            let name = part["$ref"].as_str().and_then(|it| it.rsplit('/').next());
+            let mut named = name.map_or(Value::Null, |name| all[name].clone());
+            if named["additionalProperties"] == json!(false) {
+                named
+                    .as_object_mut()
+                    .expect("a schema")
+                    .remove("additionalProperties");
+                *part = named;
+            }
+        }
+    }
 }
 
 fn objects(of: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
