@@ -34,6 +34,7 @@ mod durably;
 mod export;
 mod functions;
 mod get;
+mod hints;
 mod history;
 mod import;
 mod instances;
@@ -66,7 +67,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -322,7 +323,8 @@ fn seconds(text: &str) -> Result<u64, String> {
 pub fn run(arguments: impl IntoIterator<Item: Into<OsString> + Clone>) -> ExitCode {
     // For all parts that speak TLS. It is the first, so it cannot fail.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let cli = Cli::parse_from(arguments);
+    let matches = hints::with_hints(Cli::command()).get_matches_from(arguments);
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match start(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => stop::told(&error),

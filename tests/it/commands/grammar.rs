@@ -120,6 +120,8 @@ async fn one_grammar_holds_for_all_commands() {
         ("dead list a:b:c: -n 1001", "from 1 to 1000"),
         ("export --cursor x", ""),
         ("tail --limit 1001", "1001"),
+        ("schedule a:b:c:d --in 5s", "'--after'"),
+        ("list a:b:c --url redis://127.0.0.1", "'--redis-url'"),
     ] {
         site.run(words).await.fails(2, hint);
     }
