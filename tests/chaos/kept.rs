@@ -16,7 +16,7 @@ use crate::order::Order;
 use crate::plain::{CANCEL, RUN};
 use crate::recurring;
 use crate::series;
-use crate::sundry::{DAMAGED, IDLE, MOVED};
+use crate::sundry::{DAMAGED, IDLE, MOVED, RULED, STORED};
 
 /// The stored data at rest.
 #[derive(Default)]
@@ -73,7 +73,8 @@ impl Kept {
         client.audit(DAMAGED).repair().await?;
         client.prefix(IDLE).resume().await?;
         for kind in kinds()
-            .chain([IDLE, DAMAGED, MOVED, recurring::KIND, series::KIND])
+            .chain([IDLE, DAMAGED, MOVED, RULED, STORED])
+            .chain([recurring::KIND, series::KIND])
             .chain(limited::ALL)
             .chain(database::KINDS)
         {

@@ -1,10 +1,14 @@
 //! The rare calls of a service, so that faults hit every script: dead letters, lists, audits,
-//! pauses, backups, durable calls, kinds that get more shards or are dropped.
+//! pauses, backups, durable calls, limits, rules, series, what an archive and a copy read, kinds that
+//! get more shards or are dropped.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use keyfall::{Client, JobState, JobView, KeptJob, Requeued, Result};
+use keyfall::{
+    ArchiveTerms, Client, CopyMark, CopyTerms, JobState, JobView, KeptJob, Kind, Limit, Requeued,
+    Result, Rule, Shards,
+};
 use tokio::time::sleep;
 
 use crate::journal::{Answer, Ask};
@@ -19,6 +23,12 @@ pub(crate) const DAMAGED: &str = "chaos:damaged:nothing";
 
 /// A kind whose jobs move from shard to shard.
 pub(crate) const MOVED: &str = "chaos:moved:nothing";
+
+/// A kind with a limit, a recurring job and a series.
+pub(crate) const RULED: &str = "chaos:ruled:nothing";
+
+/// A kind that is archived and copied.
+pub(crate) const STORED: &str = "chaos:stored:nothing";
 
 /// A kind that never has a job.
 const UNUSED: &str = "chaos:unused:nothing";
@@ -82,7 +92,24 @@ pub(crate) async fn run(producer: Arc<Producer>, redis: redis::Client) {
             sleep(PAUSE).await;
         }
     };
-    tokio::join!(letters, looks, pauses, restores, repairs, moves, drops);
+    let rules = async {
+        loop {
+            let _ = limit(&producer.client).await;
+            let _ = recur(&producer.client).await;
+            let _ = plan(&producer.client).await;
+            sleep(PAUSE).await;
+        }
+    };
+    let stores = async {
+        loop {
+            let _ = archive(&producer.client).await;
+            let _ = copy(&producer.client).await;
+            sleep(PAUSE).await;
+        }
+    };
+    tokio::join!(
+        letters, looks, pauses, restores, repairs, moves, drops, rules, stores
+    );
 }
 
 /// Damage by hand, and the operator's repair.
@@ -125,6 +152,72 @@ async fn drop_it(client: &Client) -> Result<()> {
     client.schedule(&key, "").after(FAR).await?;
     client.cancel(&key).await?;
     client.drop_kind(DROPPED).await?;
+    Ok(())
+}
+
+async fn limit(client: &Client) -> Result<()> {
+    let job = client.schedule(format!("{RULED}:1"), "");
+    job.after(FAR).await?;
+    client.limit(RULED, Limit::new().concurrency(1)).await?;
+    client.hold(RULED, PAUSE).await?;
+    client.unlimit(RULED).await?;
+    Ok(())
+}
+
+async fn recur(client: &Client) -> Result<()> {
+    let key = format!("{RULED}:2");
+    let job = client.schedule(&key, "").recurring(Rule::every(FAR)?);
+    job.await?;
+    client.pause_rule(&key).await?;
+    client.resume_rule(&key).await?;
+    client.cancel(&key).await?;
+    Ok(())
+}
+
+async fn plan(client: &Client) -> Result<()> {
+    let series = || client.series(format!("{RULED}:3"));
+    let anchored = series().anchor(SystemTime::now() + FAR, "UTC");
+    anchored.at(["-1h", "+1h"]).await?;
+    series().cancel().await?;
+    Ok(())
+}
+
+/// The calls of an archiver.
+async fn archive(client: &Client) -> Result<()> {
+    let kind = Kind::parse(STORED)?;
+    let stored = client.prefix(STORED);
+    stored.archive(ArchiveTerms::new()).await?;
+    let key = format!("{STORED}:1");
+    client.schedule(&key, "").after(FAR).await?;
+    client.cancel(&key).await?;
+    let ended = client.ended(&kind, Shards::All, 100).await?;
+    client.forget_ended(&kind, &ended).await?;
+    Ok(())
+}
+
+/// The calls of a copier.
+async fn copy(client: &Client) -> Result<()> {
+    let kind = Kind::parse(STORED)?;
+    let (terms, stored) = (CopyTerms::new(), client.prefix(STORED));
+    stored.copy(terms).await?;
+    for shard in client.changes(&kind, Shards::All, 0).await?.shards {
+        let mark = CopyMark {
+            version: shard.version,
+            number: shard.number,
+            fence: shard.fence,
+        };
+        let begun = client.begin_copy(&kind, shard.shard, terms, mark, None);
+        begun.await?;
+    }
+    let job = client.schedule(format!("{STORED}:2"), "");
+    job.after(FAR).await?;
+    let changes = client.changes(&kind, Shards::All, 100).await?;
+    for shard in &changes.shards {
+        let number = shard.number + 1;
+        let forgotten = client.forget_changes(&kind, shard.shard, number, &changes.jobs);
+        forgotten.await?;
+    }
+    client.prefix(STORED).stop_copy().await?;
     Ok(())
 }
 
@@ -178,6 +271,7 @@ async fn discard(producer: &Producer, letter: &JobView) {
 
 async fn look(client: &Client, kind: &str) -> Result<()> {
     client.stats(kind).await?;
+    client.prefix(kind).upcoming(FAR).await?;
     let page = client.list(kind, JobState::Pending).limit(10).await?;
     if let Some(job) = page.jobs.first() {
         client.get(job.key()).await?;
