@@ -205,12 +205,19 @@ impl Connection {
                     let mut rest = &asked[..];
                     loop {
                         let before = rest;
-                        let Some(command) = resp::next(&mut rest) else {
-                            break;
-                        };
+                        let command = resp::next(&mut rest);
+                        if command.is_none() {
+                            // A replica that loads its data sends these between its commands.
+                            let Some(after) = rest.strip_prefix(b"\n") else {
+                                break;
+                            };
+                            rest = after;
+                        }
                         let request = &before[..before.len() - rest.len()];
-                        let ill = state.lock().expect("no panic while held").judge(&command);
-                        if let Some(ill) = ill {
+                        let judge = |command| {
+                            state.lock().expect("no panic while held").judge(&command)
+                        };
+                        if let Some(ill) = command.and_then(judge) {
                             let request = request.to_vec();
                             return connection.suffer(ill, &request).await;
                         }
