@@ -382,6 +382,24 @@ impl Cluster {
         .await
     }
 
+    /// Waits until a primary that was replaced is a replica. Redis 7.0 can leave a primary that was
+    /// killed while a slot moved without slots, and a primary; then this is what an operator does.
+    pub(crate) async fn rejoin(&self, old: Number, new: Number) -> Result<(), String> {
+        let replicate = format!("CLUSTER REPLICATE {}", self.nodes[new].id);
+        self.until("the old primary is a replica", async || {
+            if self.says(old, "INFO replication", "role:slave").await {
+                return Some(());
+            }
+            if self.slots_of(old).await.ok()?.is_empty() {
+                // Its keys are those of before, and only an empty node may become a replica.
+                self.tell(old, "FLUSHALL").await.ok()?;
+                self.tell(old, &replicate).await.ok()?;
+            }
+            None
+        })
+        .await
+    }
+
     /// Adds a primary without slots. Returns it.
     pub(crate) async fn add(&mut self) -> Result<Number, String> {
         self.start_node(&self.options.clone()).await?;
@@ -421,39 +439,39 @@ impl Cluster {
     /// data; then no node may be replaced any more.
     pub(crate) async fn is_well(&self) -> Result<(), String> {
         let known = format!("cluster_known_nodes:{}", self.nodes.len());
-        let is = async |place: Number, lines: &[&str]| {
-            for line in lines {
-                let [question, line] = line.split('|').collect::<Vec<_>>()[..] else {
-                    return false;
-                };
-                if !self.says(place, question, line).await {
-                    return false;
-                }
-            }
-            true
-        };
-        let known = format!("CLUSTER INFO|{known}");
         let of_all = [
-            &*known,
-            "CLUSTER INFO|cluster_state:ok",
-            "CLUSTER INFO|cluster_slots_ok:16384",
-            "INFO persistence|aof_rewrite_in_progress:0",
-            "INFO persistence|aof_rewrite_scheduled:0",
+            ("CLUSTER INFO", &*known),
+            ("CLUSTER INFO", "cluster_state:ok"),
+            ("CLUSTER INFO", "cluster_slots_ok:16384"),
+            ("INFO persistence", "aof_rewrite_in_progress:0"),
+            ("INFO persistence", "aof_rewrite_scheduled:0"),
+        ];
+        let of_primary = [("INFO replication", "role:master")];
+        let of_replica = [
+            ("INFO replication", "role:slave"),
+            ("INFO replication", "master_link_status:up"),
         ];
         for place in 0..self.nodes.len() {
             let is_replica = self.pairs.iter().any(|(_, replica)| *replica == place);
-            let role: &[&str] = if is_replica {
-                &[
-                    "INFO replication|role:slave",
-                    "INFO replication|master_link_status:up",
-                ]
+            let role = if is_replica {
+                &of_replica[..]
             } else {
-                &["INFO replication|role:master"]
+                &of_primary
             };
-            self.until("the cluster is well", async || {
-                (is(place, &of_all).await && is(place, role).await).then_some(())
-            })
-            .await?;
+            let mut lacks = "";
+            let well = self.until("the cluster is well", async || {
+                for (question, line) in of_all.iter().chain(role) {
+                    if !self.says(place, question, line).await {
+                        lacks = line;
+                        return None;
+                    }
+                }
+                Some(())
+            });
+            if let Err(never) = well.await {
+                let nodes: String = self.ask(place, "CLUSTER NODES").await?;
+                return Err(format!("{never}: node {place} lacks {lacks}:\n{nodes}"));
+            }
         }
         for (primary, _) in &self.pairs {
             self.may_be_replaced(*primary, false).await?;

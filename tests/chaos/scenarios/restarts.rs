@@ -159,10 +159,12 @@ pub(super) async fn first_mark(
     let () = set.arg(name).arg(at).query_async(redis).await?;
     let mut wait = redis::cmd("WAIT");
     let had: usize = wait.arg(replicas).arg(WAIT).query_async(redis).await?;
-    match had < replicas {
-        true => Err(format!("{had} replicas have the mark, and not {replicas}").into()),
-        false => Ok(at),
+    if had < replicas {
+        let mut info = redis::cmd("INFO");
+        let told: String = info.arg("replication").query_async(redis).await?;
+        return Err(format!("{had} replicas have the mark, and not {replicas}: {told}").into());
     }
+    Ok(at)
 }
 
 /// Makes a snapshot that has all writes that were answered before.

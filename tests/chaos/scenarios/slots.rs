@@ -152,6 +152,7 @@ async fn tear(stage: &mut Stage, moment: Moment) -> Result {
         stage.is_served(now());
         let cluster = stage.deployment.cluster()?;
         cluster.server(old).restart().await?;
+        cluster.rejoin(old, new).await?;
         cluster.is_well().await?;
     }
     Ok(())
