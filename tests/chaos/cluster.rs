@@ -382,8 +382,9 @@ impl Cluster {
         .await
     }
 
-    /// Waits until a primary that was replaced is a replica. Redis 7.0 can leave a primary that was
-    /// killed while a slot moved without slots, and a primary; then this is what an operator does.
+    /// Waits until a primary that was replaced is a replica. If it was killed while a slot moved,
+    /// Redis 7.0 can take all slots from it and let it stay a primary; then it is made a replica as
+    /// an operator would do it.
     pub(crate) async fn rejoin(&self, old: Number, new: Number) -> Result<(), String> {
         let replicate = format!("CLUSTER REPLICATE {}", self.nodes[new].id);
         self.until("the old primary is a replica", async || {
@@ -391,7 +392,7 @@ impl Cluster {
                 return Some(());
             }
             if self.slots_of(old).await.ok()?.is_empty() {
-                // Its keys are those of before, and only an empty node may become a replica.
+                // Another node serves its keys now, and only an empty node may become a replica.
                 self.tell(old, "FLUSHALL").await.ok()?;
                 self.tell(old, &replicate).await.ok()?;
             }

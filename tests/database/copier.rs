@@ -259,7 +259,7 @@ async fn a_redis_that_was_rolled_back_is_found_out_and_mended() {
         site.client.schedule(key(id), id).after(HOUR).await.unwrap();
     }
     site.all_copied().await;
-    // A snapshot by hand: all keys, as they are now, without those that expire meanwhile.
+    // A snapshot by hand: all keys as they are now, without keys that expire meanwhile.
     let names: Vec<String> = site.command(&["KEYS", "*"]).await;
     let mut snapshot = Vec::new();
     for name in names {

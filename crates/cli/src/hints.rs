@@ -31,7 +31,7 @@ pub(super) fn with_hints(command: Command) -> Command {
 
 fn hint(other: &'static str, name: &str) -> Arg {
     let refused = UnknownArgumentValueParser::suggest_arg(format!("--{name}"));
-    // An option may have this name as its id: `url` is that of `--redis-url`.
+    // `--redis-url` has the id `url`, so a hint has an id of its own.
     let hint = Arg::new(format!("hint-{other}")).long(other);
     hint.hide(true).value_name("VALUE").value_parser(refused)
 }
@@ -45,20 +45,22 @@ mod tests {
 
     #[test]
     fn each_name_leads_to_the_option_of_a_command() {
-        fn refusals(command: &Command, other: &str) -> usize {
+        /// Whether this command, or one below it, refuses the name with this hint.
+        fn refuses(command: &Command, other: &str, hint: &str) -> bool {
             let arguments = [command.get_name(), &format!("--{other}"), "1"];
-            let refused = command.clone().try_get_matches_from(arguments);
-            let here = refused.is_err_and(|error| error.to_string().contains("similar"));
-            let below = command.get_subcommands();
-            usize::from(here) + below.map(|it| refusals(it, other)).sum::<usize>()
+            let parsed = command.clone().try_get_matches_from(arguments);
+            parsed.is_err_and(|error| error.to_string().contains(hint))
+                || command
+                    .get_subcommands()
+                    .any(|below| refuses(below, other, hint))
         }
         let command = with_hints(Cli::command());
         command.clone().debug_assert();
-        for (other, _) in OTHER_NAMES {
-            assert!(
-                refusals(&command, other) > 0,
-                "no command refuses --{other}"
-            );
+        for (other, name) in OTHER_NAMES {
+            let hint = format!("a similar argument exists: '--{name}'");
+            assert!(refuses(&command, other, &hint), "--{other}");
+            let without = Cli::command();
+            assert!(!refuses(&without, other, &hint), "--{other} needs no row");
         }
     }
 }
