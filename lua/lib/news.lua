@@ -74,22 +74,23 @@ local function open_news(groups, entries, room_for_due)
   end
 
   -- Adds jobs to `news` after leases have ended, `count_of` by group: of the groups that were
-  -- parked for that, or, if the kind itself was at its limit, those whose turn is next. At most
-  -- `most`.
+  -- parked for that; or of those whose turn is next, if the kind itself was at its limit, or if the
+  -- first jobs of a freed group are not there any more. At most `most`.
   function it.announce(news, freed, count_of, leased_key, most)
     local left = math.min(room_for_due(groups.limit, leased_key, now), most)
     local entries_of = {}
     for _, group in ipairs(left > 0 and freed or {}) do
       entries_of[group] = entries.first_waiting(group, math.min(left, count_of[group]))
     end
-    for _, jobs in pairs(entries.checked(entries_of, {})) do
+    local stale = {}
+    for _, jobs in pairs(entries.checked(entries_of, stale)) do
       for _, job in ipairs(jobs) do
         if left > 0 then
           news[#news + 1], left = job.id, left - 1
         end
       end
     end
-    if left > 0 and groups.limit.most > 0 then
+    if left > 0 and (groups.limit.most > 0 or #stale > 0) then
       for _, id in ipairs(it.startable(left)) do
         news[#news + 1] = id
       end

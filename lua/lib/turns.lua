@@ -8,8 +8,10 @@
 local function open_turns(groups, shadow_key, leased_key, lease_key)
   -- How many due jobs a claim sets aside. How many groups it looks at for a job that may start. How
   -- many waiting jobs of a group are read at once, at the most. How many leases of a group are
-  -- checked before it is parked. The limits of lib/lease.lua and lib/limit.lua.
-  local ASIDE_AT_ONCE, MOST_TURNS, MOST_JOBS, CHECKED_LEASES = 128, 128, 64, 16
+  -- checked before it is parked. How many stale entries are met before the rest waits for the next
+  -- claim: Lua cannot unpack 8,000, and Redis serves nobody else meanwhile. The limits of
+  -- lib/lease.lua and lib/limit.lua.
+  local ASIDE_AT_ONCE, MOST_TURNS, MOST_JOBS, CHECKED_LEASES, MOST_STALE = 128, 128, 64, 16, 1000
   local REPLY_BYTES, TAKEOVER_MS = 4 * 1024 * 1024, 60000
 
   local it = {picks = {}, stale = {}, is_cut = false}
@@ -116,9 +118,14 @@ local function open_turns(groups, shadow_key, leased_key, lease_key)
     end
   end
 
-  -- The next waiting job of a queue; nil if it has none.
+  -- The next waiting job of a queue; nil if it has none, or too many stale entries come before it:
+  -- then `last` is not nil.
   local function peek(queue)
     while not queue.jobs[queue.first] and queue.last do
+      if #it.stale >= MOST_STALE then
+        it.is_cut = true
+        return nil
+      end
       local more = redis.call('ZRANGEBYLEX', groups.entries_key, '(' .. queue.last,
         '(' .. queue.group .. '\0x', 'LIMIT', 0, MOST_JOBS)
       queue.last = #more == MOST_JOBS and more[#more] or nil
@@ -390,7 +397,7 @@ local function open_turns(groups, shadow_key, leased_key, lease_key)
 
   -- Where a group goes after this claim: its score, or nil if it leaves the turns.
   local function write_turn(queue, turns, left)
-    local waits = peek(queue) or queue.has_others
+    local waits = peek(queue) or queue.last or queue.has_others
     local score, rate = queue.tag, queue.rate
     if waits and (queue.leases <= 0 and rate.most < groups.most
       or queue.starts <= 0 and rate.burst < groups.burst) then

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::support::{
     Bench, Ears, HOUR, KEPT, MOMENT, NEVER, after, at, ids, later, soon, suspect, words,
 };
+use crate::key::JobKey;
 use crate::limit::{GroupBy, Limit};
 use crate::store::{
     Answered, ClaimReply, Claimed, Found, Lane, Placement, Settlement, Sought, Verb, Word,
@@ -627,6 +628,78 @@ async fn entries_of_cancelled_jobs_do_not_stay_behind() {
         assert_eq!(bench.drain(1).await.len(), 1);
         bench.nothing_left().await;
     }
+}
+
+/// Lua cannot unpack 8,000 values, and Redis must not stop for a claim.
+#[tokio::test]
+async fn claims_go_on_behind_thousands_of_cancelled_jobs() {
+    const MANY: u32 = 9000;
+    let bench = Bench::new().await;
+    bench.limit(by_id().concurrency(1)).await;
+    let all = numbered("a", MANY);
+    let now = at(bench.now().await);
+    for ids in all.chunks(100) {
+        let items: Vec<Placement> = ids.iter().map(|id| bench.placement(id, now)).collect();
+        bench.place(&items).await;
+    }
+    let first = bench.claim(&[], 1).await;
+    assert_eq!(ids(&first), ["a/0000"]);
+    while bench.aside().await < u64::from(MANY) - 1 {
+        assert!(bench.claim(&[], 1).await.jobs.is_empty());
+    }
+    for ids in all[1..all.len() - 1].chunks(100) {
+        let items: Vec<JobKey> = ids.iter().map(|id| bench.key(id)).collect();
+        let mut lane = Lane::new();
+        bench
+            .ledger
+            .cancel(&mut lane, &items, soon())
+            .await
+            .unwrap();
+    }
+    bench.due_in_turn(["b/0".into(), "c/0".into()]).await;
+    bench.finish(&first.jobs).await;
+    // The group of the cancelled jobs is looked at first, and holds up no other group.
+    let others = bench.claim(&[], 2).await;
+    assert_eq!(ids(&others), ["b/0", "c/0"]);
+    bench.finish(&others.jobs).await;
+    let [entries, ..] = bench.names().of_groups();
+    let mut before = bench.ask::<u64>(&["ZCARD", &entries]).await;
+    let mut ears = Ears::of(&bench).await;
+    let last = loop {
+        let reply = bench.claim(&[], 2).await;
+        if !reply.jobs.is_empty() {
+            break reply;
+        }
+        let heard = ears.heard(&bench).await;
+        assert!(
+            heard[0].starts_with("held "),
+            "the pacer asks again: {heard:?}"
+        );
+        let left = bench.ask::<u64>(&["ZCARD", &entries]).await;
+        assert!(left < before, "{left} of {before} entries are left");
+        before = left;
+    };
+    assert_eq!(ids(&last), [all.last().unwrap()]);
+    bench.finish(&last.jobs).await;
+    bench.nothing_left().await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_run_announces_the_job_behind_a_cancelled_one() {
+    let bench = Bench::new().await;
+    bench.limit(by_id().concurrency(1)).await;
+    bench.due_in_turn(numbered("a", 3)).await;
+    let first = bench.claim(&[], 9).await;
+    assert_eq!(bench.cancel("a/0001").await, Word::Cancelled);
+    let mut ears = Ears::of(&bench).await;
+    bench.finish(&first.jobs).await;
+    let heard = ears.heard(&bench).await;
+    assert_eq!(heard, [format!("now {} a/0002", bench.ledger.subject())]);
+    let last = bench.claim(&["a/0002"], 0).await;
+    assert_eq!(ids(&last), ["a/0002"]);
+    bench.finish(&last.jobs).await;
+    assert!(bench.claim(&[], 1).await.jobs.is_empty());
+    bench.nothing_left().await;
 }
 
 #[tokio::test]
