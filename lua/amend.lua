@@ -19,7 +19,7 @@
 --       successor:due  running: its successor was amended
 --       succeeds:due   running: a new job with this header follows when the run has ended
 --       changed        the job is not as the caller has seen it: nothing was done
---       absent         no such job
+--       absent         no such job, or its run was cancelled
 --       elsewhere      the job belongs to another ledger by now: nothing was done
 --       …!             no trigger: its name holds a foreign value, or is the adopted key
 -- Holds: all items or none. Refused before anything is written while Redis is full.
@@ -65,7 +65,8 @@ for i, id in ipairs(ids) do
   local seen, when, header = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local job = state[id]
   local payload = ARGV[at + 6] == 'set' and ARGV[at + 5] or nil
-  if not job.word then
+  if not job.word or job.word == 'leased' and is_cancelled(leases[i]) then
+    -- A cancelled run ends its job: a successor would bring the job back.
     answers[i] = 'absent'
   elseif is_old(place) and not leases[i] then
     answers[i] = 'elsewhere'

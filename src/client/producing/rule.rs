@@ -27,7 +27,8 @@ pub enum RuleChange {
     Unchanged,
     /// Nothing was done: the job is pending or running, and has no rule.
     NotRecurring,
-    /// No job with this key is pending or running.
+    /// No job with this key is pending or running, or its run was cancelled, so that the rule has
+    /// ended.
     Absent,
 }
 

@@ -261,7 +261,7 @@ scripts! {
         spacings: ["successor", "waiting", "spacing"];
     RESCHEDULE = "reschedule", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger", "successor", "waiting", "changes"];
     UPDATE = "update", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "waiting", "changes"];
-    AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "version", "trigger", "changes"];
+    AMEND = "amend", 8 keys, ["clock", "lasting", "calls", "history", "count", "record", "successor", "version", "trigger", "lease", "changes"];
     PLAN = "plan", 7 keys, ["clock", "lasting", "calls", "history", "count", "record", "trigger", "waiting", "lease", "archive", "changes"];
     CANCEL = "cancel", 8 keys, ["clock", "lasting", "calls", "history", "count", "lease", "trigger", "successor", "overtaken", "version", "record", "waiting", "archive", "changes"];
     #[cfg(feature = "worker")]

@@ -86,6 +86,27 @@ async fn a_job_that_has_changed_since_it_was_seen_stays_as_it_is() {
     bench.balanced().await;
 }
 
+#[tokio::test]
+async fn a_cancelled_run_is_not_followed_by_an_amended_job() {
+    let bench = Bench::new().await;
+    bench.bring("job", State::Leased).await;
+    let items = [bench.amendment("job", after(HOUR)).await];
+    assert_eq!(bench.cancel("job").await, Word::Running);
+    let mut lane = Lane::new();
+    let answered = bench.ledger.amend(&mut lane, &items, soon()).await.unwrap();
+    assert_eq!(answered[0], Answered::of(Word::Absent));
+    assert_eq!(bench.field(&bench.names().next, "job").await, None);
+    // Whoever schedules the job after that wants it.
+    assert!(matches!(
+        bench.schedule("job", after(HOUR)).await,
+        Word::Succeeds(_)
+    ));
+    let items = [bench.amendment("job", after(HOUR)).await];
+    let answered = bench.ledger.amend(&mut lane, &items, soon()).await.unwrap();
+    assert_eq!(word(answered[0].answer), "successor");
+    bench.balanced().await;
+}
+
 #[test]
 fn what_was_seen_is_the_record_up_to_its_payload() {
     let record = b"{\"v\":1}\n7 fired@8\nline\nline".to_vec();

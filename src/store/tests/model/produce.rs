@@ -143,8 +143,12 @@ impl Ledger {
 
     pub(super) fn amend(&mut self, item: &Amendment, seen: &[u8]) -> String {
         let Amendment { id, header, .. } = *item;
-        if !self.jobs.contains_key(id) {
-            return "absent".to_owned();
+        match self.jobs.get(id) {
+            None => return "absent".to_owned(),
+            Some(Job::Leased(run)) if run.cancelled && run.successor.is_none() => {
+                return "absent".to_owned();
+            }
+            Some(_) => {}
         }
         if self.seen(id, true) != seen {
             return "changed".to_owned();
