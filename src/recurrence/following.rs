@@ -99,7 +99,13 @@ impl Recurring {
         if self.is_paused() {
             return Some(next);
         }
-        let was_fired = !self.is_open() && end.due < self.due();
+        if self.is_open() {
+            // The times since the last run were never computed, so that none of them counts as
+            // passed.
+            next.set(rule, rule.next(instant(end.now)?)?, end.now, end.random)?;
+            return Some(next);
+        }
+        let was_fired = end.due < self.due();
         if was_fired && self.at > end.now.0 {
             // It ran before its time, which is still to come.
             return Some(next);

@@ -419,6 +419,27 @@ fn an_occurrence_whose_zone_is_unknown_here_is_left_to_others() {
 }
 
 #[test]
+fn an_occurrence_without_a_time_makes_up_for_no_times() {
+    for rest in [r#""missed": "all""#, r#""busy": "queue one""#] {
+        let rule = rule(&format!(
+            r#"{{"every": "1h", {rest}, "until": "1970-01-01T02:30:00Z"}}"#
+        ));
+        let mut open = Recurring::first(&rule, UnixMs(1), 0.0).unwrap();
+        open.at = 0;
+        let end = |now| RunEnd {
+            now: UnixMs(now),
+            claimed: UnixMs(now),
+            due: open.due(),
+            random: 0.0,
+        };
+        let next = open.next(end(HOUR + 60_000)).unwrap();
+        assert_eq!((next.at(), next.skipped), (UnixMs(2 * HOUR), 0), "{rest}");
+        assert_eq!(open.resolved(end(3 * HOUR)), None);
+        assert_eq!(open.next(end(3 * HOUR)), None, "{rest}");
+    }
+}
+
+#[test]
 fn a_rule_of_seconds_is_counted_after_a_day_without_workers() {
     let rule = rule(r#"{"cron": "* * * * * *", "busy": "queue one"}"#);
     let first = Recurring::first(&rule, UnixMs(0), 0.0).unwrap();
