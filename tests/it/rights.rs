@@ -6,8 +6,8 @@ use futures_util::StreamExt;
 use keyfall::doctor::{Diagnosis, Severity};
 use keyfall::embedded::Embedded;
 use keyfall::{
-    Cancelled, Client, Handler, Job, JobState, MissingKey, NewJob, Outcome, Rescheduled,
-    RetryPolicy, Router, Tidings, What, Worker, shard_of,
+    Cancelled, Client, GroupBy, Handler, Job, JobState, Limit, MissingKey, NewJob, Outcome,
+    Rescheduled, RetryPolicy, Router, Tidings, What, Worker, shard_of,
 };
 use keyfall_testing::files::repository;
 
@@ -23,11 +23,13 @@ fn acl_file() -> String {
 
 const KIND: &str = "app1:it:job";
 
+/// A kind whose jobs start in the turns of their groups.
+const TURNS: &str = "app1:it:turns";
+
 /// The further rules for operators.
-const OPERATORS: [&str; 11] = [
+const OPERATORS: [&str; 10] = [
     "+zrevrange",
     "+hstrlen",
-    "+hscan",
     "+zscan",
     "+type",
     "+renamenx",
@@ -102,8 +104,16 @@ impl Scene {
     }
 }
 
+/// Limits each kind of `app1:lot:` that begins, together and by groups.
+async fn set_limit(scene: &Scene) {
+    let groups = Limit::new().per(GroupBy::id_part(1));
+    let limit = groups.concurrency(1).rate(9, Duration::from_secs(1));
+    scene.admin.client.limit("app1:lot:", limit).await.unwrap();
+}
+
 /// Makes all calls of a producer. A worse answer than expected is an error, too.
-async fn produce(url: &str) -> Result<(), String> {
+async fn produce(scene: &Scene, url: &str) -> Result<(), String> {
+    set_limit(scene).await;
     let told = |error: keyfall::Error| error.to_string();
     let client = Client::builder(url).call_timeout(Duration::from_secs(5));
     let client = client.connect().await.map_err(told)?;
@@ -134,6 +144,10 @@ async fn produce(url: &str) -> Result<(), String> {
         .await
         .map_err(told)?
         .ok_or("it is gone")?;
+    client
+        .schedule("app1:lot:job:a/1", "")
+        .await
+        .map_err(told)?;
     client.fire_now(key("3")).await.map_err(told)?;
     client.cancel(key("1")).await.map_err(told)?;
     // A running job.
@@ -159,7 +173,7 @@ async fn the_rules_of_a_producer_suffice_and_none_can_be_left_out() {
     let log = Log::read();
     let runs = scene.running("runs").await;
     let url = scene.url("keyfall-producer", "change-me");
-    produce(&url).await.unwrap();
+    produce(&scene, &url).await.unwrap();
     assert_eq!(log.warnings(), [""; 0]);
     runs.stop().await;
     let mut unnoticed = Vec::new();
@@ -169,7 +183,7 @@ async fn the_rules_of_a_producer_suffice_and_none_can_be_left_out() {
         // The server forgets the scripts of the worker.
         let () = scene.admin.command(&["SCRIPT", "FLUSH"]).await;
         let before = log.warnings().len();
-        if produce(&url).await.is_ok() && log.warnings().len() == before {
+        if produce(&scene, &url).await.is_ok() && log.warnings().len() == before {
             unnoticed.push(rule);
         }
         runs.drop_it().await;
@@ -220,6 +234,9 @@ fn refusals(log: &Log) -> Vec<String> {
 async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result<(), String> {
     let admin = &scene.admin;
     let warned = refusals(log).len();
+    let groups = Limit::new().per(GroupBy::id_part(1));
+    let limit = admin.client.limit(TURNS, groups.concurrency(1));
+    limit.await.unwrap();
     // A run without an end.
     admin.client.schedule(key("lapsed"), "").await.unwrap();
     let part = |part: &str| format!("keyfall:{{{KIND}/0}}:{part}");
@@ -258,10 +275,16 @@ async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result
         }
     };
     let route = handler.retry(RetryPolicy::fixed(ms(50)).unwrap().attempts(3));
-    let router = Router::new().route(&format!("{KIND}:{{id}}"), route);
+    let router = Router::new()
+        .route(&format!("{KIND}:{{id}}"), route)
+        .route(&format!("{TURNS}:{{id}}"), async || {});
     let worker = Worker::new(client.clone(), router).lease(Duration::from_secs(1));
     let worker = worker.dead_letters(1, HOUR);
     let worker = Running::start(worker);
+    for id in ["a/1", "a/2", "b/1"] {
+        let call = admin.client.schedule(format!("{TURNS}:{id}"), "");
+        call.after(ms(100)).await.unwrap();
+    }
     for id in ["first", "retry", "again", "bury1", "bury2", "long", "slow"] {
         admin
             .client
@@ -282,9 +305,12 @@ async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result
         admin.client.schedule(key("long"), "").await.unwrap();
         admin.client.cancel(key("long")).await.unwrap();
         eventually("all has ended, or is reported", async || {
-            let stats = admin.client.stats(KIND).await.unwrap();
-            let ended = stats.pending + stats.leased == 0;
-            (ended || reported()).then_some(())
+            let mut left = 0;
+            for kind in [KIND, TURNS] {
+                let stats = admin.client.stats(kind).await.unwrap();
+                left += stats.pending + stats.leased;
+            }
+            (left == 0 || reported()).then_some(())
         })
         .await;
     }
@@ -676,7 +702,18 @@ async fn call(scene: &Scene, url: &str) -> Result<(), String> {
     .await?;
     calls("FCALL_RO keyfall_get 1 app1:it:job:runs", "running").await?;
     calls("FCALL keyfall_cancel 1 app1:it:job:runs", "running").await?;
-    // A kind that a rule pauses, and a kind that is being resharded.
+    // A kind with a limit, a kind that a rule pauses, and a kind that is being resharded.
+    set_limit(scene).await;
+    calls(
+        "FCALL keyfall_schedule 1 app1:lot:job:1 x EX 3600",
+        "created",
+    )
+    .await?;
+    let ledger = "keyfall:{app1:lot:job/0}:calls";
+    let limited: Option<String> = admin.command(&["HGET", ledger, "limit"]).await;
+    if limited.is_none() {
+        return Err("a kind was not limited".into());
+    }
     let rule = ["HSET", "keyfall:paused", "app1:it:halted:", "1"];
     let _: u64 = admin.command(&rule).await;
     calls(

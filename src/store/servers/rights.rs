@@ -286,10 +286,20 @@ impl Server {
                 tries.on("ZSCORE", &meta, &[""]);
                 tries.on("ZMSCORE", &meta, &[""]);
                 tries.on("ZRANGEBYSCORE", &meta, &["1", "0"]);
+                // The first call on a kind gives it its limit.
+                tries.on("ZCARD", &meta, &[]);
+                tries.on("ZCOUNT", &meta, &["1", "0"]);
+                tries.on("ZREMRANGEBYSCORE", &meta, &["1", "0"]);
+                tries.on("HSCAN", &meta, &["0", "COUNT", "1"]);
                 tries.on("XADD", &meta, &["NOMKSTREAM", "0-0", "what", ""]);
-                // This field exists, so that it is not written.
                 if let Some(kind) = known {
+                    // This field exists, so that it is not written.
                     tries.on("HSETNX", &kinds, &[kind.as_str(), "1"]);
+                    // No key has this name.
+                    let [turns, ..] = self.names.ledger(kind, 0).of_groups();
+                    let mut unlink = redis::cmd("UNLINK");
+                    unlink.arg(format!("{turns}:{}", unique_id()));
+                    tries.add("UNLINK", turns, unlink);
                 }
                 // Workers ignore this message.
                 let wake = self.names.wake(self.database);
@@ -302,10 +312,10 @@ impl Server {
                 tries.on("HGETALL", &instances, &[]);
                 tries.on("HDEL", &instances, &[""]);
                 tries.on("EXISTS", &meta, &[]);
-                tries.on("ZCARD", &meta, &[]);
-                tries.on("ZCOUNT", &meta, &["1", "0"]);
                 tries.on("ZRANGE", &meta, &["1", "0"]);
                 tries.on("ZREMRANGEBYRANK", &meta, &["1", "0"]);
+                tries.on("ZRANGEBYLEX", &meta, &["(b", "(a"]);
+                tries.on("ZLEXCOUNT", &meta, &["(b", "(a"]);
             }
             Whom::Operators => {
                 tries.on("ZREVRANGE", &meta, &["1", "0"]);
@@ -318,7 +328,6 @@ impl Server {
                 read.arg("STREAMS").arg(&meta).arg("0");
                 tries.add("XREAD", meta.clone(), read);
                 tries.on("HSTRLEN", &meta, &["schema"]);
-                tries.on("HSCAN", &meta, &["0"]);
                 tries.on("ZSCAN", &meta, &["0"]);
                 tries.on("TYPE", &meta, &[]);
                 // Renames the key to its own name, which exists.
