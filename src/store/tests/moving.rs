@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::support::{Bench, HOUR, State, after, soon};
 use crate::shards::{Layout, shard_of};
 use crate::store::kinds::layout::Expected;
-use crate::store::{COUNTERS, Ledger, Part, Word};
+use crate::store::{COUNTERS, Lane, Ledger, Part, Word};
 use crate::time::UnixMs;
 
 /// A bench whose ledger is being resharded to two, the second ledger, the layout, and the id of a
@@ -57,6 +57,38 @@ async fn a_batch_that_is_put_repeatedly_or_late_arrives_once() {
     old.push_on(layout, soon()).await.unwrap();
     let again: u64 = bench.ask(&["HGET", calls, &from]).await;
     assert_eq!((again, pending(&other).await), (number, 1));
+    bench.balanced().await;
+}
+
+/// Otherwise the copy takes the later changes for older ones, and keeps a job that has ended.
+#[tokio::test]
+async fn the_version_of_a_job_grows_when_it_comes_from_a_ledger_whose_clock_is_ahead() {
+    let (bench, other, layout, id) = on_the_way().await;
+    let ahead = bench.now_us().await + 3_600_000_000;
+    let batch = ahead.to_string();
+    let calls = &bench.names().calls;
+    let _: u64 = bench.ask(&["HSET", calls, "batch", &batch]).await;
+    let noted = "100 1 1";
+    let _: u64 = bench
+        .ask(&["HSET", &other.names.calls, "changes", noted])
+        .await;
+    let old = old(&bench, layout, &id);
+    let moved = old.move_out(std::slice::from_ref(&id), layout, soon());
+    moved.await.unwrap().unwrap();
+    let mut versions = vec![ahead];
+    for _ in 0..2 {
+        let page = other.changes(1000, &[], soon()).await.unwrap();
+        versions.push(page.jobs[0].version);
+        let mut lane = Lane::new();
+        other
+            .cancel(&mut lane, &[bench.key(&id)], soon())
+            .await
+            .unwrap();
+    }
+    assert!(
+        versions.is_sorted_by(|one, next| one < next),
+        "{versions:?}"
+    );
     bench.balanced().await;
 }
 
