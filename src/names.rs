@@ -326,6 +326,19 @@ impl LedgerNames {
         [due, shadow, leased, lease, next, dead, grave, &self.calls]
     }
 
+    /// The keys that `limit` takes, in order.
+    pub(crate) fn of_limit(&self) -> [&str; 7] {
+        [
+            &self.calls,
+            &self.lanes,
+            &self.history,
+            &self.due,
+            &self.shadow,
+            &self.lease,
+            &self.leased,
+        ]
+    }
+
     /// The keys that `idle` takes, in order.
     pub(crate) fn of_looks(&self) -> [&str; 7] {
         [

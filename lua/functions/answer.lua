@@ -188,23 +188,13 @@ local function when_of(given)
   return (is_at and '@' or '+') .. int(ms)
 end
 
--- Registers a kind, as a client does when it stores the first job of a ledger, and pauses the kind
--- if a rule covers it.
+-- Registers a kind, as a client does when it stores the first job of a ledger, and applies the rules
+-- that cover the kind.
 local function make_known(kind, layout, wake)
+  apply_rules(kind, layout.ledgers, wake)
   -- From here on, a drop in progress leaves the kind on the list.
   redis.call('HDEL', KINDS, '=' .. kind)
   redis.call('HSETNX', KINDS, kind, layout.text)
-  local rules = redis.call('HGETALL', PAUSED)
-  local rule, since
-  for i = 1, #rules, 2 do
-    local is_meant = string.sub(kind .. ':', 1, #rules[i]) == rules[i]
-    if is_meant and (not rule or #rules[i] < #rule) then
-      rule, since = rules[i], rules[i + 1]
-    end
-  end
-  for shard = 0, rule and layout.ledgers - 1 or -1 do
-    redis.call('HSETNX', key_of(subject_of(kind, shard), NAMES.calls), 'paused', since)
-  end
   if layout.epoch > 0 then
     redis.pcall('PUBLISH', wake, 'layout ' .. kind .. ' ' .. layout.text)
   end

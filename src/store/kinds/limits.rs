@@ -224,16 +224,7 @@ impl Store {
         let limits = self.servers.iter().map(|it| async {
             for shard in self.shards_at(it, kind) {
                 let ledger = it.names.ledger(kind, shard);
-                let keys = [
-                    &*ledger.calls,
-                    &ledger.lanes,
-                    &ledger.history,
-                    &ledger.due,
-                    &ledger.shadow,
-                    &ledger.lease,
-                    &ledger.leased,
-                ];
-                let mut cmd = it.call_on(&LIMIT, &keys, &ledger);
+                let mut cmd = it.call_on(&LIMIT, &ledger.of_limit(), &ledger);
                 let wake = it.names.wake(it.database);
                 let subject = (&*wake, &*ledger.subject);
                 describe(&mut cmd, None, subject, &part, &rule);

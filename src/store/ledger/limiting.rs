@@ -162,11 +162,7 @@ impl Ledger {
         rule: &LimitRule,
         until: Instant,
     ) -> Result<bool> {
-        let n = &self.names;
-        let keys: [&str; 7] = [
-            &n.calls, &n.lanes, &n.history, &n.due, &n.shadow, &n.lease, &n.leased,
-        ];
-        let mut cmd = self.call(&LIMIT, &keys, [].into_iter());
+        let mut cmd = self.call(&LIMIT, &self.names.of_limit(), [].into_iter());
         describe(
             &mut cmd,
             Some(lane),

@@ -227,6 +227,7 @@ pub(crate) fn functions() -> String {
         lua!("lib/lease.lua"),
         lua!("lib/successor.lua"),
         lua!("functions/ledgers.lua"),
+        lua!("functions/rules.lua"),
         lua!("functions/answer.lua"),
         "end\n",
         lua!("functions/register.lua"),

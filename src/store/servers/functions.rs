@@ -12,7 +12,7 @@ use crate::names::{MARKER, Names};
 use crate::record;
 use crate::settings::{MAX_DELAY, PAYLOAD_LIMIT};
 use crate::shards::{MAX_SHARDS, SLOTS, TOLERANCE};
-use crate::store::ledger::script::{CANCEL, GET, SCHEDULE, functions};
+use crate::store::ledger::script::{CANCEL, GET, LIMIT, SCHEDULE, TERMS, functions};
 use crate::store::servers::requirements::Info;
 use crate::store::servers::schema::SCHEMA;
 use crate::store::{Server, Store, from_value};
@@ -62,7 +62,8 @@ pub(crate) fn library(name: &str, names: &Names) -> String {
          local LEDGER = {before}\n\
          local NAMES = {{calls = {calls}, lanes = {lanes}, due = {due}, lease = {lease},\n  \
          grave = {grave}, leaving = {leaving},\n  \
-         schedule = {producers},\n  cancel = {producers},\n  get = {reads}}}\n\
+         schedule = {producers},\n  cancel = {producers},\n  get = {reads},\n  \
+         limit = {limit},\n  terms = {terms}}}\n\
          local SEGMENT_BYTES, ID_BYTES = {MAX_SEGMENT_BYTES}, {MAX_ID_BYTES}\n\
          local PAYLOAD_BYTES, DELAY_MS = {PAYLOAD_LIMIT}, {delay}\n\
          local MOST_SHARDS, SLOTS, TOLERANCE = {MAX_SHARDS}, {SLOTS}, {TOLERANCE}\n\
@@ -81,11 +82,13 @@ pub(crate) fn library(name: &str, names: &Names) -> String {
         leaving = part(&ledger.leaving),
         producers = list(&ledger.of_producers()),
         reads = list(&ledger.of_reads()),
+        limit = list(&ledger.of_limit()),
+        terms = list(&[&*ledger.calls, &ledger.lanes]),
         delay = MAX_DELAY.as_millis(),
         plain = record::PLAIN,
         record = record::VERSION,
     );
-    let scripts = [&SCHEDULE, &CANCEL, &GET];
+    let scripts = [&SCHEDULE, &CANCEL, &GET, &LIMIT, &TERMS];
     head + &scripts.map(|script| script.as_function()).concat() + &functions()
 }
 

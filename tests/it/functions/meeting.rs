@@ -1,7 +1,9 @@
 //! Jobs that functions store run, are seen, cancelled and paused by clients and workers.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
-use keyfall::{Cancelled, Outcome, Router};
+use keyfall::{ArchiveTerms, Cancelled, CopyTerms, GroupBy, Limit, Outcome, Router};
 
 use super::site;
 use crate::monitor::{Monitor, beats_until_the_last_claim};
@@ -154,4 +156,69 @@ async fn every_function_lists_an_unlisted_kind() {
     }
     site.client.cancel(site.key("there")).await.unwrap();
     site.assert_balanced().await;
+}
+
+/// The rules in the ledger of a kind; of its limit, without the time up to which starts are used and
+/// the time at which it was set.
+async fn rules(site: &Site, kind: &str) -> Vec<Option<String>> {
+    let calls = format!("keyfall:{{{kind}/0}}:calls");
+    let fields = ["HMGET", &calls, "paused", "limit", "archive", "copy"];
+    let mut rules: Vec<Option<String>> = site.command(&fields).await;
+    if let Some(limit) = &mut rules[1] {
+        let words = limit.split(' ').skip(1).filter(|word| word.len() != 13);
+        *limit = words.collect::<Vec<_>>().join(" ");
+    }
+    rules
+}
+
+/// The first job of a kind can come by a function as well as from a client.
+#[tokio::test]
+async fn the_rules_of_a_kind_hold_from_its_first_job_on() {
+    let Some((_server, site)) = site().await else {
+        return;
+    };
+    let client = &site.client;
+    let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
+    let groups = Limit::new()
+        .per(GroupBy::header("tenant of"))
+        .rate(7, minute);
+    let groups = groups
+        .burst(3)
+        .weight("acme & co", 2.5)
+        .total_concurrency(9);
+    for (scope, limit) in [
+        ("fcall:rate:a", Limit::new().rate(3, second).burst(2)),
+        ("fcall:rate:b", Limit::new().rate(3, second).burst(2)),
+        ("fcall:groups:a", groups.clone()),
+        ("fcall:groups:b", groups.clone()),
+        ("fcall:all:", Limit::new().concurrency(4)),
+        ("fcall:rate:", Limit::new().concurrency(8)),
+        ("fcall:", groups),
+    ] {
+        client
+            .limit(scope, limit)
+            .by("anna of nights")
+            .await
+            .unwrap();
+    }
+    let terms = |months| ArchiveTerms::new().payload(100).keep_months(months);
+    for (prefix, months) in [("fcall:", 9), ("fcall:rate:", 3), ("fcall:groups:", 3)] {
+        client.prefix(prefix).archive(terms(months)).await.unwrap();
+    }
+    client.prefix("fcall:groups:").stop_archive().await.unwrap();
+    let all = || client.prefix("fcall:all:");
+    all().copy(CopyTerms::new()).await.unwrap();
+    all().pause().await.unwrap();
+    for module in ["rate", "groups", "all", "none"] {
+        let [by_function, by_client] = ["a", "b"].map(|biz| format!("fcall:{module}:{biz}"));
+        site.try_fcall("schedule", &format!("{by_function}:1"), &["", "EX", "900"])
+            .await
+            .unwrap();
+        let call = client.schedule(format!("{by_client}:1"), "").after(HOUR);
+        call.await.unwrap();
+        let told = rules(&site, &by_function).await;
+        assert_eq!(told, rules(&site, &by_client).await, "{module}");
+        assert!(told[1].is_some() && told[2].is_some(), "{module}: {told:?}");
+        assert_eq!(told[3].is_some(), module == "all", "{told:?}");
+    }
 }
