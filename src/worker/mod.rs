@@ -163,7 +163,7 @@ impl Worker {
         self
     }
 
-    /// Sets how many dead letters each kind keeps, and for how long. The oldest are dropped first,
+    /// Sets how many dead letters each shard of a kind keeps, and for how long. The oldest are dropped first,
     /// and the worker reports their number as [`Notice::Trimmed`]. Defaults to 10,000 letters for
     /// 90 days; zero of either is refused when the worker starts.
     pub fn dead_letters(mut self, count: u64, age: Duration) -> Self {

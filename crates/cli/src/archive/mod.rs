@@ -24,13 +24,13 @@ pub(crate) enum Command {
     /// Look for ended jobs in the archive, the one that ended last first
     #[command(
         after_help = "Example:\n  keyfall archive search app1:mail: --how buried --since 7d --error timeout \
-                      --api http://127.0.0.1:7400"
+                      --api http://127.0.0.1:9276"
     )]
     Search(Search),
     /// Schedule ended jobs again, with the payload, headers and terms that the archive has of them
     #[command(
-        after_help = "Examples:\n  keyfall archive requeue app1:mail:send:42 --after 5m --api http://127.0.0.1:7400\n  \
-                      keyfall archive requeue app1:mail: --how buried --since 7d --dry-run --api http://127.0.0.1:7400"
+        after_help = "Examples:\n  keyfall archive requeue app1:mail:send:42 --after 5m --api http://127.0.0.1:9276\n  \
+                      keyfall archive requeue app1:mail: --how buried --since 7d --dry-run --api http://127.0.0.1:9276"
     )]
     Requeue(requeue::Options),
 }
