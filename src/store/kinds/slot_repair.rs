@@ -288,6 +288,13 @@ impl<'a> LedgerJoin<'a> {
     ///
     /// [`ErrorKind::Unavailable`] if another client has the lock.
     async fn step(&self, keys: &[&str], step: &str, args: &[Vec<u8>]) -> Result<String> {
+        let cmd = self.command(keys, step, args);
+        let told: String = from_value(self.server.command(&cmd, soon()).await?)?;
+        self.unless_busy(&told)?;
+        Ok(told)
+    }
+
+    fn command(&self, keys: &[&str], step: &str, args: &[Vec<u8>]) -> Cmd {
         let mut cmd = redis::cmd("EVAL");
         // The script of all steps is sent as a whole with each call.
         cmd.arg(lua!("cluster/mend.lua"))
@@ -295,16 +302,18 @@ impl<'a> LedgerJoin<'a> {
             .arg(&self.lock)
             .arg(keys);
         cmd.arg(&self.token).arg(step).arg(args);
-        let told: String = from_value(self.server.command(&cmd, soon()).await?)?;
-        if told == "busy" {
-            let text = format!(
-                "another process repairs {}, or did so until a moment ago: try again in half a \
-                 minute",
-                self.start
-            );
-            return Err(Error::new(ErrorKind::Unavailable, text));
+        cmd
+    }
+
+    fn unless_busy(&self, told: &str) -> Result<()> {
+        if told != "busy" {
+            return Ok(());
         }
-        Ok(told)
+        let text = format!(
+            "another process repairs {}, or did so until a moment ago: try again in half a minute",
+            self.start
+        );
+        Err(Error::new(ErrorKind::Unavailable, text))
     }
 
     /// Whether the node that serves the ledger has all of its parts.
@@ -412,8 +421,9 @@ impl Mending<'_> {
         if is_copied == 0 {
             self.copy(&key, joining, &copying).await?;
             joining.step(&[&copying, &copied], "rename", &[]).await?;
-            self.is_replicated().await?;
         }
+        // Also if an earlier call has made the copy: it may have ended before a replica had it.
+        self.is_replicated(joining).await?;
         self.drop(&key).await?;
         joining.step(&[&copied, &moved], "rename", &[]).await?;
         Ok(())
@@ -470,7 +480,7 @@ impl Mending<'_> {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] if no replica has it within [`REPLICA_MS`].
-    async fn is_replicated(&self) -> Result<()> {
+    async fn is_replicated(&self, joining: &LedgerJoin<'_>) -> Result<()> {
         let mut info = redis::cmd("INFO");
         info.arg("replication");
         let told = self
@@ -481,14 +491,21 @@ impl Mending<'_> {
         if told.lines().any(|line| line == "connected_slaves:0") {
             return Ok(());
         }
-        // `WAIT` counts the writes of its own connection, and each step of ours writes.
+        // `WAIT` counts the writes of its own connection. The step writes after the copy, and comes
+        // by the same connection, because both are one request.
         let mut wait = redis::cmd("WAIT");
         wait.arg(1).arg(REPLICA_MS);
+        let mut both = Pipeline::new();
+        both.add_command(joining.command(&[], "begin", &[]));
+        both.add_command(wait);
+        let request = Request::Many(&both);
         let told = self
             .server
-            .ask_node(&self.owner.node, &wait, soon())
-            .await?;
-        match from_value::<u64>(told)? {
+            .link
+            .try_at_once(&self.owner.node, request, soon());
+        let (begun, replicas): (String, u64) = from_value(told.await?.value)?;
+        joining.unless_busy(&begun)?;
+        match replicas {
             0 => Err(Error::new(
                 ErrorKind::Unavailable,
                 format!(
@@ -514,8 +531,15 @@ impl Mending<'_> {
             return Ok(None);
         };
         let left: i64 = self.held(about("PTTL")).await?;
+        let left = match left {
+            // It has expired meanwhile.
+            -2 => return Ok(None),
+            -1 => 0,
+            // Zero would keep it for ever.
+            left => left.max(1),
+        };
         let mut restore = about("RESTORE");
-        restore.arg(left.max(0)).arg(dump);
+        restore.arg(left).arg(dump);
         match self.server.command(&restore, soon()).await {
             Ok(_) => {}
             Err(error) if error.to_string().contains("BUSYKEY") => {

@@ -236,6 +236,46 @@ async fn the_jobs_of_a_torn_ledger_wait_until_its_halves_are_together() {
     worker.stop().await;
 }
 
+/// The owner may die before its replica has the copy, which is then the only one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_originals_stay_until_a_replica_has_the_copies_also_at_a_second_try() {
+    let mut torn = Torn::new("torn-lagging", 3).await;
+    torn.tear(&["shadow"]).await;
+    let (owner, replica) = (&torn.them.nodes[3], &torn.them.nodes[5]);
+    let id: String = owner.ask("CLUSTER MYID").await;
+    eventually("the owner has a replica", async || {
+        let _: String = replica
+            .try_ask(&format!("CLUSTER REPLICATE {id}"))
+            .await
+            .ok()?;
+        let told: String = owner.ask("INFO replication").await;
+        told.contains("state=online").then_some(())
+    })
+    .await;
+    let told: String = replica.ask("INFO server").await;
+    let process = told
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:"));
+    let signal = |name: &str| {
+        let mut kill = std::process::Command::new("kill");
+        kill.args([name, process.unwrap()]).status().unwrap();
+    };
+    signal("-STOP");
+    for _ in 0..2 {
+        let tried = torn.client.mend_slots().confirmed().await;
+        assert!(format!("{tried:?}").contains("no replica of"), "{tried:?}");
+        assert_eq!(torn.keys_on(1).await, 1, "the original");
+        // Half a minute passes.
+        let _: u64 = owner.ask(&format!("DEL {}", torn.name("mending"))).await;
+    }
+    signal("-CONT");
+    let mended = torn.client.mend_slots().confirmed().await.unwrap();
+    assert!(mended.is_whole(), "{mended:?}");
+    assert_eq!(torn.keys_on(1).await, 0);
+    let audit = torn.client.audit(&torn.kind).await.unwrap();
+    assert!(audit.is_clean(), "{audit:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_torn_ledger_is_reported_and_mended() {
     let mut torn = Torn::new("torn-mended", 20).await;
