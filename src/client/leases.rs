@@ -8,6 +8,8 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::join_all;
+
 use super::{
     Client, Durably, DyingJob, KindShards, LeaseEvent, Listeners, Pending, ShardClient,
     out_of_place,
@@ -129,16 +131,37 @@ impl Client {
             .tell(&LeaseEvent::Ended(lease.clone()));
     }
 
-    /// Extends many leases, each as [`extend`](Self::extend) does. The answers are in the order of
-    /// the leases.
-    pub(crate) async fn extend_all(&self, leases: &[(&Lease, Duration)]) -> Result<Vec<Extended>> {
-        let until = self.deadline();
-        let mut extended = Vec::with_capacity(leases.len());
-        for batch in batches(leases) {
-            let leases: Vec<&Lease> = batch.iter().map(|(lease, _)| *lease).collect();
-            extended.extend(self.extend_of_kind(&leases, batch[0].1, until).await?);
+    /// Extends many leases, each as [`extend`](Self::extend) does, until `until`. A ledger that is
+    /// away or damaged holds up no other. The answers are in the order of the leases, `None` where
+    /// the call failed, with the last error.
+    pub(crate) async fn extend_all(
+        &self,
+        leases: &[(&Lease, Duration)],
+        until: Instant,
+    ) -> (Vec<Option<Extended>>, Option<Error>) {
+        let shard_of = |lease: &Lease| {
+            let kind_shards = self.kind_shards_to_look(lease.key().kind()).ok()?;
+            let shard_client = kind_shards.new_shard_client(lease.key().id())?;
+            Some(shard_client.ledger.place().shard)
+        };
+        let calls = batches(leases, shard_of).into_iter().map(|batch| async {
+            let alike: Vec<&Lease> = batch.iter().map(|at| leases[*at].0).collect();
+            let length = leases[batch[0]].1;
+            let extended = self.extend_of_kind(&alike, length, until).await;
+            (batch, extended)
+        });
+        let (mut answers, mut fault) = (vec![None; leases.len()], None);
+        for (batch, extended) in join_all(calls).await {
+            match extended {
+                Ok(extended) => {
+                    for (at, extended) in batch.into_iter().zip(extended) {
+                        answers[at] = Some(extended);
+                    }
+                }
+                Err(error) => fault = Some(error),
+            }
         }
-        Ok(extended)
+        (answers, fault)
     }
 
     /// Renews leases of one kind, in the shards that hold them. The answers are in the order of the
@@ -244,16 +267,26 @@ impl Client {
     }
 }
 
-/// Leases that are extended together, in their order: of one kind and one length, at most
+/// The places of leases that are extended together: of one kind, one shard and one length, at most
 /// [`BATCH`].
-fn batches<'a, 'b>(
-    leases: &'a [(&'b Lease, Duration)],
-) -> impl Iterator<Item = &'a [(&'b Lease, Duration)]> {
-    let is_alike = |(a, of_a): &(&Lease, Duration), (b, of_b): &(&Lease, Duration)| {
-        a.key().kind() == b.key().kind() && of_a == of_b
-    };
-    let alike = leases.chunk_by(is_alike);
-    alike.flat_map(|alike| alike.chunks(BATCH))
+fn batches(
+    leases: &[(&Lease, Duration)],
+    shard_of: impl Fn(&Lease) -> Option<u16>,
+) -> Vec<Vec<usize>> {
+    let mut alike: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (at, (lease, length)) in leases.iter().enumerate() {
+        let ledger = (lease.key().kind(), shard_of(lease), *length);
+        alike.entry(ledger).or_default().push(at);
+    }
+    let alike = alike.into_values();
+    alike
+        .flat_map(|alike| {
+            alike
+                .chunks(BATCH)
+                .map(<[usize]>::to_vec)
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// The length of a lease whose holder runs hooks for up to `longest`, and settles after that for up

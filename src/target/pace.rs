@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use crate::error::Result;
+use crate::client::Settled;
+use crate::error::{Error, ErrorKind, Result};
 
 /// The pause after a round with acknowledgements. Later pauses double.
 const FIRST: Duration = Duration::from_millis(10);
@@ -19,6 +20,32 @@ const LONGEST: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(5);
 /// The longest pause after an error.
 const AILING: Duration = Duration::from_secs(1);
+
+/// The shortest patience with a call.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a round waits for a call on a job with a lease of this length: a server that is away
+/// must not delay the jobs of others until their leases lapse.
+pub(super) fn patience(lease: Duration) -> Duration {
+    (lease / 6).max(PATIENCE)
+}
+
+/// A settlement as done, or the error that it takes too long for a job with a lease of this length;
+/// the next round tries again.
+pub(super) async fn in_time(
+    settled: impl IntoFuture<Output = Result<Settled>>,
+    lease: Duration,
+) -> Result<Settled> {
+    let limit = patience(lease);
+    timeout(limit, settled.into_future())
+        .await
+        .unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("the server of the job did not settle it within {limit:?}"),
+            ))
+        })
+}
 
 /// The pace of one route task.
 pub(super) struct Pace {

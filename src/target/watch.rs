@@ -14,12 +14,12 @@
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use super::pace::Pace;
+use super::pace::{Pace, in_time, patience};
 use super::receipts::Receipts;
 use super::stream::Stream;
 use crate::client::Extended;
@@ -122,11 +122,15 @@ impl Watch {
                 is_stale: now.longest_since(&open.fresh) >= renewal(self.length(&open.lease)),
             })
             .collect();
-        let mut has_ended = false;
-        for page in wards.chunks(PAGE) {
-            has_ended |= !self.tend(page).await?.is_empty();
+        // At the same time: a server of some jobs that is away delays no page of others.
+        let (mut has_ended, mut fault) = (false, None);
+        for ended in join_all(wards.chunks(PAGE).map(|page| self.tend(page))).await {
+            match ended {
+                Ok(ended) => has_ended |= !ended.is_empty(),
+                Err(error) => fault = Some(error),
+            }
         }
-        Ok(has_ended)
+        fault.map_or(Ok(has_ended), Err)
     }
 
     /// Sweeps each time that it is this worker's turn, and once at its start.
@@ -155,7 +159,7 @@ impl Watch {
     async fn sweep_once(&self) -> Result<()> {
         let (key, group) = (&self.stream.way.key, &self.group);
         self.target_redis().make_group(key, group).await?;
-        let met = self.sweep_entries().await?;
+        let (met, mut fault) = self.sweep_entries().await?;
         // An entry that was acknowledged and deleted is no longer in the stream, but in the notes.
         let notes = self.target_redis().written(key, group).await?.into_iter();
         let orphans: Vec<TrackedEntry> = self.orphans(
@@ -164,29 +168,36 @@ impl Watch {
                 .map(|(id, lease)| (id, lease.parse().ok())),
         );
         for page in orphans.chunks(PAGE) {
-            self.tend(page).await?;
+            fault = self.tend(page).await.err().or(fault);
         }
-        Ok(())
+        fault.map_or(Ok(()), Err)
     }
 
     /// Looks at all entries in the stream, from the mark up to which all have ended, and moves the
-    /// mark forward. Returns the entries that it met.
-    async fn sweep_entries(&self) -> Result<HashSet<EntryId>> {
+    /// mark forward. Returns the entries that it met, and the last error of a page: the entries
+    /// behind it are looked at nevertheless.
+    async fn sweep_entries(&self) -> Result<(HashSet<EntryId>, Option<Error>)> {
         let (key, group) = (&self.stream.way.key, &self.group);
         let mut after = self.target_redis().settled_to(key, group).await?;
         let mut all_settled = true;
-        let mut met = HashSet::new();
+        let (mut met, mut fault) = (HashSet::new(), None);
         loop {
             let page = self.target_redis().entries(key, group, after, PAGE).await?;
             let Some((last, _)) = page.last() else {
-                return Ok(met);
+                return Ok((met, fault));
             };
             after = *last;
             let read = |lease: &Option<String>| lease.as_deref()?.parse::<Lease>().ok();
             let leased = page.iter().map(|(id, lease)| (*id, read(lease)));
             let leased: Vec<(EntryId, Option<Lease>)> = leased.collect();
             met.extend(leased.iter().map(|(id, _)| *id));
-            let ended = self.tend(&self.orphans(leased.iter().cloned())).await?;
+            let ended = match self.tend(&self.orphans(leased.iter().cloned())).await {
+                Ok(ended) => ended,
+                Err(error) => {
+                    fault = Some(error);
+                    HashSet::new()
+                }
+            };
             if all_settled {
                 // An entry without a lease needs no look, or no further one.
                 let ends = leased
@@ -287,9 +298,15 @@ impl Watch {
     /// and the last error of the others.
     async fn settle(&self, ends: Vec<(&TrackedEntry, Outcome)>) -> (Vec<EntryId>, Option<Error>) {
         let settles = ends.into_iter().map(|(ward, outcome)| async move {
+            let is_done = matches!(outcome, Outcome::Done);
             let settled = self.context.client.settle(&ward.lease, outcome);
-            let policy = self.context.retry(ward.lease.key());
-            (ward.id, ward.lease.clone(), settled.retry(policy).await)
+            let settled = settled.retry(self.context.retry(ward.lease.key()));
+            let settled = match is_done {
+                true => in_time(settled, self.length(&ward.lease)).await,
+                // Hooks for dead letters may take longer.
+                false => settled.await,
+            };
+            (ward.id, ward.lease.clone(), settled)
         });
         Receipts::dealt_with(join_all(settles).await)
     }
@@ -306,9 +323,14 @@ impl Watch {
         let leases: Vec<(&Lease, Duration)> =
             leases.map(|lease| (lease, self.length(lease))).collect();
         let sent = Moment::now();
-        let extended = self.context.client.extend_all(&leases).await?;
+        let shortest = leases.iter().map(|(_, length)| *length).min();
+        let until = Instant::now() + patience(shortest.unwrap_or_default());
+        let (extended, fault) = self.context.client.extend_all(&leases, until).await;
         let (mut unwanted, mut withdrawn, mut cancelled) = (vec![], vec![], vec![]);
         for (UnreadEntry { ward, is_unread }, extended) in waiting.into_iter().zip(extended) {
+            let Some(extended) = extended else {
+                continue;
+            };
             match fate(extended, is_unread) {
                 Fate::Keep => {
                     if let Some(open) = self.stream.shared.open().get_mut(&ward.id) {
@@ -330,7 +352,11 @@ impl Watch {
             .forget_written(key, group, &unwanted)
             .await?;
         self.target_redis().withdraw(key, group, &withdrawn).await?;
-        self.settle(cancelled).await.1.map_or(Ok(()), Err)?;
+        self.settle(cancelled)
+            .await
+            .1
+            .or(fault)
+            .map_or(Ok(()), Err)?;
         unwanted.extend(withdrawn);
         Ok(unwanted)
     }

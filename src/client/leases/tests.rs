@@ -51,12 +51,44 @@ async fn a_lease_is_found_by_a_client_that_does_not_know_the_shards_of_its_kind(
     let extended = stranger().await.extend(&leases[0], length).await;
     assert_eq!(extended.unwrap(), Extended::Extended);
     let both = leases.each_ref().map(|lease| (lease, length));
-    let extended = stranger().await.extend_all(&both).await;
-    assert_eq!(extended.unwrap(), [Extended::Extended; 2]);
+    let until = client.deadline();
+    let (extended, fault) = stranger().await.extend_all(&both, until).await;
+    assert_eq!(extended, [Some(Extended::Extended); 2], "{fault:?}");
     let settled = stranger().await.settle(&leases[0], Outcome::Done).await;
     assert_eq!(settled.unwrap(), Settled::Done);
-    let extended = stranger().await.extend_all(&both).await;
-    assert_eq!(extended.unwrap(), [Extended::Gone, Extended::Extended]);
+    let (extended, fault) = stranger().await.extend_all(&both, until).await;
+    let expected = [Extended::Gone, Extended::Extended].map(Some);
+    assert_eq!(extended, expected, "{fault:?}");
+}
+
+/// A consumer has the jobs of many kinds in its hands.
+#[tokio::test]
+async fn a_damaged_ledger_keeps_no_lease_of_another_from_being_extended() {
+    let server = Embedded::start().await.unwrap();
+    let builder = Client::builder(&server.url()).default_shards(2);
+    let client = builder.connect().await.unwrap();
+    let ids = (0..).map(|number| format!("job{number}"));
+    let mut first = ids.clone().filter(|id| shard_of(id, 2) == 0);
+    let mut second = ids.filter(|id| shard_of(id, 2) == 1);
+    let length = Duration::from_secs(90);
+    let mut leases = Vec::new();
+    for id in [first.next(), second.next(), first.next(), second.next()] {
+        leases.push(claimed(&client, &id.unwrap()).await);
+    }
+    let damaged = client
+        .store()
+        .names()
+        .ledger(&Kind::parse(KIND).unwrap(), 0);
+    let redis = redis::Client::open(server.url()).unwrap();
+    let mut link = redis.get_multiplexed_async_connection().await.unwrap();
+    let mut set = redis::cmd("SET");
+    set.arg(damaged.lease).arg("a text");
+    let () = set.query_async(&mut link).await.unwrap();
+    let all: Vec<_> = leases.iter().map(|lease| (lease, length)).collect();
+    let (extended, fault) = client.extend_all(&all, client.deadline()).await;
+    let there = Some(Extended::Extended);
+    assert_eq!(extended, [None, there, None, there]);
+    assert_eq!(fault.unwrap().kind(), ErrorKind::Damaged);
 }
 
 #[tokio::test]
@@ -90,16 +122,21 @@ async fn damage(server: &Embedded, client: &Client, id: &str) {
 }
 
 #[test]
-fn a_batch_has_leases_of_one_kind_and_one_length() {
+fn a_batch_has_leases_of_one_kind_one_shard_and_one_length() {
     let lease = |kind: &str| format!("{kind}:1@ab-1").parse::<Lease>().unwrap();
     let (one, other) = (lease("app1:trans:one"), lease("app1:trans:other"));
     let [short, long] = [10, 20].map(Duration::from_secs);
     let mut leases = vec![(&one, short), (&one, short), (&one, long), (&other, long)];
     leases.extend([(&other, short); BATCH + 1]);
-    let lengths: Vec<usize> = batches(&leases).map(<[_]>::len).collect();
-    assert_eq!(lengths, [2, 1, 1, BATCH, 1]);
-    let together: Vec<_> = batches(&leases).flatten().copied().collect();
-    assert_eq!(together, leases, "in their order");
+    let mut lengths: Vec<usize> = batches(&leases, |_| Some(0)).iter().map(Vec::len).collect();
+    lengths.sort();
+    assert_eq!(lengths, [1, 1, 1, 2, BATCH]);
+    let mut places = batches(&leases, |_| Some(0)).concat();
+    places.sort();
+    assert!(places.into_iter().eq(0..leases.len()), "each of them once");
+    let two = [(&one, short), (&other, short), (&one, short)];
+    let apart = batches(&two, |lease| Some(u16::from(lease.key() == other.key())));
+    assert_eq!(apart, [vec![0, 2], vec![1]]);
 }
 
 #[test]
