@@ -85,8 +85,10 @@ impl Burial {
                 let reply = ledger.reclaim(&mut lane, &gone, lease, until).await?;
                 claimed.extend(reply.jobs);
             }
+            // Jobs that a limit holds back are met again.
+            let is_stuck = claimed.is_empty() && !(due.is_empty() && gone.is_empty());
             self.bury(ledger, &mut lane, claimed).await?;
-            if overdue < BATCH && lapsed < BATCH {
+            if is_stuck || overdue < BATCH && lapsed < BATCH {
                 return Ok(());
             }
         }
