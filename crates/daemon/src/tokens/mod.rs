@@ -44,8 +44,10 @@ type ById = HashMap<String, Arc<Grant>>;
 #[derive(Debug)]
 struct Known {
     grants: Arc<ById>,
-    /// The stamp of the file that was read last, accepted or refused.
+    /// The stamp of the file that was accepted last.
     stamp: Option<Stamp>,
+    /// Why the present file is refused; it is logged once. Empty if it is accepted.
+    fault: String,
     looked: Instant,
 }
 
@@ -60,6 +62,7 @@ impl Tokens {
             known: Mutex::new(Known {
                 grants: Arc::new(read(path)?),
                 stamp,
+                fault: String::new(),
                 looked: Instant::now(),
             }),
         })
@@ -88,16 +91,24 @@ impl Tokens {
             // The stamp is taken before the read: a later write gives another stamp the next time.
             let stamp = Stamp::of(&self.path);
             if stamp != known.stamp {
-                known.stamp = stamp;
                 match read(&self.path) {
                     Ok(grants) => {
                         tracing::info!(tokens = grants.len(), "the tokens were read again");
                         known.grants = Arc::new(grants);
+                        known.stamp = stamp;
+                        known.fault.clear();
                     }
-                    Err(error) => tracing::error!(
-                        "the tokens have changed and cannot be used, so the old tokens stay: \
-                         {error:#}"
-                    ),
+                    // The stamp stays: the file may become readable without another stamp.
+                    Err(error) => {
+                        let fault = format!("{error:#}");
+                        if fault != known.fault {
+                            tracing::error!(
+                                "the tokens have changed and cannot be used, so the old tokens \
+                                 stay: {fault}"
+                            );
+                            known.fault = fault;
+                        }
+                    }
                 }
             }
         }

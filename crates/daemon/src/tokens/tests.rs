@@ -156,6 +156,23 @@ fn a_damaged_or_missing_file_leaves_the_known_tokens() {
     assert!(tokens.check(secret.reveal()).is_none());
 }
 
+/// As does a file that the daemon may read only after a `chown`.
+#[test]
+fn a_file_that_becomes_usable_without_another_stamp_is_read() {
+    let folder = Folder::new("again");
+    let secret = folder.make(&[Scope::Read], &[""]);
+    let tokens = folder.open();
+    let good = fs::read_to_string(folder.file()).unwrap();
+    let revoked = good.replace(&secret.id, &"x".repeat(secret.id.len()));
+    fs::write(folder.file(), revoked.replace("[[token]]", "[[taken]]")).unwrap();
+    assert!(tokens.check(secret.reveal()).is_some());
+    let file = fs::File::options().write(true).open(folder.file()).unwrap();
+    let modified = file.metadata().unwrap().modified().unwrap();
+    fs::write(folder.file(), revoked).unwrap();
+    file.set_modified(modified).unwrap();
+    assert!(tokens.check(secret.reveal()).is_none());
+}
+
 #[test]
 fn a_file_with_a_fault_is_refused_with_the_place_and_the_rule() {
     let folder = Folder::new("faults");
