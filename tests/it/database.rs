@@ -69,6 +69,18 @@ async fn a_daemon_starts_without_its_database_and_refuses_tables_of_others() {
     let mut postgres = Postgres::start();
     let url = postgres.url("postgres");
     postgres.kill();
+    let start = [
+        "serve",
+        "--redis-url",
+        &site.url,
+        "--http-listen",
+        "127.0.0.1:0",
+    ];
+    // Redis could have lost data, and nobody can tell.
+    let mut careful = keyfall(&start);
+    careful.env("KEYFALL_DATABASE_URL", &url);
+    careful.env("KEYFALL_DATABASE_REFUSE_LOST_DATA", "true");
+    Ran::of(careful).await.fails(1, "refuse_lost_data = false");
     let _daemon = site.daemon(&["--database-url", &url]);
     postgres.begin();
     eventually("the tables are made", async || {
@@ -86,13 +98,6 @@ async fn a_daemon_starts_without_its_database_and_refuses_tables_of_others() {
     postgres.sql("postgres", "CREATE DATABASE other");
     postgres.sql("other", "CREATE TABLE keyfall_outbox (id text)");
     let other = postgres.url("other");
-    let start = [
-        "serve",
-        "--redis-url",
-        &site.url,
-        "--http-listen",
-        "127.0.0.1:0",
-    ];
     let refused = run(&[&start[..], &["--database-url", &other]].concat()).await;
     refused.fails(1, "keyfall_outbox");
     let mut bare = keyfall(&start);

@@ -61,10 +61,18 @@ impl DatabaseWork {
     /// Compares the data set of Redis with the one that was copied, if the configuration asks for it.
     ///
     /// # Errors
-    /// If they differ, or the copy is stopped for another reason.
+    /// If they differ, the copy is stopped for another reason, or the database is away: after a power
+    /// failure Redis can be back, with old data, before the database is.
     pub(crate) async fn check_data_set(&self, client: &Client) -> anyhow::Result<()> {
-        if !self.refuses_lost_data || !self.is_ready {
+        if !self.refuses_lost_data {
             return Ok(());
+        }
+        if !self.is_ready {
+            anyhow::bail!(
+                "the database of `database.url` is away, so nobody knows whether Redis has lost \
+                 data: start the daemon again when the database is there. With \
+                 `database.refuse_lost_data = false` the worker starts without it"
+            );
         }
         let compared = Copier::compare_once(client, &self.database).await;
         let Some(why) = compared.context("the data set of Redis and the copy")? else {
