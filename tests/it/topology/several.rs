@@ -584,10 +584,21 @@ async fn answers_name_the_servers_that_could_not_be_read() {
             }
         }
     }
+    // A pause that one server did not hear of holds on the other one, and is logged.
+    for words in ["pause", "resume"] {
+        let ran = run(true, &format!("{words} {kind}: --yes")).await;
+        assert_ne!(ran.code, 0, "{ran:?}");
+    }
     // Fails if another test was first.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let ready = reqwest::get(format!("{api}/readyz")).await.unwrap();
     assert_eq!(ready.status().as_u16(), 204, "one of them suffices");
+    let told = reqwest::get(format!("{api}/v1/actions")).await.unwrap();
+    let told = told.text().await.unwrap();
+    assert!(
+        told.contains("pause") && told.contains("broken off"),
+        "{told}"
+    );
 
     pair.servers[1].restart().await.unwrap();
     let counts = eventually("all is seen again", async || {

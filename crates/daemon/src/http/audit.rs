@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::Body;
+use super::bulk::logged;
 use super::problem::Problem;
 use super::wire::UnseenOut;
 
@@ -112,12 +113,22 @@ pub(super) async fn audit(
         false => client.prefix(&prefix),
     };
     let audit = selection.audit();
-    let audit = if repair { audit.repair() } else { audit };
     let prefixes = [prefix.clone()];
-    let report = caller.while_it_may(scope, &prefixes, audit).await??;
-    if repair {
-        caller.did(Deed::new("repair", &prefix)).await;
-    }
+    let report = match repair {
+        true => {
+            let deed = Some(Deed::new("repair", &prefix));
+            logged(
+                &caller,
+                &prefixes,
+                deed,
+                audit.repair(),
+                Problem::from,
+                |_| None,
+            )
+            .await?
+        }
+        false => caller.while_it_may(scope, &prefixes, audit).await??,
+    };
     let kinds = report.kinds.into_iter();
     Ok(Json(AuditOut {
         kinds: kinds

@@ -126,8 +126,34 @@ macro_rules! carry_out {
 }
 pub(super) use carry_out;
 
-/// Carries out a call as long as the caller may, and logs it unless it is a dry run: also a call
-/// that was broken off, because its changes stay.
+/// Makes a change as long as the caller may, and logs it as `deed`, which is `None` for a dry run:
+/// also a change that was broken off, because a part of it stays.
+pub(super) async fn logged<T>(
+    caller: &Caller,
+    prefixes: &[String],
+    deed: Option<Deed<'_>>,
+    call: impl IntoFuture<Output = keyfall::Result<T>>,
+    of_error: impl FnOnce(keyfall::Error) -> Problem,
+    count: impl FnOnce(&T) -> Option<u64>,
+) -> Result<T, Problem> {
+    let told = caller.while_it_may(Scope::Operate, prefixes, call).await;
+    let told = told.and_then(|told| told.map_err(of_error));
+    let deed = deed.and_then(|deed| match &told {
+        Ok(told) => Some(match count(told) {
+            Some(changed) => deed.count(changed),
+            None => deed,
+        }),
+        // Nothing was changed.
+        Err(problem) if problem.status() == StatusCode::BAD_REQUEST => None,
+        Err(problem) => Some(deed.note(format!("broken off: {}", problem.detail))),
+    });
+    if let Some(deed) = deed {
+        caller.did(deed).await;
+    }
+    told
+}
+
+/// Carries out a bulk call as long as the caller may, and logs it unless it is a dry run.
 pub(super) async fn carried_out(
     caller: &Caller,
     which: &Which,
@@ -135,21 +161,11 @@ pub(super) async fn carried_out(
     call: impl IntoFuture<Output = keyfall::Result<BulkReport>>,
     dry_run: bool,
 ) -> Result<Json<BulkOut>, Problem> {
-    let carried_out = caller.while_it_may(Scope::Operate, which.prefixes(), call);
-    let report = match carried_out.await {
-        Ok(report) => report.map_err(Problem::of_prefix),
-        Err(problem) => Err(problem),
-    };
-    let deed = match &report {
-        Ok(report) => Some(deed.count(report.done + report.running)),
-        // Nothing was changed.
-        Err(problem) if problem.status() == StatusCode::BAD_REQUEST => None,
-        Err(problem) => Some(deed.note(format!("broken off: {}", problem.detail))),
-    };
-    if let Some(deed) = deed.filter(|_| !dry_run) {
-        caller.did(deed).await;
-    }
-    report.map(|report| Json(BulkOut::new(report, dry_run)))
+    let deed = Some(deed).filter(|_| !dry_run);
+    let changed = |report: &BulkReport| Some(report.done + report.running);
+    let prefixes = which.prefixes();
+    let report = logged(caller, prefixes, deed, call, Problem::of_prefix, changed).await?;
+    Ok(Json(BulkOut::new(report, dry_run)))
 }
 
 /// Cancels many jobs: pending jobs never start, running jobs are told to stop.

@@ -13,7 +13,7 @@ use super::actions::Deed;
 use super::archive::{EndedOut, last_ends};
 use super::auth::{Caller, Scope};
 use super::body::{Body, Key, Params};
-use super::bulk::Which;
+use super::bulk::{Which, logged};
 use super::problem::Problem;
 use super::said::SaidOut;
 use super::wire::{Span, State, Time};
@@ -207,15 +207,15 @@ pub(super) async fn keep(
     let which = Which::of(call.prefix, call.everything)?;
     let selection = which.select(&caller, Scope::Operate)?;
     let keeping = selection.keep_history(call.entries);
-    let kept = caller.while_it_may(Scope::Operate, which.prefixes(), keeping);
-    let kinds = kept.await?.map_err(|error| match error.kind() {
+    let of_error = |error: keyfall::Error| match error.kind() {
         keyfall::ErrorKind::InvalidSetting => Problem::from(error).field("entries"),
         _ => Problem::of_prefix(error),
-    })?;
-    let deed = Deed::new("history", which.prefix()).count(kinds.len() as u64);
-    caller
-        .did(deed.note(format!("{} entries", call.entries)))
-        .await;
+    };
+    let deed = Deed::new("history", which.prefix());
+    let deed = Some(deed.note(format!("{} entries", call.entries)));
+    let changed = |kinds: &Vec<Kind>| Some(kinds.len() as u64);
+    let prefixes = which.prefixes();
+    let kinds = logged(&caller, prefixes, deed, keeping, of_error, changed).await?;
     let kept = kinds.iter().map(|kind| KeptOut::new(kind, call.entries));
     Ok(Json(HistoryOut {
         kinds: kept.collect(),

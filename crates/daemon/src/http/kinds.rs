@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::actions::Deed;
 use super::auth::{Caller, Scope};
 use super::body::Body;
-use super::bulk::{BulkIn, Which};
+use super::bulk::{BulkIn, Which, logged};
 use super::problem::Problem;
 use super::wire::{Time, UnseenOut};
 
@@ -244,9 +244,7 @@ pub(super) async fn pause(
         pause = pause.by(operator);
     }
     let pause = if call.dry_run { pause.dry_run() } else { pause };
-    let paused = caller.while_it_may(Scope::Operate, which.prefixes(), pause);
-    let kinds = paused.await?.map_err(Problem::of_prefix)?;
-    switched(&caller, "pause", &which, &kinds, call.dry_run).await;
+    let kinds = switched(&caller, "pause", &which, pause, call.dry_run).await?;
     Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
 }
 
@@ -264,18 +262,22 @@ pub(super) async fn resume(
     } else {
         resume
     };
-    let resumed = caller.while_it_may(Scope::Operate, which.prefixes(), resume);
-    let kinds = resumed.await?.map_err(Problem::of_prefix)?;
-    switched(&caller, "resume", &which, &kinds, call.dry_run).await;
+    let kinds = switched(&caller, "resume", &which, resume, call.dry_run).await?;
     Ok(Json(SwitchedOut::new(&kinds, call.dry_run)))
 }
 
-/// Logs a pause or a resume that was carried out.
-async fn switched(caller: &Caller, what: &str, which: &Which, kinds: &[Kind], dry_run: bool) {
-    if !dry_run {
-        let deed = Deed::new(what, which.prefix()).count(kinds.len() as u64);
-        caller.did(deed).await;
-    }
+/// Carries out a pause or a resume, and logs it.
+async fn switched(
+    caller: &Caller,
+    what: &str,
+    which: &Which,
+    call: impl IntoFuture<Output = keyfall::Result<Vec<Kind>>>,
+    dry_run: bool,
+) -> Result<Vec<Kind>, Problem> {
+    let deed = Some(Deed::new(what, which.prefix())).filter(|_| !dry_run);
+    let changed = |kinds: &Vec<Kind>| Some(kinds.len() as u64);
+    let prefixes = which.prefixes();
+    logged(caller, prefixes, deed, call, Problem::of_prefix, changed).await
 }
 
 fn is_zero(number: &u64) -> bool {

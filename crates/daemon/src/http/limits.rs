@@ -173,7 +173,11 @@ impl From<&KindLimit> for LimitOut {
 #[utoipa::path(get, path = "/v1/limits", operation_id = "list_limits", tag = "kinds",
     responses((status = 200, body = LimitsOut)))]
 pub(super) async fn list(caller: Caller) -> Result<Json<LimitsOut>, Problem> {
-    let limits = caller.sees_its_own()?.client.limits().await?;
+    let mut limits = caller.sees_its_own()?.client.limits().await?;
+    for unseen in &mut limits.unseen {
+        let can_see = |kind: &keyfall::Kind| caller.can(Scope::Read, &format!("{kind}:"));
+        unseen.shards.retain(|(kind, _)| can_see(kind));
+    }
     let can_see = |it: &&KindLimit| caller.can(Scope::Read, &it.scope.prefix());
     let seen = limits.kinds.iter().filter(can_see);
     Ok(Json(LimitsOut {

@@ -93,7 +93,8 @@ pub(crate) async fn show(
         let caller = cx.caller.clone();
         async move { caller.ask::<DoctorOut>(doctor).await }
     };
-    let name = format!("kinds {prefix}");
+    // Only who may read everything is told of the instances.
+    let name = format!("kinds {prefix} {}", cx.page.may("read", ""));
     let kinds = Kinds::read(cx.caller.clone(), prefix.clone());
     let (kinds, totals, paused, findings, ahead, past) = tokio::join!(
         gathered.get(&cx, &prefix, &name, Duration::ZERO, kinds),
