@@ -120,6 +120,42 @@ def test_each_end_of_a_handler(way, quick, app):
     ]
 
 
+class WithoutText(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+ODD = {
+    "without-text": WithoutText(),
+    "half-a-pair": RuntimeError("\udcff"),
+    "no-reason": keyfall.Bury(ValueError("gone")),
+    "no-delay": keyfall.Snooze(object()),
+}
+
+
+@ways
+def test_an_odd_end_of_a_handler_is_a_failure_and_costs_no_slot(way, quick, app):
+    kind = f"{app}:trans:notice"
+
+    def handle(job):
+        if job.id in ODD:
+            raise ODD[job.id]
+
+    worker = way(quick.url, kind, handle, concurrency=1)
+    with keyfall.Client(quick.url) as client:
+        for id in [*ODD, "last"]:
+            client.schedule(f"{kind}:{id}")
+        eventually("the last has run", lambda: client.get(f"{kind}:last") is None)
+        eventually("none runs", lambda: client.count(kind + ":").running == 0)
+        worker.stop()
+        told = {id: client.get(f"{kind}:{id}") for id in ODD}
+        assert told["without-text"].last_error == "WithoutText: it has no text"
+        assert told["half-a-pair"].last_error == "RuntimeError: ?"
+        assert (told["no-reason"].state, told["no-reason"].last_error) == ("dead", "gone")
+        assert told["no-delay"].state == "retrying", told["no-delay"]
+        client.cancel_many(kind + ":")
+
+
 @ways
 def test_a_long_run_keeps_its_lease(way, quick, app):
     kind, seen = f"{app}:trans:notice", []

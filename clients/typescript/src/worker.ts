@@ -262,10 +262,10 @@ export class Worker {
 /** How the attempt ends; `undefined` if its lease is lost, and there is nothing to end. */
 function settlement(job: WorkerJob, error: unknown): Settlement | undefined {
   if (error instanceof Bury) {
-    return { verb: "fail", more: { error: error.message, bury: true } };
+    return { verb: "fail", more: { error: textOf(error.message), bury: true } };
   }
   if (error instanceof Retry) {
-    return { verb: "fail", more: { error: error.message, after: error.after } };
+    return { verb: "fail", more: { error: textOf(error.message), after: error.after } };
   }
   if (error instanceof Snooze) {
     return { verb: "snooze", more: { after: error.after } };
@@ -279,8 +279,20 @@ function settlement(job: WorkerJob, error: unknown): Settlement | undefined {
     case "cancelled":
       return { verb: "fail", more: { error: "the job was cancelled" } };
     default:
-      return { verb: "fail", more: { error: String(error).slice(0, LONGEST_ERROR) } };
+      return { verb: "fail", more: { error: textOf(error) } };
   }
+}
+
+/** An error as text that JSON can hold, whatever a handler throws. */
+function textOf(error: unknown): string {
+  let text: string;
+  try {
+    text = String(error);
+  } catch {
+    text = "it has no text";
+  }
+  // The daemon refuses half of a pair of surrogates, which a cut leaves behind.
+  return text.slice(0, LONGEST_ERROR).replace(/\p{Surrogate}/gu, "\ufffd");
 }
 
 /** Waits for so long, or until the signal. */

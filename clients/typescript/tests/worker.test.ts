@@ -77,6 +77,25 @@ test("each end of a handler", async (t) => {
   await client.cancelMany(`${kind}:`);
 });
 
+test("an odd error is a failure, and costs no slot", async (t) => {
+  const kind = "odd:trans:notice";
+  const stop = work(t, kind, async (job) => {
+    switch (job.id) {
+      case "without-text": throw Object.create(null);
+      case "cut": throw new Error("x".repeat(1992) + "\u{1f600}");
+    }
+  }, { concurrency: 1 });
+  for (const id of ["without-text", "cut", "last"]) {
+    await client.schedule(`${kind}:${id}`);
+  }
+  await eventually("the last has run", async () => (await client.get(`${kind}:last`)) === null);
+  await eventually("none runs", async () => (await client.count(`${kind}:`)).running === 0);
+  await stop();
+  assert.equal((await client.get(`${kind}:without-text`))?.lastError, "it has no text");
+  assert.equal((await client.get(`${kind}:cut`))?.lastError, `Error: ${"x".repeat(1992)}\ufffd`);
+  await client.cancelMany(`${kind}:`);
+});
+
 test("a long run keeps its lease", async (t) => {
   const kind = "long:trans:notice";
   const seen: number[] = [];

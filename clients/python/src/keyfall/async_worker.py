@@ -122,7 +122,11 @@ class AsyncWorker:
             await asyncio.wait({handler})
             error: Optional[BaseException]
             error = asyncio.CancelledError() if handler.cancelled() else handler.exception()
-            await self._settle(job, error)
+            try:
+                await self._settle(job, error)
+            # An outcome that cannot be sent, such as a delay of another type, is a failure.
+            except Exception as odd:
+                await self._settle(job, odd)
         finally:
             self._leases.release(job)
 

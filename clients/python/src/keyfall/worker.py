@@ -117,8 +117,12 @@ class Worker:
             job = self._jobs.get()
             if job is None:
                 return
-            self._run_job(job)
-            self._free.release()
+            try:
+                self._run_job(job)
+            except Exception:
+                log.exception("%s: the end of its run could not be told", job.key)
+            finally:
+                self._free.release()
 
     def _run_job(self, job: PulledJob) -> None:
         error: Optional[BaseException] = None
@@ -131,7 +135,11 @@ class Worker:
         except BaseException as raised:
             error = raised
         try:
-            self._settle(job, error)
+            try:
+                self._settle(job, error)
+            # An outcome that cannot be sent, such as a delay of another type, is a failure.
+            except Exception as odd:
+                self._settle(job, odd)
         finally:
             self._leases.release(job)
 

@@ -32,9 +32,9 @@ def settlement(job: PulledJob, error: Optional[BaseException]) -> Optional[Settl
     if error is None:
         return Settlement("finish")
     if isinstance(error, Bury):
-        return Settlement("fail", {"error": error.reason, "bury": True})
+        return Settlement("fail", {"error": text_of(error.reason), "bury": True})
     if isinstance(error, Retry):
-        return Settlement("fail", {"error": error.reason, "after": error.after})
+        return Settlement("fail", {"error": text_of(error.reason), "after": error.after})
     if isinstance(error, Snooze):
         return Settlement("snooze", {"after": error.after})
     reason = error.reason if isinstance(error, JobStopped) else job.stop.reason
@@ -48,7 +48,17 @@ def settlement(job: PulledJob, error: Optional[BaseException]) -> Optional[Settl
 
 def told(error: BaseException) -> str:
     """The error of a handler as text."""
-    return f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
+    return text_of(f"{type(error).__name__}: {text_of(error)}")
+
+
+def text_of(reason: Any) -> str:
+    """A reason as text that JSON can hold, whatever a handler gives as one."""
+    try:
+        text = str(reason)
+    except Exception:
+        text = "it has no text"
+    # The daemon refuses half of a pair of surrogates, as in the name of a file that is no UTF-8.
+    return text[:LONGEST_ERROR].encode("utf-8", "replace").decode()
 
 
 class Handlers(Generic[H]):
