@@ -136,7 +136,7 @@ settings! {
         /// Whether routes may adopt plain keys although Redis does not announce changes of keys.
         /// Keys that expire before a search finds them are lost then.
         allow_unannounced: bool = "false";
-        /// The most dead letters of each kind. The oldest go first.
+        /// The most dead letters of each shard of a kind. The oldest go first.
         dead_letters: u64 = "10000" where at_least_one;
         /// How long dead letters are kept.
         dead_letter_age: Duration = "90d" where longer_than_zero;
