@@ -237,6 +237,7 @@ async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result
     let groups = Limit::new().per(GroupBy::id_part(1));
     let limit = admin.client.limit(TURNS, groups.concurrency(1));
     limit.await.unwrap();
+    set_limit(scene).await;
     // A run without an end.
     admin.client.schedule(key("lapsed"), "").await.unwrap();
     let part = |part: &str| format!("keyfall:{{{KIND}/0}}:{part}");
@@ -277,7 +278,8 @@ async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result
     let route = handler.retry(RetryPolicy::fixed(ms(50)).unwrap().attempts(3));
     let router = Router::new()
         .route(&format!("{KIND}:{{id}}"), route)
-        .route(&format!("{TURNS}:{{id}}"), async || {});
+        .route(&format!("{TURNS}:{{id}}"), async || {})
+        .route("app1:lot:job:{id}", async || {});
     let worker = Worker::new(client.clone(), router).lease(Duration::from_secs(1));
     let worker = worker.dead_letters(1, HOUR);
     let worker = Running::start(worker);
@@ -301,6 +303,9 @@ async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result
     })
     .await;
     if !reported() && !worker.is_over() {
+        // A job of which the worker hears is not there any more.
+        let news = format!("now {KIND}/0 nobody");
+        let _: u64 = admin.command(&["PUBLISH", "keyfall:wake:0", &news]).await;
         // The successor starts when the job has ended.
         admin.client.schedule(key("long"), "").await.unwrap();
         admin.client.cancel(key("long")).await.unwrap();
@@ -331,6 +336,8 @@ async fn work(scene: &Scene, url: &str, log: &Log, patience: Duration) -> Result
 
 /// Makes all calls that a handler may make.
 async fn produce_within(client: &Client) -> keyfall::Result<()> {
+    // The first job of a kind gives it its limit.
+    client.schedule("app1:lot:job:a/1", "").after(HOUR).await?;
     client.schedule(key("next"), "").after(HOUR).await?;
     client.reschedule(key("next")).after(2 * HOUR).await?;
     client.update_payload(key("next"), "b").await?;

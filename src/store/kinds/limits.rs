@@ -279,7 +279,10 @@ impl Server {
     async fn limit_scopes(&self, until: Instant) -> Result<Vec<LimitScope>> {
         let mut get = redis::cmd("HKEYS");
         get.arg(self.names.meta());
-        let fields: Vec<Vec<u8>> = from_value(self.command(&get, until).await?)?;
+        let told = self.command(&get, until).await;
+        #[cfg(feature = "worker")]
+        self.note("the limits", "read", told.as_ref().err());
+        let fields: Vec<Vec<u8>> = from_value(told?)?;
         let scope = |field: Vec<u8>| {
             let field = String::from_utf8(field).ok()?;
             LimitScope::parse(field.strip_prefix(FIELD)?).ok()
