@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::client::Settled;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lease::Lease;
 
 /// The pause after a round with acknowledgements. Later pauses double.
 const FIRST: Duration = Duration::from_millis(10);
@@ -30,19 +31,21 @@ pub(super) fn patience(lease: Duration) -> Duration {
     (lease / 6).max(PATIENCE)
 }
 
-/// A settlement as done, or the error that it takes too long for a job with a lease of this length;
-/// the next round tries again.
+/// A settlement of this lease, or the error that it takes too long; the next round tries again.
 pub(super) async fn in_time(
     settled: impl IntoFuture<Output = Result<Settled>>,
-    lease: Duration,
+    lease: &Lease,
+    limit: Duration,
 ) -> Result<Settled> {
-    let limit = patience(lease);
     timeout(limit, settled.into_future())
         .await
         .unwrap_or_else(|_| {
             Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("the server of the job did not settle it within {limit:?}"),
+                format!(
+                    "the Redis of the job {} did not settle it within {limit:?}",
+                    lease.key()
+                ),
             ))
         })
 }

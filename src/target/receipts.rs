@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 
 use super::list::ListShared;
-use super::pace::{Pace, in_time};
+use super::pace::{Pace, in_time, patience};
 use super::target_key::{TargetKey, is_hopeless};
 use crate::client::Settled;
 use crate::error::{Error, Result};
@@ -85,8 +85,8 @@ impl Receipts {
         self.strangers = strangers;
         let client = &self.context.client;
         let settle = async |(receipt, lease): (Vec<u8>, Lease)| {
-            let length = self.context.lease(lease.key());
-            let settled = in_time(client.settle(&lease, Outcome::Done), length).await;
+            let limit = patience(self.context.lease(lease.key()));
+            let settled = in_time(client.settle(&lease, Outcome::Done), &lease, limit).await;
             (receipt, lease, settled)
         };
         let settled = join_all(ended.into_iter().map(settle)).await;

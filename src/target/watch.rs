@@ -277,7 +277,8 @@ impl Watch {
                 Step::Wait => {}
             }
         }
-        let (settled, fault) = self.settle(ends).await;
+        // At the same time: an end that takes long delays no lease.
+        let ((settled, fault), extended) = tokio::join!(self.settle(ends), self.extend(waiting));
         late.retain(|id| settled.contains(id));
         let rest = async {
             let (key, group) = (&self.stream.way.key, &self.group);
@@ -286,7 +287,7 @@ impl Watch {
             self.target_redis()
                 .forget_written(key, group, &settled)
                 .await?;
-            ended.extend(self.extend(waiting).await?);
+            ended.extend(extended?);
             Ok(())
         };
         let rest: Result<()> = rest.await;
@@ -298,15 +299,20 @@ impl Watch {
     /// and the last error of the others.
     async fn settle(&self, ends: Vec<(&TrackedEntry, Outcome)>) -> (Vec<EntryId>, Option<Error>) {
         let settles = ends.into_iter().map(|(ward, outcome)| async move {
-            let is_done = matches!(outcome, Outcome::Done);
-            let settled = self.context.client.settle(&ward.lease, outcome);
-            let settled = settled.retry(self.context.retry(ward.lease.key()));
-            let settled = match is_done {
-                true => in_time(settled, self.length(&ward.lease)).await,
-                // Hooks for dead letters may take longer.
-                false => settled.await,
-            };
-            (ward.id, ward.lease.clone(), settled)
+            let lease = &ward.lease;
+            let mut limit = patience(self.length(lease));
+            if !matches!(outcome, Outcome::Done) {
+                // It may become a dead letter.
+                let hooks = self.context.client.listeners().of_dead();
+                limit += hooks
+                    .iter()
+                    .map(|hooks| hooks.limit())
+                    .max()
+                    .unwrap_or_default();
+            }
+            let settled = self.context.client.settle(lease, outcome);
+            let settled = settled.retry(self.context.retry(lease.key()));
+            (ward.id, lease.clone(), in_time(settled, lease, limit).await)
         });
         Receipts::dealt_with(join_all(settles).await)
     }
