@@ -453,15 +453,15 @@ local function open_turns(groups, shadow_key, leased_key, lease_key)
       end
     end
     set_aside(left_over)
-    if #gone > 0 then
-      redis.call('ZREM', groups.entries_key, unpack(gone))
-    end
     local waits = #left_over > 0 or has_turns
     local turns, left = {}, {}
     for _, queue in ipairs(waits and queues or {}) do
       if queue.started > 0 or queue.is_over then
         write_turn(queue, turns, left)
       end
+    end
+    if #gone > 0 then
+      redis.call('ZREM', groups.entries_key, unpack(gone))
     end
     if #left > 0 then
       redis.call('ZREM', groups.turns_key, unpack(left))
