@@ -38,30 +38,37 @@ local function bounds_of(text)
   return int(gap), (gap == 0 or burst == '0') and '1' or burst, most
 end
 
+-- Where the group of a job is found, the bounds of a group, and the weights, of the part of a rule
+-- behind its tab; nil if another program wrote it.
+local function terms_of(text)
+  if text == '' then
+    return {'', '0', '0', '0', ''}
+  end
+  local by, bounds, weights = string.match(text, '^(%S+) (%d+ %d+ %d+ %d+) ?(.*)$')
+  if by then
+    local gap, burst, most = bounds_of(bounds)
+    return {by, gap, burst, most, weights}
+  end
+end
+
 -- Of the limits that cover a kind, the narrowest holds. Several ledgers and several kinds share a
 -- limit: then each begins without a share, and workers give it one when its jobs wait.
 local function apply_limit(kind, prefixes, ledgers, wake)
-  local rules = rules_of('limit', {kind, prefixes[2], prefixes[3]})
-  local rule = rules[1] or rules[2] or rules[3]
-  local own, tab = rule or '', string.find(rule or '', '\t', 1, true)
-  local terms = {'', '0', '0', '0', ''}
-  if tab then
-    own = string.sub(rule, 1, tab - 1)
-    local by, bounds, weights =
-      string.match(string.sub(rule, tab + 1), '^(%S+) (%d+ %d+ %d+ %d+) ?(.*)$')
-    if not by then
-      return
+  local rule, place, set, bounds, terms
+  for i, text in ipairs(rules_of('limit', {kind, prefixes[2], prefixes[3]})) do
+    if text and not set then
+      -- A text of another program does not hold.
+      local own, groups = string.match(text, '^([^\t]*)\t?(.*)$')
+      terms = terms_of(groups)
+      set, bounds = string.match(terms and own or '', '^(%d+) (%d+ %d+ %d+ %d+) ')
+      rule, place = text, i
     end
-    terms = {by, bounds_of(bounds)}
-    terms[5] = weights
   end
-  local set, bounds = string.match(own, '^(%d+) (%d+ %d+ %d+ %d+) ')
   if not set then
-    -- There is none, or another program wrote it.
     return
   end
   local gap, burst, most = bounds_of(bounds)
-  local share = (ledgers > 1 or not rules[1]) and {'0', '0', set} or {'', '', ''}
+  local share = (ledgers > 1 or place > 1) and {'0', '0', set} or {'', '', ''}
   for shard = 0, ledgers - 1 do
     local subject = subject_of(kind, shard)
     scripts.limit(keys_of(subject, NAMES.limit), {'', '0', WHO, wake, subject, gap, burst, most, rule,

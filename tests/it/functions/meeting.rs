@@ -161,11 +161,12 @@ async fn every_function_lists_an_unlisted_kind() {
 /// The rules in the ledger of a kind; of its limit, without the time up to which starts are used, and
 /// without all other times.
 async fn rules(site: &Site, kind: &str) -> Vec<Option<String>> {
+    let is_time = |word: &str| word.len() >= 13 && word.bytes().all(|it| it.is_ascii_digit());
     let calls = format!("keyfall:{{{kind}/0}}:calls");
     let fields = ["HMGET", &calls, "paused", "limit", "archive", "copy"];
     let mut rules: Vec<Option<String>> = site.command(&fields).await;
     if let Some(limit) = &mut rules[1] {
-        let words = limit.split(' ').skip(1).filter(|word| word.len() < 13);
+        let words = limit.split(' ').skip(1).filter(|word| !is_time(word));
         *limit = words.collect::<Vec<_>>().join(" ");
     }
     rules
