@@ -47,6 +47,15 @@ impl<'a> Deed<'a> {
         self
     }
 
+    /// Details, behind those that it has.
+    pub(super) fn and_note(mut self, note: String) -> Self {
+        self.note = Some(match self.note {
+            Some(before) => format!("{before}; {note}"),
+            None => note,
+        });
+        self
+    }
+
     /// Details.
     pub(super) fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());

@@ -145,7 +145,7 @@ pub(super) async fn logged<T>(
         }),
         // Nothing was changed.
         Err(problem) if problem.status() == StatusCode::BAD_REQUEST => None,
-        Err(problem) => Some(deed.note(format!("broken off: {}", problem.detail))),
+        Err(problem) => Some(deed.and_note(format!("broken off: {}", problem.detail))),
     });
     if let Some(deed) = deed {
         caller.did(deed).await;
