@@ -594,11 +594,13 @@ async fn answers_name_the_servers_that_could_not_be_read() {
     let ready = reqwest::get(format!("{api}/readyz")).await.unwrap();
     assert_eq!(ready.status().as_u16(), 204, "one of them suffices");
     let told = reqwest::get(format!("{api}/v1/actions")).await.unwrap();
-    let told = told.text().await.unwrap();
-    assert!(
-        told.contains("pause") && told.contains("broken off"),
-        "{told}"
-    );
+    let told: Value = told.json().await.unwrap();
+    for what in ["pause", "resume"] {
+        let all = told["actions"].as_array().unwrap();
+        let one = all.iter().find(|it| it["what"] == what);
+        let note = one.and_then(|it| it["note"].as_str()).unwrap_or_default();
+        assert!(note.starts_with("broken off"), "{what}: {told}");
+    }
 
     pair.servers[1].restart().await.unwrap();
     let counts = eventually("all is seen again", async || {
