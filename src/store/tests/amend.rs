@@ -96,7 +96,7 @@ async fn a_cancelled_run_is_not_followed_by_an_amended_job() {
     let answered = bench.ledger.amend(&mut lane, &items, soon()).await.unwrap();
     assert_eq!(answered[0], Answered::of(Word::Absent));
     assert_eq!(bench.field(&bench.names().next, "job").await, None);
-    // Whoever schedules the job after that wants it.
+    // A job that is scheduled after the cancel runs.
     assert!(matches!(
         bench.schedule("job", after(HOUR)).await,
         Word::Succeeds(_)

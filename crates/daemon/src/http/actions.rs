@@ -47,7 +47,7 @@ impl<'a> Deed<'a> {
         self
     }
 
-    /// Details, behind those that it has.
+    /// Adds this note to the present one.
     pub(super) fn and_note(mut self, note: String) -> Self {
         self.note = Some(match self.note {
             Some(before) => format!("{before}; {note}"),
