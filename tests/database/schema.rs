@@ -2,6 +2,7 @@
 
 use keyfall::Client;
 use keyfall_database::{Database, Error, Relay, Settings};
+use keyfall_testing::patience::eventually;
 
 use crate::site::{Running, Site};
 
@@ -16,6 +17,37 @@ async fn several_programs_make_the_tables_once() {
     let steps: i64 = site.one("SELECT count(*) FROM keyfall_migrations").await;
     assert_eq!(steps, 3);
     site.database().migrate().await.unwrap();
+}
+
+/// Whatever isolation the database has as its default.
+#[tokio::test]
+async fn a_program_that_has_waited_for_another_finds_its_tables() {
+    // Held while the tables are changed.
+    const LOCK: i64 = 0x006b_6579_6661_6c6c;
+    let site = Site::bare("schema-strict").await;
+    site.sql.batch_execute("BEGIN").await.unwrap();
+    let hold = "SELECT pg_advisory_xact_lock($1)";
+    site.sql.execute(hold, &[&LOCK]).await.unwrap();
+    let strict = format!(
+        "{} options='-c default_transaction_isolation=serializable'",
+        site.url
+    );
+    let making = [(), ()].map(|()| {
+        let database = Database::open(&Settings::new(&strict)).unwrap();
+        tokio::spawn(async move { database.migrate().await })
+    });
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    eventually("both have looked for tables, and wait", async || {
+        (site.one::<i64>(waiting).await == 2).then_some(())
+    })
+    .await;
+    site.sql.batch_execute("COMMIT").await.unwrap();
+    let mut steps = 0;
+    for made in making {
+        steps += made.await.unwrap().unwrap();
+    }
+    assert_eq!(steps, 3, "one of them makes the tables");
 }
 
 #[tokio::test]

@@ -56,9 +56,12 @@ impl Database {
         // Days of a delay are computed in UTC, and a row that was passed on is not passed on again
         // after a crash of the server.
         // A transaction whose network is gone without a word must not hold its locks for hours.
+        // Whatever the database has as its default: a transaction that has waited for a lock reads
+        // what was committed until then.
         let set = format!(
             "SET statement_timeout = {limit}; SET idle_in_transaction_session_timeout = {limit};
-            SET TimeZone = 'UTC'; SET synchronous_commit = on"
+            SET TimeZone = 'UTC'; SET synchronous_commit = on;
+            SET default_transaction_isolation = 'read committed'"
         );
         let limit = Hook::async_fn(move |client, _| {
             let set = set.clone();

@@ -9,9 +9,6 @@ use super::row::{LedgerMark, LedgerRow, unsigned, us_of};
 use crate::connection::Database;
 use crate::error::{Error, Result};
 
-/// Whatever the database has as its default: the ledgers are read as the last copier has left them.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
-
 /// A transaction that has locked the row of a kind. It lasts while Redis is asked, and nobody waits
 /// for it: other copiers pass the kind by. Dropped without a [commit](Self::commit), it has done
 /// nothing.
@@ -97,7 +94,7 @@ async fn begin(database: &Database, kind: &str) -> Result<Option<KindLock>> {
         ledgers: Vec::new(),
         connection: Some(connection),
     };
-    let begun = lock.connection().batch_execute(BEGIN).await;
+    let begun = lock.connection().batch_execute("BEGIN").await;
     begun.map_err(&failed)?;
     let take = "SELECT nextval('keyfall_copy_looks')
         FROM (SELECT FROM keyfall_copy_kinds WHERE kind = $1 FOR UPDATE SKIP LOCKED) locked";
