@@ -6,7 +6,7 @@ use std::time::Duration;
 use keyfall::embedded::Embedded;
 use keyfall::{ArchiveTerms, Client, Kind, Outcome, Router, Shards, Worker};
 use keyfall_database::internals::store;
-use keyfall_database::{Archiver, Database, Relay, Settings};
+use keyfall_database::{Archiver, Database, Error, Relay, Settings};
 use keyfall_testing::patience::eventually;
 use keyfall_testing::postgres::Postgres;
 use keyfall_testing::proxies::FreezingProxy;
@@ -60,6 +60,42 @@ async fn a_statement_that_takes_too_long_is_given_up_and_can_be_repeated() {
     site.sql.batch_execute("ROLLBACK").await.unwrap();
     let both = [row("a:b:c:1", NOON), row("a:b:c:2", NOON)];
     assert_eq!(store(&database, &both).await.unwrap(), 1);
+}
+
+/// As after a fail-over behind one address: a connection that was opened meanwhile stays read-only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_read_only_is_used_again_without_a_restart() {
+    let site = Site::new("trouble-read-only").await;
+    site.read_only("on").await;
+    let schedule = "SELECT keyfall_schedule($1, delay => '1 hour')";
+    site.sql.execute(schedule, &[&site.key(1)]).await.unwrap();
+    let rolled_back = "SELECT xact_rollback FROM pg_stat_database
+        WHERE datname = current_database()";
+    let before: i64 = site.one(rolled_back).await;
+    let _relay = site.relay().await;
+    eventually("the relay is refused", async || {
+        (site.one::<i64>(rolled_back).await > before).then_some(())
+    })
+    .await;
+    let (database, rows) = (site.database(), [row("a:b:c:1", NOON)]);
+    let error = store(&database, &rows).await.unwrap_err();
+    assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+    assert!(error.to_string().contains("read-write"), "{error}");
+    site.read_only("off").await;
+    assert_eq!(store(&database, &rows).await.unwrap(), 1);
+    site.is_empty().await;
+    assert_eq!(site.stats().await.accepted, 1);
+}
+
+#[tokio::test]
+async fn tables_are_made_as_soon_as_the_server_takes_writes() {
+    let site = Site::bare("trouble-read-only").await;
+    site.read_only("on").await;
+    let database = site.database();
+    let error = database.migrate().await.unwrap_err();
+    assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
+    site.read_only("off").await;
+    assert_eq!(database.migrate().await.unwrap(), 3);
 }
 
 /// Jobs end meanwhile, and their records wait in Redis.
@@ -219,6 +255,15 @@ async fn a_redis_that_refuses_or_is_away_refuses_no_row() {
 }
 
 impl Site {
+    /// Whether the database takes no writes, for connections that are opened from now on.
+    async fn read_only(&self, set: &str) {
+        let set = format!(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I
+                SET default_transaction_read_only = {set}', current_database()); END $$"
+        );
+        self.sql.batch_execute(&set).await.unwrap();
+    }
+
     /// Waits until the relay has noted its batch again so often: each attempt writes its time. Returns
     /// how many rows wait, and how many were refused.
     async fn tried(&self, times: usize) -> (i64, i64) {

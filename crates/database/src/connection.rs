@@ -117,12 +117,22 @@ impl Database {
     /// call would wait for it as long.
     pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let limit = 2 * self.statement_timeout + SILENCE;
-        timeout(limit, call).await.unwrap_or_else(|_| {
+        let done = timeout(limit, call).await.unwrap_or_else(|_| {
             self.pool.retain(|_, _| false);
             Err(Error::Unreachable(format!(
                 "it has not answered for {limit:?}"
             )))
-        })
+        });
+        self.evict_read_only(done)
+    }
+
+    /// Closes the idle connections if a server takes no writes: they would stay with it for ever, and
+    /// the next call can find one that does.
+    pub(crate) fn evict_read_only<T>(&self, done: Result<T>) -> Result<T> {
+        if matches!(done, Err(Error::ReadOnly { .. })) {
+            self.pool.retain(|_, _| false);
+        }
+        done
     }
 
     /// Listens to a channel until the connection ends. `heard` gets a message when that begins, and

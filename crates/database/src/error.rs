@@ -35,6 +35,19 @@ pub enum Error {
     /// A search of the archive is not valid, or has taken too long.
     #[error("{0}")]
     Search(String),
+    /// The server takes no writes: it is a standby, or read-only for a while. A later call can
+    /// succeed.
+    #[error(
+        "PostgreSQL has refused {what}: {message}; this server is a standby, or its \
+         `default_transaction_read_only` is on: name the primary, or several hosts with \
+         `target_session_attrs=read-write`, or turn the setting off"
+    )]
+    ReadOnly {
+        /// What was asked for.
+        what: &'static str,
+        /// The message of the server.
+        message: String,
+    },
     /// The database has refused a statement.
     #[error("PostgreSQL has refused {what}: {message}{remedy}")]
     Refused {
@@ -51,7 +64,7 @@ impl Error {
     /// Whether a later call can succeed without a change of settings or rights.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
-            Error::Unreachable(_) => true,
+            Error::Unreachable(_) | Error::ReadOnly { .. } => true,
             Error::Redis(error) => error.is_retryable(),
             _ => false,
         }
@@ -79,8 +92,10 @@ impl Error {
                     "; the page about the database lists the rights of each role"
                 }
                 &SqlState::READ_ONLY_SQL_TRANSACTION => {
-                    "; this server is a standby: name the primary, or several hosts with \
-                     `target_session_attrs=read-write`"
+                    return Error::ReadOnly {
+                        what,
+                        message: told.message().to_owned(),
+                    };
                 }
                 &SqlState::DISK_FULL => "; make room on the disk of the database",
                 // A statement that took too long, two transactions at odds, a lock; a server that starts,

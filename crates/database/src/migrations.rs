@@ -139,9 +139,13 @@ impl Database {
     /// at the same time. Returns the number of steps that were missing.
     ///
     /// # Errors
-    /// [`Error::Unreachable`]; [`Error::Refused`] if this role may not; [`Error::Schema`] if the
-    /// tables are not those of Keyfall.
+    /// [`Error::Unreachable`]; [`Error::ReadOnly`]; [`Error::Refused`] if this role may not;
+    /// [`Error::Schema`] if the tables are not those of Keyfall.
     pub async fn migrate(&self) -> Result<usize> {
+        self.evict_read_only(self.make_tables().await)
+    }
+
+    async fn make_tables(&self) -> Result<usize> {
         let mut connection = self.connection().await?;
         let change = connection.transaction().await;
         let change = change.map_err(Error::of("a transaction"))?;

@@ -10,7 +10,6 @@ use super::how::How;
 use super::row::Row;
 use super::writer::store;
 use crate::connection::Database;
-use crate::error::Error;
 use crate::rounds::{Outcome, Work, log, rounds};
 
 /// The most records of each list that one batch has, and the least that it may be cut to.
@@ -135,8 +134,7 @@ impl Archiver {
         }
         let rows: Vec<Row> = ended.jobs.iter().map(Row::from).collect();
         let new = store(&self.database, &rows).await;
-        let new =
-            new.map_err(|error| (error.to_string(), matches!(error, Error::Unreachable(_))))?;
+        let new = new.map_err(|error| (error.to_string(), error.may_pass()))?;
         metrics::counter!("keyfall_archive_stored_total").increment(new);
         let forgotten = self.client.forget_ended(kind, ended).await;
         forgotten.map_err(|error| (error.to_string(), error.is_retryable()))?;

@@ -40,7 +40,8 @@ const COLUMNS: [(&str, Type); 20] = [
 /// the same rows at the same time.
 ///
 /// # Errors
-/// [`Error::Unreachable`] and [`Error::Refused`]. A batch that takes too long is smaller next time.
+/// [`Error::Unreachable`], [`Error::ReadOnly`] and [`Error::Refused`]. A batch that takes too long
+/// is smaller next time.
 pub async fn store(database: &Database, rows: &[Row]) -> Result<u64> {
     if rows.is_empty() {
         return Ok(0);

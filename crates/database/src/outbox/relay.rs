@@ -285,10 +285,7 @@ impl Shared {
                         Step::Taken => return End::Taken,
                     }
                 }
-                Err(error) => {
-                    let can_pass = matches!(error, Error::Unreachable(_));
-                    return End::Failed(error.to_string(), can_pass);
-                }
+                Err(error) => return End::Failed(error.to_string(), error.may_pass()),
             };
             match self.send(batch).await {
                 Ok(done) => *passed = Some(done),
