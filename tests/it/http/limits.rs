@@ -233,7 +233,7 @@ async fn a_request_keeps_its_id_and_is_logged() {
 }
 
 /// Whether a client that trusts only this certificate is served.
-async fn trusts(daemon: &Daemon, cert: &str) -> bool {
+pub(super) async fn trusts(daemon: &Daemon, cert: &str) -> bool {
     let mut roots = RootCertStore::empty();
     roots
         .add(rustls::pki_types::CertificateDer::from_pem_file(cert).unwrap())

@@ -4,13 +4,16 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Stdio;
 
+use keyfall::embedded::Embedded;
+use keyfall_testing::files::{Folder, repository};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::limits::trusts;
 use super::{Daemon, assert_problem};
 use crate::runs::{PATIENCE, eventually};
-use crate::site::Site;
+use crate::site::{HOUR, Site};
 
 /// A daemon with its own configuration file, and its log.
 struct Configured {
@@ -21,6 +24,11 @@ struct Configured {
 
 impl Configured {
     fn start(site: &Site, routes: &str) -> Self {
+        Configured::at(&site.url, routes)
+    }
+
+    /// Beside the Redis with this URL, which can have a password.
+    fn at(url: &str, routes: &str) -> Self {
         let stem =
             std::env::temp_dir().join(format!("keyfall-reload-{:016x}", rand::random::<u64>()));
         let (file, log) = (stem.with_extension("toml"), stem.with_extension("log"));
@@ -28,8 +36,9 @@ impl Configured {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_keyfall"));
         command
             .args(["serve", "--http-listen", "127.0.0.1:0"])
-            .args(["--redis-url", &site.url, "--config"])
+            .arg("--config")
             .arg(&file)
+            .env("KEYFALL_REDIS_URL", url)
             .stderr(Stdio::from(fs::File::create(&log).unwrap()));
         Configured {
             daemon: Daemon::spawned(command),
@@ -183,6 +192,46 @@ async fn a_faulty_file_changes_nothing_and_all_its_faults_are_logged() {
     site.assert_balanced().await;
 }
 
+/// With the rights of a worker of `acl.conf`, which may use no app but `app1`.
+#[tokio::test]
+async fn a_reload_that_redis_refuses_says_what_holds() {
+    let rules = repository().join("acl.conf").display().to_string();
+    let redis = Embedded::options().args(["--include", &rules]);
+    let redis = redis.start().await.unwrap();
+    let site = Site::at(&redis.url(), "app1").await;
+    let foreign = "app2:it:job";
+    let job = site.client.schedule("app2:it:job:1", "").after(HOUR);
+    job.await.unwrap();
+    let files = Folder::new("refused");
+    let [cert, key, old] = ["cert.pem", "key.pem", "old.pem"].map(|name| files.path(name));
+    let renew = || {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        fs::write(&cert, made.cert.pem()).unwrap();
+        fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    };
+    renew();
+    fs::copy(&cert, &old).unwrap();
+    let tls = format!("[http]\ntls_cert_file = \"{cert}\"\ntls_key_file = \"{key}\"\n");
+    let user = format!("{}?user=keyfall-worker&pass=change-me-too", redis.url());
+    let daemon = Configured::at(&user, &(tls.clone() + &route(&site.pattern(), "")));
+    assert!(trusts(&daemon.daemon, &old).await);
+
+    renew();
+    let refused = tls.clone() + &route(&format!("{foreign}:{{id}}"), "");
+    let log = daemon.reload(&refused, "the old configuration stays").await;
+    assert!(log.contains(foreign), "{log}");
+    assert!(trusts(&daemon.daemon, &old).await, "the certificate stays");
+
+    // The limit is refused when the routes are new.
+    let limit = format!("[[limit]]\nkind = \"{foreign}\"\nrate = \"9/s\"\n");
+    let half = tls + &route(&site.pattern(), "lease = \"70s\"") + &limit;
+    let log = daemon.reload(&half, "send SIGHUP again").await;
+    assert!(log.contains(REPLACED), "{log}");
+    assert!(log.contains("not all of its limits"), "{log}");
+    assert!(!log.contains("the old configuration stays"), "{log}");
+    assert!(trusts(&daemon.daemon, &cert).await, "it is renewed");
+}
+
 #[tokio::test]
 async fn pulls_continue_while_routes_are_replaced_repeatedly() {
     const JOBS: usize = 300;
@@ -260,7 +309,7 @@ async fn a_failure_follows_the_policy_of_the_route() {
             .parse::<jiff::Timestamp>()
             .unwrap()
             .into(),
-        2 * crate::site::HOUR,
+        2 * HOUR,
     );
     site.client.cancel(site.key("b")).await.unwrap();
     site.assert_balanced().await;
