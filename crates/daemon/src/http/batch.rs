@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
-use futures_util::stream;
+use futures_util::{FutureExt, stream};
 use keyfall::JobKey;
 use serde::de::{DeserializeOwned, value::MapDeserializer};
 use serde::{Deserialize, Serialize};
@@ -114,8 +114,8 @@ pub(super) async fn batch(
             let some = tokio::select! {
                 biased;
                 () = api.stopping.cancelled() => {
-                    let answer = BatchOut::new(open.last + 1, Err(Problem::stopping()));
                     open.deeds.log(&caller).await;
+                    let answer = BatchOut::new(open.left()?, Err(Problem::stopping()));
                     return Some((written(&[answer]), None));
                 }
                 some = open.next(&api, caller.who()) => some,
@@ -194,6 +194,18 @@ impl OpenBatch {
             }
         };
         Some(self.waiting.drain(..turns).collect())
+    }
+
+    /// The number of the first line that is not answered yet; `None` if all have been answered.
+    fn left(&mut self) -> Option<u64> {
+        if self.waiting.is_empty()
+            && let Some(arrived) = self.lines.next().now_or_never()
+        {
+            self.waiting.extend(arrived?);
+        }
+        // While the body goes on, the next line can still come.
+        let next = self.waiting.front().map(|line| line.number);
+        Some(next.unwrap_or(self.last + 1))
     }
 }
 
@@ -318,5 +330,48 @@ impl BatchOut {
             result,
             problem,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    fn open(body: Body) -> OpenBatch {
+        OpenBatch {
+            lines: Lines::new(body, 100, Duration::from_secs(10)),
+            waiting: VecDeque::new(),
+            is_first: true,
+            last: 0,
+            deeds: Deeds::default(),
+        }
+    }
+
+    /// The number of the line that a stop answers, after this many lines were answered.
+    async fn left_after(answered: usize, body: Body) -> Option<u64> {
+        let mut open = open(body);
+        if answered > 0 {
+            open.waiting.extend(open.lines.next().await.unwrap());
+            for line in open.waiting.drain(..answered) {
+                open.last = line.number;
+            }
+        }
+        open.left()
+    }
+
+    #[tokio::test]
+    async fn a_stop_answers_no_line_that_does_not_exist() {
+        let whole = || Body::from("one\n\ntwo\n");
+        assert_eq!(left_after(0, whole()).await, Some(1));
+        assert_eq!(left_after(1, whole()).await, Some(3), "the empty line");
+        assert_eq!(left_after(2, whole()).await, None);
+        assert_eq!(left_after(0, Body::empty()).await, None);
+        let parts = stream::iter([Ok::<_, std::io::Error>("one\n")]);
+        let unfinished = Body::from_stream(parts.chain(stream::pending()));
+        assert_eq!(left_after(1, unfinished).await, Some(2));
     }
 }
