@@ -1,6 +1,8 @@
 """Repeats, errors and options, without a daemon."""
 
+import asyncio
 import inspect
+import json
 from datetime import datetime, timedelta, timezone
 
 import httpx
@@ -50,6 +52,53 @@ def test_answers_of_other_programs_are_told_apart(answer, retryable):
         keyfall.Client(retries=0, http=http).get("app1:trans:notice:1")
     assert (other.value.code, other.value.retryable) == ("not_keyfall", retryable)
     assert other.value.status == answer.status_code
+
+
+def batch(answer, keys, is_async):
+    """Sends a line for each key to a daemon with these answers."""
+    settings = {"transport": httpx.MockTransport(answer), "base_url": "http://daemon"}
+    lines = [keyfall.BatchCall.delete_letter(key, 1) for key in keys]
+
+    async def send():
+        async with httpx.AsyncClient(**settings) as http:
+            return await keyfall.AsyncClient(retries=1, http=http).batch(lines)
+
+    if is_async:
+        return asyncio.run(send())
+    return keyfall.Client(retries=1, http=httpx.Client(**settings)).batch(lines)
+
+
+def refused(line, code):
+    problem = {"code": code, "title": "no", "detail": "no", "status": 503, "retryable": True}
+    return {"line": line, "status": 503, "problem": problem}
+
+
+def ndjson(answers):
+    return httpx.Response(200, text="".join(f"{json.dumps(answer)}\n" for answer in answers))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_line_that_is_always_refused_fails_alone(is_async):
+    def answer(request):
+        keys = [json.loads(line)["key"] for line in request.content.splitlines()]
+        return ndjson(
+            refused(line, "unavailable") if "bad" in key else {"line": line, "status": 200}
+            for line, key in enumerate(keys, 1)
+        )
+
+    keys = ["app1:trans:notice:bad", *(f"app1:trans:notice:{id}" for id in range(1200))]
+    first, *others = batch(answer, keys, is_async)
+    assert first.error.code == "unavailable"
+    assert [one.error for one in others] == [None] * 1200
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_request_that_always_fails_fails_all_lines(is_async):
+    def answer(request):
+        raise httpx.ReadError("cut")
+
+    results = batch(answer, [f"app1:trans:notice:{id}" for id in range(1200)], is_async)
+    assert [one.error.code for one in results] == ["no_answer"] * 1200
 
 
 def test_the_two_clients_have_the_same_calls():

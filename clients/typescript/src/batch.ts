@@ -61,6 +61,8 @@ export type BatchResult =
 export class Batch {
   readonly #lines: readonly BatchCall[];
   readonly #results: (BatchResult | undefined)[];
+  /** The lines that the last request has refused for now, and why. */
+  readonly #refused = new Map<number, KeyfallError>();
 
   constructor(lines: readonly BatchCall[]) {
     this.#lines = lines;
@@ -72,13 +74,19 @@ export class Batch {
   }
 
   get isAnswered(): boolean {
-    return this.#results.every((result) => result !== undefined);
+    return this.left === 0;
+  }
+
+  /** How many lines have no answer yet. */
+  get left(): number {
+    return this.#results.filter((result) => result === undefined).length;
   }
 
   /** The lines of the next request, as their numbers and as text. */
   next(): { some: number[]; text: string } {
     const open = [...this.#results.keys()].filter((number) => this.#results[number] === undefined);
     const some = open.slice(0, LINES);
+    this.#refused.clear();
     const text = some.map((number) => `${writeJson(this.#lines[number]!.body)}\n`).join("");
     return { some, text };
   }
@@ -99,6 +107,7 @@ export class Batch {
       // Lines about one job keep their order: only its last line can be sent again.
       if (error.retryable && last.get(body.key) === number) {
         again = error;
+        this.#refused.set(number, error);
       } else if (call.means !== undefined && error.code in call.means) {
         this.#results[number] = { value: call.means[error.code] };
       } else {
@@ -115,10 +124,17 @@ export class Batch {
     return again;
   }
 
-  /** The lines without an answer get this error. */
+  /**
+   * The lines that were refused get their errors. If the request itself has failed, all lines without an
+   * answer get this error.
+   */
   givenUp(error: KeyfallError): void {
+    const all = this.#refused.size === 0;
     for (const [number, result] of this.#results.entries()) {
-      this.#results[number] = result ?? { error };
+      const own = all ? error : this.#refused.get(number);
+      if (result === undefined && own !== undefined) {
+        this.#results[number] = { error: own };
+      }
     }
   }
 }

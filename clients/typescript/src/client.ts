@@ -172,13 +172,21 @@ export class Client {
     const batch = new Batch([...lines]);
     let attempt = 0;
     while (!batch.isAnswered) {
+      const { left } = batch;
       const { some, text } = batch.next();
       const sent = await this.#http.sendLines(text, options.signal);
       const error = sent instanceof KeyfallError ? sent : batch.answered(some, sent);
-      attempt = error === undefined ? 0 : attempt + 1;
-      if (error !== undefined && (attempt > this.#http.retries || !error.retryable)) {
+      if (batch.left < left) {
+        attempt = 0;
+      }
+      if (error === undefined) {
+        continue;
+      }
+      attempt += 1;
+      if (attempt > this.#http.retries || !error.retryable) {
         batch.givenUp(error);
-      } else if (error !== undefined) {
+        attempt = 0;
+      } else {
         await sleep(pause(attempt, error.retryAfter), undefined, options);
       }
     }

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Client, parseJson, writeJson } from "keyfall";
+import { BatchCall, Client, parseJson, writeJson } from "keyfall";
 
 test("a call that may not be repeated is sent once", async () => {
   let sent = 0;
@@ -33,6 +33,44 @@ test("answers of other programs are told apart", async () => {
     const calls = new Client("http://proxy", { retries: 0, fetch: async () => answer() });
     await assert.rejects(calls.get("app1:trans:notice:1"), { code: "not_keyfall", status, retryable });
   }
+});
+
+/** The answer of a daemon to lines. */
+function ndjson(answers: object[]): Response {
+  return new Response(answers.map((answer) => `${JSON.stringify(answer)}\n`).join(""));
+}
+
+function refused(line: number, code: string): object {
+  return { line, status: 503, problem: { code, title: "no", detail: "no", status: 503, retryable: true } };
+}
+
+function lines(keys: string[]): BatchCall[] {
+  return keys.map((key) => BatchCall.deleteLetter(key, 1));
+}
+
+test("a line that is always refused fails alone", async () => {
+  const daemon: typeof fetch = async (_, request) => {
+    const sent = String(request?.body).split("\n").slice(0, -1);
+    return ndjson(sent.map((line, at) => {
+      return line.includes("bad") ? refused(at + 1, "unavailable") : { line: at + 1, status: 200 };
+    }));
+  };
+  const calls = new Client("http://daemon", { retries: 1, fetch: daemon });
+  const keys = ["bad", ...Array.from({ length: 1200 }, (_, id) => String(id))];
+  const [first, ...others] = await calls.batch(lines(keys.map((id) => `app1:trans:notice:${id}`)));
+  assert.equal(first?.error?.code, "unavailable");
+  assert.deepEqual(others.filter((one) => one.error !== undefined), []);
+  assert.equal(others.length, 1200);
+});
+
+test("a request that always fails fails all lines", async () => {
+  const cut = async (): Promise<Response> => {
+    throw new TypeError("fetch failed", { cause: { code: "ECONNRESET" } });
+  };
+  const calls = new Client("http://daemon", { retries: 1, fetch: cut });
+  const keys = Array.from({ length: 1200 }, (_, id) => `app1:trans:notice:${id}`);
+  const results = await calls.batch(lines(keys));
+  assert.equal(results.filter((one) => one.error?.code === "no_answer").length, 1200);
 });
 
 test("integers are exact", () => {

@@ -194,13 +194,18 @@ class AsyncClient:
         batch = Batch(list(lines))
         attempt = 0
         while not batch.is_answered:
+            left = batch.left
             error = await self._send_lines(batch)
-            attempt = 0 if error is None else attempt + 1
-            if error is not None:
-                if attempt > self._retries or not error.retryable:
-                    batch.given_up(error)
-                else:
-                    await asyncio.sleep(protocol.pause(attempt, error.retry_after))
+            if batch.left < left:
+                attempt = 0
+            if error is None:
+                continue
+            attempt += 1
+            if attempt > self._retries or not error.retryable:
+                batch.given_up(error)
+                attempt = 0
+            else:
+                await asyncio.sleep(protocol.pause(attempt, error.retry_after))
         return batch.results
 
     async def _send_lines(self, batch: Batch) -> Optional[KeyfallError]:

@@ -320,6 +320,8 @@ class Batch:
         self._lines = lines
         self._results: List[Optional[BatchResult]] = [None] * len(lines)
         self._open = list(range(len(lines)))
+        #: The lines that the last request has refused for now, and why.
+        self._refused: Dict[int, KeyfallError] = {}
 
     @property
     def results(self) -> List[BatchResult]:
@@ -329,9 +331,15 @@ class Batch:
     def is_answered(self) -> bool:
         return not self._open
 
+    @property
+    def left(self) -> int:
+        """How many lines have no answer yet."""
+        return len(self._open)
+
     def next(self) -> Tuple[List[int], bytes]:
         """The lines of the next request, as their numbers and as text."""
         some = self._open[:LINES]
+        self._refused = {}
         return some, b"".join(json_line(self._lines[number].body) for number in some)
 
     def answered(self, some: Sequence[int], text: bytes) -> Optional[KeyfallError]:
@@ -348,7 +356,7 @@ class Batch:
             error = answers.problem(answer["problem"])
             # Lines about one job keep their order: only its last line can be sent again.
             if error.retryable and last[line.body["key"]] == number:
-                again = error
+                self._refused[number] = again = error
             elif line.means is not None and error.code in line.means:
                 self._results[number] = BatchResult(line.means[error.code])
             else:
@@ -359,10 +367,11 @@ class Batch:
         return again
 
     def given_up(self, error: KeyfallError) -> None:
-        """The lines without an answer get this error."""
-        for number in self._open:
-            self._results[number] = BatchResult(error=error)
-        self._open = []
+        """The lines that were refused get their errors. If the request itself has failed, all lines
+        without an answer get this error."""
+        for number, why in (self._refused or dict.fromkeys(self._open, error)).items():
+            self._results[number] = BatchResult(error=why)
+        self._open = [number for number in self._open if self._results[number] is None]
 
 
 def json_line(body: Body) -> bytes:

@@ -179,13 +179,18 @@ class Client:
         batch = Batch(list(lines))
         attempt = 0
         while not batch.is_answered:
+            left = batch.left
             error = self._send_lines(batch)
-            attempt = 0 if error is None else attempt + 1
-            if error is not None:
-                if attempt > self._retries or not error.retryable:
-                    batch.given_up(error)
-                else:
-                    time.sleep(protocol.pause(attempt, error.retry_after))
+            if batch.left < left:
+                attempt = 0
+            if error is None:
+                continue
+            attempt += 1
+            if attempt > self._retries or not error.retryable:
+                batch.given_up(error)
+                attempt = 0
+            else:
+                time.sleep(protocol.pause(attempt, error.retry_after))
         return batch.results
 
     def _send_lines(self, batch: Batch) -> Optional[KeyfallError]:
