@@ -101,6 +101,15 @@ def test_a_request_that_always_fails_fails_all_lines(is_async):
     assert [one.error.code for one in results] == ["no_answer"] * 1200
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_answer_to_a_line_that_was_not_sent_is_ignored(is_async):
+    def answer(_):
+        return ndjson([{"line": 1, "status": 200}, refused(2, "stopping")])
+
+    (only,) = batch(answer, ["app1:trans:notice:1"], is_async)
+    assert only.error is None
+
+
 def test_the_two_clients_have_the_same_calls():
     def calls(cls):
         names = [name for name in vars(cls) if not name.startswith("_")]

@@ -97,7 +97,11 @@ export class Batch {
     const last = new Map(some.map((number) => [this.#lines[number]!.body.key, number]));
     for (const one of text.split("\n").slice(0, -1)) {
       const answer = parseJson(one) as { line: number; result?: unknown; problem?: Problem };
-      const number = some[answer.line - 1]!;
+      const number = some[answer.line - 1];
+      // Older daemons that stop answer one line more than there is.
+      if (number === undefined) {
+        continue;
+      }
       const { call, body } = this.#lines[number]!;
       if (answer.problem === undefined) {
         this.#results[number] = { value: call.read(answer.result) };

@@ -73,6 +73,13 @@ test("a request that always fails fails all lines", async () => {
   assert.equal(results.filter((one) => one.error?.code === "no_answer").length, 1200);
 });
 
+test("an answer to a line that was not sent is ignored", async () => {
+  const daemon = async (): Promise<Response> => ndjson([{ line: 1, status: 200 }, refused(2, "stopping")]);
+  const calls = new Client("http://daemon", { retries: 0, fetch: daemon });
+  const [only] = await calls.batch(lines(["app1:trans:notice:1"]));
+  assert.equal(only?.error, undefined);
+});
+
 test("integers are exact", () => {
   const text = '{"order":9007199254740993,"least":-9223372036854775808,"few":[1,1.5,1e21,-0.5],"text":"12345678901234567890 \\" 9007199254740993"}';
   const value = parseJson(text) as Record<string, unknown>;

@@ -348,6 +348,9 @@ class Batch:
         last = {self._lines[number].body["key"]: number for number in some}
         for one in text.split(b"\n")[:-1]:
             answer = json.loads(one)
+            # Older daemons that stop answer one line more than there is.
+            if answer["line"] > len(some):
+                continue
             number = some[answer["line"] - 1]
             line = self._lines[number]
             if "problem" not in answer:
