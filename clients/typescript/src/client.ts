@@ -21,7 +21,10 @@ import type {
 
 export interface ClientOptions {
   readonly token?: string;
-  /** The milliseconds for a request, beside the time for which a pull waits. Defaults to 10,000. */
+  /**
+   * The milliseconds for a request, beside the time for which a pull waits; for a batch, the longest time
+   * without an answer to a line. Defaults to 10,000.
+   */
   readonly timeout?: number;
   /** How often a call is repeated that may be repeated. Defaults to 5. */
   readonly retries?: number;

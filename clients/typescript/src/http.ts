@@ -8,6 +8,8 @@ import { parseJson, writeJson } from "./json.js";
 
 /** The longest pause before a repeat in milliseconds, unless the daemon asks for a longer one. */
 const LONGEST_PAUSE = 5_000;
+/** The longest time of a timer in milliseconds. */
+const LONGEST_TIMEOUT = 2 ** 31 - 1;
 /** The codes of errors after which a call may have been carried out. */
 const UNCERTAIN = new Set(["no_answer", "outcome_unknown", "not_keyfall"]);
 /** What the system says where no connection came about. */
@@ -82,7 +84,10 @@ export class Http {
     throw error;
   }
 
-  /** Sends lines; what has come of the answers counts, also if the rest is lost. */
+  /**
+   * Sends lines; what has come of the answers counts, also if the rest is lost. The time counts anew with
+   * each part of the answers: under a rate limit the daemon takes long for all of them.
+   */
   async sendLines(lines: string, signal: AbortSignal | undefined): Promise<string | KeyfallError> {
     const parts: string[] = [];
     try {
@@ -124,8 +129,11 @@ export class Http {
     if (token !== undefined) {
       headers.set("authorization", `Bearer ${token}`);
     }
-    const limit = AbortSignal.timeout(options.timeout);
-    const signal = options.signal === undefined ? limit : AbortSignal.any([limit, options.signal]);
+    const limit = new AbortController();
+    const late = (): void => limit.abort(new Error(`no answer within ${options.timeout} ms`));
+    const timer = setTimeout(late, Math.min(options.timeout, LONGEST_TIMEOUT));
+    const signals = options.signal === undefined ? [] : [options.signal];
+    const signal = AbortSignal.any([limit.signal, ...signals]);
     try {
       const response = await this.#settings.fetch(new URL(path, url), {
         method,
@@ -138,13 +146,18 @@ export class Http {
       const decoder = new TextDecoder();
       for await (const bytes of response.body ?? []) {
         const part = decoder.decode(bytes as Uint8Array, { stream: true });
-        options.onPart?.(part);
+        if (options.onPart !== undefined) {
+          options.onPart(part);
+          timer.refresh();
+        }
         text += part;
       }
       return { response, text };
     } catch (fault) {
       options.signal?.throwIfAborted();
       throw failure(fault, url);
+    } finally {
+      clearTimeout(timer);
     }
   }
 }

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 
 import { BatchCall, Client, parseJson, writeJson } from "keyfall";
 
@@ -78,6 +79,27 @@ test("an answer to a line that was not sent is ignored", async () => {
   const calls = new Client("http://daemon", { retries: 0, fetch: daemon });
   const [only] = await calls.batch(lines(["app1:trans:notice:1"]));
   assert.equal(only?.error, undefined);
+});
+
+test("a batch may take longer than a request, as long as answers come", async () => {
+  const [TIMEOUT, LINES] = [2_000, 30];
+  let requests = 0;
+  const daemon: typeof fetch = async (_, request) => {
+    requests += 1;
+    async function* slowly(): AsyncGenerator<Uint8Array> {
+      for (let line = 1; line <= LINES; line += 1) {
+        await sleep(1.5 * TIMEOUT / LINES);
+        request?.signal?.throwIfAborted();
+        yield new TextEncoder().encode(`${JSON.stringify({ line, status: 200 })}\n`);
+      }
+    }
+    return new Response(slowly());
+  };
+  const calls = new Client("http://daemon", { timeout: TIMEOUT, retries: 0, fetch: daemon });
+  const keys = Array.from({ length: LINES }, (_, id) => `app1:trans:notice:${id}`);
+  const results = await calls.batch(lines(keys));
+  assert.deepEqual(results.filter((one) => one.error !== undefined), []);
+  assert.equal(requests, 1);
 });
 
 test("integers are exact", () => {
