@@ -58,6 +58,7 @@ impl Story {
         wrong.extend(self.lost(evidence));
         wrong.extend(self.after_cancel(evidence));
         wrong.extend(self.undead(evidence));
+        wrong.extend(self.early(evidence));
         wrong.extend(self.faults_of_any(evidence));
         wrong
     }
@@ -185,6 +186,19 @@ impl Story {
             ))
         };
         undead.map(told).collect()
+    }
+
+    /// Runs that began before their time, by the delay that the call asked for. Where a clock of
+    /// Redis was set, due times moved with it.
+    fn early(&self, evidence: &Evidence) -> Vec<Wrong> {
+        let is_early = |run: &&Run| {
+            let due = self.soonest(run);
+            due.is_some_and(|due| evidence.is_before(run.began, due))
+        };
+        let early = self.runs.iter().filter(is_early);
+        early
+            .map(|run| Wrong::Other(format!("it began before its time: {run:?}")))
+            .collect()
     }
 
     /// Runs of a job that had run to its end before, without evidence of a reason.

@@ -65,6 +65,11 @@ impl Evidence<'_> {
         Some(self.claimed(run)? <= at.saturating_add(EXACT))
     }
 
+    /// Whether a time is certainly before another one by the clock of Redis, too.
+    pub(crate) fn is_before(&self, time: Micros, other: Micros) -> bool {
+        self.clocks_set.is_empty() && time + EXACT < other
+    }
+
     /// Whether the lease of a run, or of a run between both, had lapsed before the next run was
     /// claimed.
     pub(crate) fn lapsed(&self, run: &Run, next: &Run) -> bool {

@@ -125,6 +125,18 @@ impl Story {
     /// The latest time at which a run was due, by the schedule call and its acknowledgement, if no
     /// later call changed it.
     fn due(&self, run: &Run) -> Option<Micros> {
+        let (call, after) = self.timed(run)?;
+        call.until.checked_add(after)
+    }
+
+    /// The earliest time at which a run was due, by the same call, if no later call changed it.
+    pub(crate) fn soonest(&self, run: &Run) -> Option<Micros> {
+        let (call, after) = self.timed(run)?;
+        Some(call.sent + after)
+    }
+
+    /// The call that gave the job of a run its time, and the delay, if no later call changed it.
+    fn timed(&self, run: &Run) -> Option<(&Call, Micros)> {
         let of_it = |call: &&Call| call.version() == Some(run.version);
         let call = self.calls.iter().find(of_it)?;
         let after = match call.ask {
@@ -137,7 +149,6 @@ impl Story {
             moves && other.until > call.sent && other.sent < run.began
         };
         let is_moved = self.calls.iter().any(moves);
-        let due = call.until.checked_add(after * 1000)?;
-        (!is_moved).then_some(due)
+        (!is_moved).then_some((call, after * 1000))
     }
 }

@@ -2,15 +2,16 @@
 
 use keyfall_testing::journals::Micros;
 
-use super::{Proof, Trial};
+use super::{Proof, Trial, run};
 use crate::bounds::{LEAST, TOO_BUSY};
-use crate::journal::{Answer, Ask, Noted, Part, What};
+use crate::journal::{Answer, Ask, CLOCK, Noted, Part, What};
 use crate::report::Row;
 use crate::strain::Strain;
 
 pub(super) const ALL: &[Proof] = &[
     ("jobs that are late, and do not say so", late_from_outside),
     ("jobs that are moved are not late", moved),
+    ("a job that begins before its time, and why", early),
     ("too few jobs are judged, on a busy machine", too_few),
     ("a bound that is not judged is reported", not_judged),
 ];
@@ -89,6 +90,36 @@ fn late_from_outside() {
 
 fn moved() {
     many(LEAST, 4.0, true).judge(SCENARIO).passes();
+}
+
+/// A job that is scheduled at 1 s, for two seconds later, runs then.
+fn early() {
+    let ran = |began| {
+        let ask = Ask::Schedule {
+            version: 7,
+            deadly: false,
+            after: 2000,
+        };
+        let trial = Trial::default().call(1.0, ask, Answer::Done);
+        trial.run(run(7, 1, began))
+    };
+    let told = "it began before its time";
+    ran(2.9).check().tells(told);
+    ran(3.0).check().passes();
+    for answer in [Answer::Done, Answer::Unknown("no answer".into())] {
+        ran(2.9).call(1.5, Ask::Move, answer).check().passes();
+    }
+    // It was moved by another call, and too late.
+    ran(2.9)
+        .call(3.5, Ask::Move, Answer::Absent)
+        .check()
+        .tells(told);
+    ran(2.9).fault(0.5, CLOCK, None).check().passes();
+    // The clock of a worker decides nothing.
+    ran(2.9)
+        .fault(0.5, "clocks of workers jump", None)
+        .check()
+        .tells(told);
 }
 
 /// Such strain that lateness means nothing.
