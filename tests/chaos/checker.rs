@@ -34,6 +34,7 @@ pub(crate) fn check(
     let mut row = Row::new(scenario);
     row.faults = history.faults;
     row.stopped = history.stops.len();
+    row.died.clone_from(&history.died);
     row.violations.extend(history.wrong.iter().cloned());
     row.violations.extend(kept.wrong.iter().cloned());
     row.violations.extend(history.unseen(leases));

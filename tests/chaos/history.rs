@@ -22,6 +22,8 @@ pub(crate) struct History {
     pub(crate) faults: usize,
     /// The times at which each process was stopped.
     pub(crate) stops: Vec<(String, Micros)>,
+    /// The processes that ended by themselves, each with its exit status.
+    pub(crate) died: Vec<String>,
     /// The times at which a clock of Redis was set.
     pub(crate) clocks_set: Vec<Micros>,
     pub(crate) weather: Vec<Micros>,
@@ -111,6 +113,11 @@ impl History {
             }
             What::Weather { .. } => self.weather.push(line.at),
             What::Gone { process } => drop(gone.insert(process.clone(), line.at)),
+            What::Died { process, status } => {
+                self.faults += 1;
+                self.died.push(format!("{process} ended by itself: {status}"));
+                gone.insert(process.clone(), line.at);
+            }
             What::RolledBack {
                 kept,
                 since,

@@ -117,6 +117,11 @@ pub(crate) enum What {
     Gone {
         process: String,
     },
+    /// This process had ended before the harness ended it, in this way.
+    Died {
+        process: String,
+        status: String,
+    },
     /// Redis went back to an earlier state: effects of calls that were answered after that state
     /// and before now may be undone.
     RolledBack {

@@ -134,6 +134,8 @@ pub(crate) struct Row {
     pub(crate) stale: usize,
     /// How often a process was stopped.
     pub(crate) stopped: usize,
+    /// The processes that ended by themselves, each with its exit status.
+    pub(crate) died: Vec<String>,
     /// Late settlements that Redis refused.
     pub(crate) refused: usize,
     /// Lost or run after cancel because Redis went back to before the call.

@@ -1,6 +1,7 @@
 //! The processes of a trial, the faults that can hit them, and the journal of the faults.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -368,9 +369,8 @@ impl Stage {
     /// Kills the daemon of this number.
     pub(crate) fn kill_daemon(&mut self, number: usize) {
         let living = self.daemons.as_mut();
-        if let Some(mut process) = living.and_then(|(_, living)| living[number].take()) {
-            self.fault("killed", Some(&process));
-            process.kill();
+        if let Some(process) = living.and_then(|(_, living)| living[number].take()) {
+            self.kill_process(process);
         }
     }
 
@@ -408,13 +408,29 @@ impl Stage {
 
     /// Kills the worker in this place.
     pub(crate) fn kill(&mut self, number: usize) {
-        let Some(mut process) = self.workers[number].process.take() else {
+        if let Some(process) = self.workers[number].process.take() {
+            self.kill_process(process);
+        }
+    }
+
+    /// Kills a process, unless it has ended by itself.
+    pub(crate) fn kill_process(&self, mut process: LoggedProcess) {
+        if let Some(status) = process.ended() {
+            self.died(&process, status);
             return;
-        };
+        }
         self.fault("killed", Some(&process));
         process.kill();
         self.journal.note(What::Gone {
             process: process.name.clone(),
+        });
+    }
+
+    /// Notes that a process has ended by itself.
+    fn died(&self, process: &LoggedProcess, status: ExitStatus) {
+        self.journal.note(What::Died {
+            process: process.name.clone(),
+            status: status.to_string(),
         });
     }
 
@@ -430,16 +446,11 @@ impl Stage {
     fn replace_the_dead(&mut self) {
         for number in 0..self.workers.len() {
             let slot = &mut self.workers[number];
-            if let Some(process) = &mut slot.process
-                && process.ended().is_some()
+            let status = slot.process.as_mut().and_then(LoggedProcess::ended);
+            if let Some(status) = status
+                && let Some(process) = slot.process.take()
             {
-                let name = process.name.clone();
-                slot.process = None;
-                self.journal.note(What::Fault {
-                    name: "died".into(),
-                    process: Some(name.clone()),
-                });
-                self.journal.note(What::Gone { process: name });
+                self.died(&process, status);
                 self.start(number);
             }
         }

@@ -178,9 +178,8 @@ impl Stage {
 
     /// Kills a daemon beside PostgreSQL.
     pub(crate) fn kill_relay(&mut self, number: usize) -> scenarios::Result {
-        if let Some(mut process) = self.database()?.daemons[number].take() {
-            self.fault("killed", Some(&process));
-            process.kill();
+        if let Some(process) = self.database()?.daemons[number].take() {
+            self.kill_process(process);
         }
         Ok(())
     }

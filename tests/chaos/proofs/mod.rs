@@ -17,7 +17,7 @@
 //! | [`series`] | members of series |
 //! | [`limits`] | jobs of a limited kind |
 //! | [`databases`] | the archive, and rows of the outbox |
-//! | [`gaps`] | scenarios that are not played, and keys that are left out |
+//! | [`gaps`] | scenarios that are not played, keys that are left out, and processes that end by themselves |
 
 mod databases;
 mod gaps;

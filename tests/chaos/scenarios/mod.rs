@@ -41,6 +41,7 @@ mod workers;
 use futures_util::future::LocalBoxFuture;
 pub(crate) use sabotage::KINDS_THAT_SUFFER;
 
+use crate::order::Plan;
 use crate::report::Row;
 use crate::setting::Setting;
 use crate::stage::Stage;
@@ -130,6 +131,10 @@ impl Scenario {
             row.violations.push(format!(
                 "{began} runs began when their lease was over, and {stopped} processes were stopped"
             ));
+        }
+        let special = (self.setting)().special;
+        if !special.iter().any(|(plan, _)| *plan == Plan::Kill) {
+            row.violations.extend(row.died.iter().cloned());
         }
         self.expect_judgements(row);
         self.expect_races(row);
