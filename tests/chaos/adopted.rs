@@ -11,6 +11,7 @@ use keyfall_testing::journals::Micros;
 use crate::bounds::IN_TIME;
 use crate::journal::{Answer, Ask, Version, What};
 use crate::kept::{Kept, KeptAs};
+use crate::order::NO_MORE;
 use crate::plain::CANCEL;
 use crate::races::CLOSE;
 use crate::report::Adopted;
@@ -167,6 +168,7 @@ impl<'a> Judge<'a> {
         for (place, life) in lives.iter().enumerate() {
             let before = place.checked_sub(1).map(|place| &lives[place]);
             told.extend(self.judge(life, (before, lives.get(place + 1)), count));
+            told.extend(self.buried(life));
         }
         told.extend(lives.last().and_then(|last| self.what_is_left(last)));
         told
@@ -262,6 +264,19 @@ impl<'a> Judge<'a> {
             }
         }
         (lives, wrong)
+    }
+
+    /// A dead letter of this life that no handler and no consumer has made.
+    fn buried(&self, life: &Life) -> Option<Wrong> {
+        let version = life.version;
+        let Some(KeptAs::Dead(reason)) = self.kept.versions.get(&version) else {
+            return None;
+        };
+        (!reason.contains(NO_MORE)).then(|| {
+            Wrong::Other(format!(
+                "version {version} is a dead letter for no reason: {reason:?}"
+            ))
+        })
     }
 
     /// Judges a life of the key, with the lives before and after it.

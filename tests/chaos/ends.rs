@@ -58,6 +58,7 @@ impl Story {
         wrong.extend(self.lost(evidence));
         wrong.extend(self.after_cancel(evidence));
         wrong.extend(self.undead(evidence));
+        wrong.extend(self.buried(evidence));
         wrong.extend(self.early(evidence));
         wrong.extend(self.faults_of_any(evidence));
         wrong
@@ -186,6 +187,22 @@ impl Story {
             ))
         };
         undead.map(told).collect()
+    }
+
+    /// Dead letters of jobs that can end well: no fault uses up their attempts. A payload that was
+    /// changed is not judged: it may belong to a job that can only end as a dead letter.
+    fn buried(&self, evidence: &Evidence) -> Vec<Wrong> {
+        let calls = self.calls.iter();
+        let others = calls.filter(|call| matches!(call.ask, Ask::Schedule { deadly: false, .. }));
+        let buried = others.filter_map(|call| {
+            let version = call.version()?;
+            let Some(KeptAs::Dead(reason)) = evidence.kept.get(&version) else {
+                return None;
+            };
+            let told = format!("version {version} is a dead letter for no reason: {reason:?}");
+            Some(Wrong::Other(told))
+        });
+        buried.collect()
     }
 
     /// Runs that began before their time, by the delay that the call asked for. Where a clock of

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::Version;
 
+/// The reason that handlers and consumers give for a job that they bury.
+pub(crate) const NO_MORE: &str = "no more";
+
 /// The payload of a job.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Order {

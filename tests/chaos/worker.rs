@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::database;
 use crate::journal::{Journal, What};
 use crate::limited;
-use crate::order::{Order, Plan};
+use crate::order::{NO_MORE, Order, Plan};
 use crate::plain::{CANCEL, RUN};
 use crate::recurring;
 use crate::series;
@@ -138,7 +138,7 @@ async fn carry_out(plan: Plan, first: bool) -> Outcome {
         Plan::Block(ms) => std::thread::sleep(Duration::from_millis(ms)),
         Plan::Retry if first => return Outcome::retry("not this time"),
         Plan::Again if first => return Outcome::again(),
-        Plan::Bury => return Outcome::bury("no more"),
+        Plan::Bury => return Outcome::bury(NO_MORE),
         Plan::Hang => std::future::pending().await,
         Plan::Panic => panic!("as it was told to"),
         Plan::Kill => std::process::abort(),

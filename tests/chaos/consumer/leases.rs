@@ -6,6 +6,7 @@ use tokio::time::sleep;
 
 use super::{PAUSE, RunEnd};
 use crate::daemons::{Daemons, Lost};
+use crate::order::NO_MORE;
 
 pub(super) struct Leases {
     pub(super) daemons: Daemons,
@@ -36,7 +37,7 @@ impl Leases {
             RunEnd::Done => ("finish", json!({})),
             RunEnd::Failed => ("fail", json!({"error": "not this time"})),
             RunEnd::Later => ("fail", json!({"error": "not yet", "after": "150ms"})),
-            RunEnd::Bury => ("fail", json!({"error": "no more", "bury": true})),
+            RunEnd::Bury => ("fail", json!({"error": NO_MORE, "bury": true})),
         };
         let (results, repeated) = self.insist(call, leases, &further).await;
         let counted = results.iter().map(|result| match result.as_str() {

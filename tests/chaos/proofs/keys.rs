@@ -27,6 +27,7 @@ pub(super) const ALL: &[Proof] = &[
         "a key that runs before its time, which a snapshot takes back",
         an_early_run,
     ),
+    ("a key whose job is buried for no reason", buried),
     ("commands that race no key", no_race),
 ];
 
@@ -164,6 +165,17 @@ fn an_early_run() {
     let told = "ran before its time";
     ran(restored(early), 7, 6.1).check().tells(told);
     ran(restored(postponed), 7, 5.0).check().tells(told);
+}
+
+fn buried() {
+    let dead = |reason: &str| {
+        let trial = heard(Trial::default(), 0..100, 1);
+        let trial = set(trial, 1.0, (7, 2000), Answer::Done);
+        trial.keep(7, KeptAs::Dead(reason.to_owned())).check()
+    };
+    dead("its lease lapsed in attempt 2").tells("version 7 is a dead letter for no reason");
+    dead("no more").passes();
+    dead("127.0.0.1:80 answered 410 Gone: no more").passes();
 }
 
 fn no_race() {

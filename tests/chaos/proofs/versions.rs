@@ -2,6 +2,7 @@
 
 use super::{KEY, Proof, Run, Trial, at, fence_at, run};
 use crate::journal::{Answer, Ask, CLOCK, STOPPED, What};
+use crate::kept::KeptAs;
 use crate::leases::Claim;
 
 pub(super) const ALL: &[Proof] = &[
@@ -47,6 +48,7 @@ pub(super) const ALL: &[Proof] = &[
         "a run after a cancel that was claimed later",
         claimed_after_a_cancel,
     ),
+    ("a job that is buried for no reason", buried),
     ("runs that begin when their lease is over", stale_runs),
 ];
 
@@ -306,6 +308,25 @@ fn claimed_after_a_cancel() {
     let trial = trial.call(2.0, Ask::Cancel, Answer::Running);
     let row = trial.run(run(7, fence_at(2.5), 3.0)).check();
     row.tells("it started after");
+}
+
+fn buried() {
+    let dead = || KeptAs::Dead("its lease lapsed in attempt 2".into());
+    let told = "version 7 is a dead letter for no reason";
+    let job = || Trial::default().schedule(1.0, 7, Answer::Done);
+    job().keep(7, dead()).check().tells(told);
+    job().keep(7, KeptAs::Pending).check().passes();
+    let deadly = Ask::Schedule {
+        version: 7,
+        deadly: true,
+        after: 0,
+    };
+    let trial = || Trial::default().call(1.0, deadly.clone(), Answer::Done);
+    trial().keep(7, dead()).check().passes();
+    // Its payload was changed, and it can only end as a dead letter.
+    let update = Ask::Update { version: 8 };
+    let updated = trial().call(1.5, update, Answer::Done);
+    updated.keep(8, dead()).check().passes();
 }
 
 /// Two runs: the first begins after the second has begun; and scripts were flushed, twice.
