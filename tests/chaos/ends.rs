@@ -11,9 +11,13 @@ use crate::story::{Call, Run, Story, Wrong};
 impl Call {
     /// Whether the job must run. A job that is running with another payload may never run again.
     fn wants_a_run(&self) -> bool {
-        let of_a_run =
-            matches!(self.ask, Ask::Update { .. }) && self.answer == Some(Answer::Running);
-        self.is_acknowledged() && self.version().is_some() && !of_a_run
+        self.is_acknowledged() && self.version().is_some() && !self.changed_a_run()
+    }
+
+    /// Whether the call gave a payload to a job that was running with another one: a further run
+    /// has the new payload.
+    fn changed_a_run(&self) -> bool {
+        matches!(self.ask, Ask::Update { .. }) && self.answer == Some(Answer::Running)
     }
 
     /// Whether the call may have replaced or ended an earlier job.
@@ -21,7 +25,7 @@ impl Call {
         match self.ask {
             // The answer says that there was no job to end.
             Ask::Schedule { .. } => self.may_count() && self.answer != Some(Answer::Done),
-            Ask::Update { .. } | Ask::Cancel => self.may_count(),
+            Ask::Update { .. } | Ask::Cancel => self.may_count() && !self.changed_a_run(),
             _ => false,
         }
     }
@@ -38,6 +42,11 @@ impl Call {
     /// Whether the job can only end as a dead letter.
     fn is_deadly(&self) -> bool {
         matches!(self.ask, Ask::Schedule { deadly: true, .. })
+    }
+
+    /// Whether the job may rightly end as a dead letter. A payload may be given to a deadly job.
+    fn may_be_buried(&self) -> bool {
+        self.is_deadly() || matches!(self.ask, Ask::Update { .. })
     }
 
     /// How often the earlier job may start after the acknowledgement, if the answer says so.
@@ -70,7 +79,11 @@ impl Story {
         let calls = self.calls.iter().filter(|call| call.wants_a_run());
         let lost = calls.filter_map(|call| {
             let version = call.version()?;
-            if self.is_accounted_for(call, version, evidence) {
+            let has_ended = self.is_accounted_for(call, version, evidence)
+                || self.changes_of_runs(call).any(|(change, version)| {
+                    self.is_accounted_for(change, version, evidence)
+                });
+            if has_ended {
                 None
             } else if call.was_forgotten(&evidence.rollbacks) {
                 Some(Wrong::Forgotten)
@@ -92,6 +105,15 @@ impl Story {
             || self.was_ended(call, gone, evidence)
     }
 
+    /// The calls that can have given another payload to a run of the job of this call, with their
+    /// versions: the job must end under its own version or under one of these.
+    fn changes_of_runs(&self, call: &Call) -> impl Iterator<Item = (&Call, Version)> {
+        let sent = call.sent;
+        let changes = self.calls.iter();
+        let changes = changes.filter(move |other| other.changed_a_run() && other.until > sent);
+        changes.filter_map(|other| Some((other, other.version()?)))
+    }
+
     /// Whether another call can have ended the job of this call before this time; or its letter, at
     /// any time.
     fn was_ended(&self, call: &Call, before: Micros, evidence: &Evidence) -> bool {
@@ -106,7 +128,7 @@ impl Story {
             let ends = match other.ask {
                 // The requeued job is judged by itself.
                 Ask::Requeue { version } => other.may_count() && call.version() == Some(version),
-                Ask::Discard => other.may_count() && call.is_deadly(),
+                Ask::Discard => other.may_count() && call.may_be_buried(),
                 _ => (other.may_end_others() || took_its_place(other)) && other.sent < before,
             };
             is_other && ends
@@ -178,6 +200,7 @@ impl Story {
             // The copy has no dead letters.
             let is_excused = call.was_forgotten(&evidence.rollbacks)
                 || evidence.was_rebuilt_after(call.sent)
+                || self.changes_of_runs(call).next().is_some()
                 || self.was_ended(call, Micros::MAX, evidence);
             (!is_dead && !is_excused).then_some(version)
         });

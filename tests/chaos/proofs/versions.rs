@@ -33,6 +33,10 @@ pub(super) const ALL: &[Proof] = &[
         ended_by_another,
     ),
     (
+        "a job whose payload is changed while it runs, and that is gone",
+        changed_in_a_run,
+    ),
+    (
         "a retry after a cancel of a run that had ended",
         a_retry_after_a_cancel,
     ),
@@ -243,6 +247,46 @@ fn ended_by_another() {
         let trial = trial.schedule(2.0, 8, answer).run(run(8, 1, 3.0));
         trial.check().passes();
     }
+}
+
+/// A job that gets another payload while its first run is under way, which breaks off.
+fn changed_in_a_run() {
+    let update = |version| Ask::Update { version };
+    let changed = || {
+        let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+        let trial = trial.run(Run {
+            last: false,
+            taken: None,
+            ..run(7, 10, 1.5)
+        });
+        trial.call(1.55, update(8), Answer::Running)
+    };
+    changed().check().tells("version 7 is lost");
+    changed().run(run(7, 20, 3.0)).check().passes();
+    changed().run(run(8, 20, 3.0)).check().passes();
+    changed().keep(8, KeptAs::Pending).check().passes();
+    changed()
+        .call(3.0, Ask::Cancel, Answer::Cancelled)
+        .check()
+        .passes();
+    // It was changed in its second run, too.
+    let twice = || {
+        let trial = changed().run(Run {
+            last: false,
+            taken: None,
+            ..run(8, 20, 3.0)
+        });
+        trial.call(3.05, update(9), Answer::Running)
+    };
+    twice().check().tells("version 7 is lost");
+    twice().run(run(9, 30, 5.0)).check().passes();
+    // The run ended well; nothing shows the new payload.
+    let trial = Trial::default().schedule(1.0, 7, Answer::Done);
+    let trial = trial.run(run(7, 10, 1.5));
+    trial
+        .call(1.55, update(8), Answer::Running)
+        .check()
+        .passes();
 }
 
 /// A run that asked for another run, a cancel that is answered `running` a second later, and the
