@@ -12,19 +12,27 @@ pub(super) const ALL: &[Proof] = &[
     ("an occurrence has two times", two_times),
     ("a time of a rule is left out and not counted", uncounted),
     ("a time of a rule comes twice", same_time),
+    ("the times of a rule drift by less than its interval", drifting),
     ("recurring jobs hardly ran", hardly),
 ];
 
 /// Occurrences of one job, each with its second and the number of times left out before.
 fn judged(begun: &[(u64, u64, u64)], pending: Option<u64>) -> Vec<String> {
+    let begun = begun.iter();
+    let begun = begun.map(|(number, second, skipped)| (*number, second * 1000, *skipped));
+    judged_to_the_ms(&begun.collect::<Vec<_>>(), pending)
+}
+
+/// The same, each with its time in ms.
+fn judged_to_the_ms(begun: &[(u64, u64, u64)], pending: Option<u64>) -> Vec<String> {
     let key = format!("{KIND}:0");
-    let seen = |(number, second, skipped): (u64, u64, u64)| Seen {
+    let seen = |(number, at, skipped): (u64, u64, u64)| Seen {
         number,
-        at: second * 1000,
+        at,
         skipped,
     };
     // Enough other runs, so that these few are not too few.
-    let others = (1..100).map(|number| (format!("{KIND}:1"), seen((number, number, 0))));
+    let others = (1..100).map(|number| (format!("{KIND}:1"), seen((number, number * 1000, 0))));
     let these = begun.iter().map(|one| (key.clone(), seen(*one)));
     let lines = others.chain(these).map(|(key, seen)| Noted {
         at: at(1.0),
@@ -80,6 +88,14 @@ fn uncounted() {
 fn same_time() {
     let begun = [(1, 10, 0), (2, 10, 0)];
     tells(&judged(&begun, Some(3)), "does not follow");
+}
+
+fn drifting() {
+    let drifts = [(1, 10_000, 0), (2, 11_400, 0)];
+    tells(&judged_to_the_ms(&drifts, Some(3)), "does not follow");
+    let on_its_grid = [(1, 10_400, 0), (2, 11_400, 0)];
+    let told = judged_to_the_ms(&on_its_grid, Some(3));
+    assert_eq!(told, Vec::<String>::new());
 }
 
 fn hardly() {
