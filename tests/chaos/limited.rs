@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use keyfall::{Client, GroupBy, Handler, Job, JobState, Limit, Result};
+use keyfall::{Client, GroupBy, Handler, Job, JobState, Json, Limit, Result};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -46,11 +46,12 @@ const RATE_TOGETHER: u32 = 24;
 /// start at once. The first group gets most of them.
 const CROWD: usize = 12;
 const GROUPS: [usize; 3] = [10, 1, 1];
-const CROWDS_TOGETHER: [usize; 2] = [6, 2];
+const CROWDS_TOGETHER: [usize; 2] = [7, 3];
 const PAUSE: Duration = Duration::from_millis(1000);
 
-/// How long a run takes: all leases together are about as many as the rate can use.
-const RUN: Duration = Duration::from_millis(150);
+/// How many ms the runs of a crowd take, in turn. After short ones the rate alone holds a crowd
+/// up. Long ones hold their leases for so long that three counts would see more than the limit.
+const RUNS: [u64; 2] = [50, 500];
 
 /// How often the leases are counted.
 const COUNTED: Duration = Duration::from_millis(75);
@@ -58,10 +59,22 @@ const COUNTED: Duration = Duration::from_millis(75);
 /// The least number of jobs that must have run.
 const LEAST: usize = 4 * CROWD;
 
+/// The prefixes whose leases are counted, and the least number of counts of each. In the six
+/// seconds without faults there are four times as many, even if all three take a fifth of a second.
+const COUNTED_OF: [&str; 3] = [KIND, PREFIX, GROUPS_OF];
+const LEAST_COUNTS: usize = 5;
+
 /// What is known at the end: the scheduled jobs, and what was wrong with the counts of leases.
 #[derive(Debug, Default)]
 pub(crate) struct Fed {
     pub(crate) keys: BTreeSet<String>,
+    pub(crate) counts: LeaseCounts,
+}
+
+/// How often the leases of each prefix were counted, and what was wrong with them.
+#[derive(Debug, Default)]
+pub(crate) struct LeaseCounts {
+    pub(crate) made: [usize; COUNTED_OF.len()],
     pub(crate) wrong: Vec<String>,
 }
 
@@ -69,7 +82,7 @@ pub(crate) struct Fed {
 pub(crate) struct Feeder {
     stop: watch::Sender<bool>,
     feeding: JoinHandle<Result<BTreeSet<String>>>,
-    counting: JoinHandle<Vec<String>>,
+    counting: JoinHandle<LeaseCounts>,
 }
 
 impl Feeder {
@@ -95,7 +108,7 @@ impl Feeder {
     pub(crate) async fn end(self, client: &Client) -> Result<Fed> {
         self.stop.send_replace(true);
         let keys = self.feeding.await.expect("it does not panic")?;
-        let wrong = self.counting.await.expect("it does not panic");
+        let counts = self.counting.await.expect("it does not panic");
         loop {
             let mut left = 0;
             for kind in ALL {
@@ -103,7 +116,7 @@ impl Feeder {
                 left += stats.pending + stats.leased;
             }
             if left == 0 {
-                return Ok(Fed { keys, wrong });
+                return Ok(Fed { keys, counts });
             }
             sleep(Duration::from_millis(50)).await;
         }
@@ -114,21 +127,23 @@ impl Feeder {
 async fn feed(client: Client, stopped: watch::Receiver<bool>) -> Result<BTreeSet<String>> {
     let mut keys = BTreeSet::new();
     let mut crowds = CROWDS_TOGETHER;
+    let mut runs = RUNS.iter().cycle();
     while !*stopped.borrow() {
+        let run = runs.next().expect("they go on");
         let groups = GROUPS.iter().enumerate();
         let groups = groups.flat_map(|(group, jobs)| vec![group; *jobs]);
         for group in groups {
             let kind = GROUPED[keys.len() / 2 % 2];
             for ids in [format!("{KIND}:"), format!("{kind}:{group}/")] {
                 let key = format!("{ids}{:06}", keys.len());
-                insisted(|| client.schedule(&key, "")).await?;
+                insisted(|| client.schedule(&key, run)).await?;
                 keys.insert(key);
             }
         }
         for (kind, jobs) in TOGETHER.into_iter().zip(crowds) {
             for _ in 0..jobs {
                 let key = format!("{kind}:{:06}", keys.len());
-                insisted(|| client.schedule(&key, "")).await?;
+                insisted(|| client.schedule(&key, run)).await?;
                 keys.insert(key);
             }
         }
@@ -139,52 +154,61 @@ async fn feed(client: Client, stopped: watch::Receiver<bool>) -> Result<BTreeSet
     Ok(keys)
 }
 
-/// Counts the leases, and returns what was wrong.
-async fn count(client: Client, stopped: watch::Receiver<bool>) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let mut before = [0, 0];
-    let mut groups_before = BTreeMap::new();
-    let mut turns = [0, 1].into_iter().cycle();
+/// Counts the leases.
+async fn count(client: Client, stopped: watch::Receiver<bool>) -> LeaseCounts {
+    let mut counts = LeaseCounts::default();
+    // The two counts before, of each limit and of the groups.
+    let mut before = [[0, 0]; 2];
+    let mut groups_before: [BTreeMap<String, u32>; 2] = Default::default();
     while !*stopped.borrow() {
         sleep(COUNTED).await;
-        let turn = turns.next().expect("they go on");
-        let scope = [KIND, PREFIX][turn];
-        // Redis may be away.
-        let Ok(Some(limit)) = client.get_limit(scope).await else {
-            continue;
-        };
-        // The ledgers are not read at the same moment, so one count proves nothing.
-        let leased = std::mem::replace(&mut before[turn], limit.leased).min(limit.leased);
-        if leased > u64::from(LEASES) {
-            wrong.push(format!("{scope} has {leased} leases"));
+        for (place, scope) in [KIND, PREFIX].into_iter().enumerate() {
+            // Redis may be away.
+            let Ok(Some(limit)) = client.get_limit(scope).await else {
+                continue;
+            };
+            counts.made[place] += 1;
+            // The ledgers are not read at the same moment, so one count proves nothing, nor do two
+            // while many runs end and begin.
+            let [first, second] = before[place];
+            before[place] = [second, limit.leased];
+            let leased = first.min(second).min(limit.leased);
+            if leased > u64::from(LEASES) {
+                let told = format!("{scope} has {leased} leases");
+                counts.wrong.push(told);
+            }
         }
         let list = client.list(GROUPS_OF, JobState::Running).limit(1000);
         let Ok(running) = list.await else {
             continue;
         };
+        counts.made[2] += 1;
         let mut leases: BTreeMap<String, u32> = BTreeMap::new();
         for job in running.jobs {
             *leases.entry(stream_of(job.key().as_str())).or_default() += 1;
         }
-        let last = std::mem::replace(&mut groups_before, leases);
-        for (group, leases) in &groups_before {
-            let leases = last.get(group).unwrap_or(&0).min(leases);
-            if *leases > LEASES {
-                wrong.push(format!("{group} has {leases} leases"));
+        for (group, now) in &leases {
+            let then = groups_before.iter();
+            let then = then.map(|before| before.get(group).copied().unwrap_or(0));
+            let leased = then.min().unwrap_or(0).min(*now);
+            if leased > LEASES {
+                counts.wrong.push(format!("{group} has {leased} leases"));
             }
         }
+        let [_, second] = groups_before;
+        groups_before = [second, leases];
     }
-    wrong
+    counts
 }
 
-/// Writes down each run.
-pub(crate) fn handler(journal: Arc<Journal>) -> impl Handler<(Job,), ()> {
-    async move |job: Job| {
+/// Writes down each run, which takes so many ms.
+pub(crate) fn handler(journal: Arc<Journal>) -> impl Handler<(Job, Json<u64>), ()> {
+    async move |job: Job, Json(ms): Json<u64>| {
         journal.note(What::Started {
             key: job.key().to_string(),
             fence: job.fence(),
         });
-        sleep(RUN).await;
+        sleep(Duration::from_millis(ms)).await;
     }
 }
 
@@ -212,7 +236,12 @@ pub(crate) fn judge(journals: &Journals, fed: &Fed, forgets: bool, is_set: bool)
     if forgets {
         return wrong;
     }
-    wrong.extend(fed.wrong.iter().cloned());
+    wrong.extend(fed.counts.wrong.iter().cloned());
+    let seldom = COUNTED_OF.iter().zip(fed.counts.made);
+    let seldom = seldom.filter(|(_, made)| *made < LEAST_COUNTS);
+    wrong.extend(seldom.map(|(scope, made)| {
+        format!("the leases of {scope} were counted {made} times, and not {LEAST_COUNTS}")
+    }));
     for key in &fed.keys {
         if !ran.contains(&**key) {
             wrong.push(format!("{key} waited for a limit, and never ran"));

@@ -2,7 +2,7 @@
 
 use super::{Proof, at};
 use crate::journal::{Noted, What};
-use crate::limited::{Fed, GROUPED, KIND, TOGETHER, judge};
+use crate::limited::{Fed, GROUPED, KIND, LeaseCounts, TOGETHER, judge};
 
 pub(super) const ALL: &[Proof] = &[
     ("starts within a limit", fine),
@@ -17,6 +17,7 @@ pub(super) const ALL: &[Proof] = &[
     ),
     ("a job that waits for a limit never runs", lost),
     ("more leases than a limit allows", leases),
+    ("leases that nobody counts", uncounted),
     ("a limited kind hardly ran", hardly),
 ];
 
@@ -61,10 +62,18 @@ fn told(
         keys: (0..keys)
             .map(|number| format!("{KIND}:{number:06}"))
             .collect(),
-        wrong: Vec::new(),
+        counts: many_counts(),
     };
     let journals = [("worker-0.1".to_owned(), lines.collect())];
     judge(&journals, &fed, forgets, is_set)
+}
+
+/// Counts of leases in which nothing was wrong.
+fn many_counts() -> LeaseCounts {
+    LeaseCounts {
+        made: [50; 3],
+        ..LeaseCounts::default()
+    }
 }
 
 fn fine() {
@@ -125,15 +134,44 @@ fn lost() {
 
 fn leases() {
     let fed = Fed {
-        wrong: vec!["nine leases".to_owned()],
+        counts: LeaseCounts {
+            wrong: vec!["nine leases".to_owned()],
+            ..many_counts()
+        },
         ..Fed::default()
     };
     let told = judge(&[], &fed, false, false);
     assert!(told.contains(&"nine leases".to_owned()), "{told:?}");
 }
 
+fn uncounted() {
+    let counted = |made, forgets| {
+        let counts = LeaseCounts {
+            made,
+            ..LeaseCounts::default()
+        };
+        let fed = Fed {
+            counts,
+            ..Fed::default()
+        };
+        let told = judge(&[], &fed, forgets, false);
+        let seldom = told.into_iter().filter(|it| it.contains("were counted"));
+        seldom.collect::<Vec<_>>()
+    };
+    assert_eq!(counted([5; 3], false), Vec::<String>::new());
+    assert_eq!(counted([0; 3], true), Vec::<String>::new());
+    assert_eq!(
+        counted([5, 4, 5], false),
+        ["the leases of chaos:together: were counted 4 times, and not 5"]
+    );
+}
+
 fn hardly() {
-    let told = judge(&[], &Fed::default(), false, false);
+    let fed = Fed {
+        counts: many_counts(),
+        ..Fed::default()
+    };
+    let told = judge(&[], &fed, false, false);
     assert!(
         told.len() == 5 && told.iter().all(|it| it.contains("only 0 jobs")),
         "{told:?}"
