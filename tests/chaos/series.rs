@@ -1,5 +1,5 @@
-//! Series whose anchors move, and the rules for their members: each that is not left out runs, and
-//! none runs for two dates.
+//! Series whose anchors move, and the rules for their members: each that is not left out runs, for
+//! the date that the latest move gave it, and none runs for two dates.
 //!
 //! They run beside the other jobs. Where Redis can forget, a member may run again, and a series may be
 //! gone.
@@ -23,8 +23,9 @@ pub(crate) const KIND: &str = "chaos:series:job";
 /// How many there are at a time.
 const SERIES: usize = 6;
 
-/// Their members.
+/// Their members, and how many ms each is away from the anchor.
 const MEMBERS: [&str; 4] = ["-3s", "-2s", "-1s", "+1s"];
+const OFFSETS: [i64; 4] = [-3000, -2000, -1000, 1000];
 
 /// How far the first anchor is away, and the last member behind it.
 const AHEAD: Duration = Duration::from_secs(4);
@@ -37,8 +38,30 @@ const PAUSE: Duration = Duration::from_millis(120);
 /// The least number of members that must have run.
 const LEAST: usize = SERIES;
 
-/// Where each member stands at the end.
-pub(crate) type Stored = BTreeMap<String, Standing>;
+/// How long before its old date a member must have moved that must not run for that date: the two
+/// clocks are one.
+const IN_ADVANCE: u64 = 1000;
+
+/// What is known of all series at the end.
+#[derive(Debug, Default)]
+pub(crate) struct Stored {
+    /// Where each member stands.
+    pub(crate) members: BTreeMap<String, Standing>,
+    /// The moves of each series in their order; the first one makes it.
+    pub(crate) moves: Moves,
+}
+
+/// The moves of each series, by its key.
+pub(crate) type Moves = BTreeMap<String, Vec<Moved>>;
+
+/// A call that gave a series an anchor.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moved {
+    /// Unix ms.
+    pub(crate) anchor: u64,
+    /// The time of the answer, Unix ms.
+    pub(crate) answered: u64,
+}
 
 /// Where a member stands at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,8 +75,8 @@ pub(crate) enum Standing {
 /// A task that makes series, and moves them.
 pub(crate) struct Mover {
     stop: watch::Sender<bool>,
-    /// Ends with the keys of all series.
-    task: JoinHandle<Result<Vec<String>>>,
+    /// Ends with the moves of all series.
+    task: JoinHandle<Result<Moves>>,
 }
 
 /// Repeats a call until its answer comes.
@@ -74,19 +97,19 @@ impl Mover {
     pub(crate) fn begin(client: Client) -> Self {
         let (stop, stopped) = watch::channel(false);
         let task = tokio::spawn(async move {
-            let mut keys: Vec<String> = Vec::new();
+            let mut moves = Moves::new();
             let mut anchors: Vec<(String, SystemTime)> = Vec::new();
             for turn in 0.. {
                 if *stopped.borrow() {
                     break;
                 }
                 let place = turn % SERIES;
-                let now = SystemTime::now();
+                // Redis keeps whole milliseconds.
+                let now = UNIX_EPOCH + Duration::from_millis(unix_ms(SystemTime::now()));
                 match anchors.get_mut(place) {
                     Some((_, anchor)) if *anchor + BEHIND > now => *anchor += STEP,
                     past => {
-                        let key = format!("{KIND}:{}", keys.len());
-                        keys.push(key.clone());
+                        let key = format!("{KIND}:{}", moves.len());
                         let fresh = (key, now + AHEAD);
                         match past {
                             Some(past) => *past = fresh,
@@ -96,9 +119,13 @@ impl Mover {
                 }
                 let (key, anchor) = &anchors[place];
                 insisted(|| client.series(key).anchor(*anchor, "UTC").at(MEMBERS)).await?;
+                moves.entry(key.clone()).or_default().push(Moved {
+                    anchor: unix_ms(*anchor),
+                    answered: unix_ms(SystemTime::now()),
+                });
                 sleep(PAUSE).await;
             }
-            Ok(keys)
+            Ok(moves)
         });
         Mover { stop, task }
     }
@@ -106,11 +133,11 @@ impl Mover {
     /// Stops the moves, waits until no member is to come, and cancels all series.
     pub(crate) async fn end(self, client: &Client) -> Result<Stored> {
         self.stop.send_replace(true);
-        let keys = self.task.await.expect("it does not panic")?;
-        let mut stored = Stored::new();
-        for key in keys {
+        let moves = self.task.await.expect("it does not panic")?;
+        let mut members = BTreeMap::new();
+        for key in moves.keys() {
             let view = loop {
-                let view = insisted(|| client.series(&key).view()).await?;
+                let view = insisted(|| client.series(key).view()).await?;
                 let is_to_come = view.iter().flat_map(|it| &it.members).any(|member| {
                     matches!(
                         member.state,
@@ -131,28 +158,39 @@ impl Mover {
                     Some(MemberState::LeftOut(_)) => Standing::LeftOut,
                     Some(_) => Standing::Ended,
                 };
-                stored.insert(member, standing);
+                members.insert(member, standing);
             }
-            insisted(|| client.series(&key).cancel()).await?;
+            insisted(|| client.series(key).cancel()).await?;
         }
-        Ok(stored)
+        Ok(Stored { members, moves })
     }
+}
+
+fn unix_ms(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_millis() as u64
 }
 
 /// Writes down each run.
 pub(crate) fn handler(journal: Arc<Journal>) -> impl Handler<(Job,), ()> {
     async move |job: Job| {
-        let due = job.due().duration_since(UNIX_EPOCH).unwrap_or_default();
         journal.note(What::Came {
             key: job.key().to_string(),
-            due: due.as_millis() as u64,
+            due: unix_ms(job.due()),
         });
     }
 }
 
 /// What is wrong with the members that ran, and with those that did not. If Redis can forget, it may
-/// have forgotten that a member ran, or a whole series.
-pub(crate) fn judge(journals: &Journals, stored: &Stored, forgets: bool) -> Vec<String> {
+/// have forgotten that a member ran, or a whole series, or a move. If its clock was set, a member can
+/// have run long before its date.
+pub(crate) fn judge(
+    journals: &Journals,
+    stored: &Stored,
+    forgets: bool,
+    is_set: bool,
+) -> Vec<String> {
     let mut ran: BTreeMap<&str, BTreeSet<u64>> = BTreeMap::new();
     for line in journals.iter().flat_map(|(_, lines)| lines) {
         if let What::Came { key, due } = &line.what {
@@ -167,11 +205,17 @@ pub(crate) fn judge(journals: &Journals, stored: &Stored, forgets: bool) -> Vec<
         if dates.len() > 1 && !forgets {
             wrong.push(format!("{key} ran for two dates: {dates:?}"));
         }
-        if !stored.contains_key(*key) {
+        if !stored.members.contains_key(*key) {
             wrong.push(format!("{key} ran, and no series has it"));
+            continue;
         }
+        let told = dates.iter().filter_map(|due| stored.misdated(key, *due));
+        wrong.extend(told.filter_map(|(told, has_moved)| {
+            let is_excused = has_moved && (forgets || is_set);
+            (!is_excused).then(|| format!("{key} ran for {dates:?}, {told}"))
+        }));
     }
-    for (key, standing) in stored {
+    for (key, standing) in &stored.members {
         match (standing, ran.contains_key(&**key)) {
             (Standing::Gone, _) if !forgets => {
                 wrong.push(format!("{key} is not in its series any more"))
@@ -184,4 +228,21 @@ pub(crate) fn judge(journals: &Journals, stored: &Stored, forgets: bool) -> Vec<
         }
     }
     wrong
+}
+
+impl Stored {
+    /// Why a member cannot have run for this date: no call gave it that date, or another call had
+    /// moved it by then, which the second value says.
+    fn misdated(&self, member: &str, due: u64) -> Option<(String, bool)> {
+        let (key, offset) = member.rsplit_once('~')?;
+        let place = MEMBERS.iter().position(|it| *it == offset)?;
+        let moves = self.moves.get(key)?;
+        let gave_it = |moved: &Moved| moved.anchor.checked_add_signed(OFFSETS[place]) == Some(due);
+        let Some(last) = moves.iter().rposition(gave_it) else {
+            return Some((format!("which no move gave it: {moves:?}"), false));
+        };
+        let mut later = moves[last + 1..].iter();
+        let later = later.find(|moved| moved.answered + IN_ADVANCE < due)?;
+        Some((format!("and had been moved by then: {later:?}"), true))
+    }
 }

@@ -53,8 +53,8 @@ pub(crate) async fn play(scenario: &Scenario, dir: PathBuf, seed: u64, span: Dur
                 row.violations.extend(wrong);
             }
             if let Some(stored) = &end.series {
-                row.violations
-                    .extend(series::judge(&journals, stored, end.forgets));
+                let wrong = series::judge(&journals, stored, end.forgets, end.is_set);
+                row.violations.extend(wrong);
             }
             if let Some(fed) = &end.limited {
                 let wrong = limited::judge(&journals, fed, end.forgets, end.is_set);

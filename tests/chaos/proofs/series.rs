@@ -2,12 +2,14 @@
 
 use super::{Proof, at};
 use crate::journal::{Noted, What};
-use crate::series::{KIND, Standing, Stored, judge};
+use crate::series::{KIND, Moved, Standing, Stored, judge};
 
 pub(super) const ALL: &[Proof] = &[
     ("members that ran, and one that was left out", fine),
     ("a member of a series is lost", lost),
     ("a member runs for two dates", two_dates),
+    ("a member runs for a date that no move gave it", misdated),
+    ("a member runs for a date from which it was moved", moved),
     ("a member that was left out runs", left_out),
     ("a series has lost a member", gone),
     ("series hardly ran", hardly),
@@ -20,14 +22,37 @@ fn judged(runs: &[u64], standing: Standing) -> Vec<String> {
 
 /// The same, if Redis can forget or not.
 fn judged_if(runs: &[u64], standing: Standing, forgets: bool) -> Vec<String> {
+    // The second move comes too late for the first date.
+    let moves = [(6000, 1000), (6300, 4500)];
+    judged_after(&moves, runs, standing, (forgets, false))
+}
+
+/// The same, after these moves: each with the anchor, a second after the date of the member, and
+/// with the time of its answer; and if the clock of Redis was set or not.
+fn judged_after(
+    moves: &[(u64, u64)],
+    runs: &[u64],
+    standing: Standing,
+    (forgets, is_set): (bool, bool),
+) -> Vec<String> {
     let key = format!("{KIND}:0~-1s");
     let others = (1..100).map(|id| (format!("{KIND}:{id}~-1s"), 1000));
     let others: Vec<(String, u64)> = others.collect();
-    let mut stored: Stored = others
-        .iter()
-        .map(|(key, _)| (key.clone(), Standing::Ended))
-        .collect();
-    stored.insert(key.clone(), standing);
+    let mut stored = Stored::default();
+    for (place, (key, _)) in (1..).zip(&others) {
+        stored.members.insert(key.clone(), Standing::Ended);
+        let made = Moved {
+            anchor: 2000,
+            answered: 0,
+        };
+        stored.moves.insert(format!("{KIND}:{place}"), vec![made]);
+    }
+    stored.members.insert(key.clone(), standing);
+    let moves = moves.iter().map(|(anchor, answered)| Moved {
+        anchor: *anchor,
+        answered: *answered,
+    });
+    stored.moves.insert(format!("{KIND}:0"), moves.collect());
     let these = runs.iter().map(|due| (key.clone(), *due));
     let lines = others.into_iter().chain(these).map(|(key, due)| Noted {
         at: at(1.0),
@@ -37,6 +62,7 @@ fn judged_if(runs: &[u64], standing: Standing, forgets: bool) -> Vec<String> {
         &[("worker-0.1".to_owned(), lines.collect())],
         &stored,
         forgets,
+        is_set,
     )
 }
 
@@ -67,6 +93,28 @@ fn two_dates() {
     assert_eq!(forgotten, Vec::<String>::new());
 }
 
+fn misdated() {
+    let told = judged(&[5001], Standing::Ended);
+    tells(&told, "which no move gave it");
+    let forgotten = judged_if(&[5001], Standing::Ended, true);
+    tells(&forgotten, "which no move gave it");
+}
+
+fn moved() {
+    let after = |answered, due, causes| {
+        let moves = [(6000, 1000), (6300, answered)];
+        judged_after(&moves, &[due], Standing::Ended, causes)
+    };
+    tells(&after(3900, 5000, (false, false)), "had been moved by then");
+    let fine = [
+        after(3900, 5300, (false, false)),
+        after(4100, 5000, (false, false)),
+        after(3900, 5000, (true, false)),
+        after(3900, 5000, (false, true)),
+    ];
+    assert!(fine.iter().all(Vec::is_empty), "{fine:?}");
+}
+
 fn left_out() {
     tells(&judged(&[5000], Standing::LeftOut), "was left out");
 }
@@ -76,5 +124,5 @@ fn gone() {
 }
 
 fn hardly() {
-    tells(&judge(&[], &Stored::new(), false), "only 0 members");
+    tells(&judge(&[], &Stored::default(), false, false), "only 0 members");
 }
