@@ -7,8 +7,17 @@ use keyfall::{Client, JobState, Shards};
 
 use super::accounts::Result;
 
-/// Pending jobs by their keys, with their due times in Unix ms.
-pub(crate) type Pending = BTreeMap<String, u64>;
+/// Pending jobs by their keys.
+pub(crate) type Pending = BTreeMap<String, PendingJob>;
+
+/// What the copy must have of a pending job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PendingJob {
+    /// Unix ms.
+    pub(crate) due: u64,
+    /// As text.
+    pub(crate) payload: String,
+}
 
 /// How many differences are told.
 const TOLD: usize = 5;
@@ -30,14 +39,18 @@ pub(crate) struct Copied {
 impl Copied {
     pub(super) async fn read(sql: &tokio_postgres::Client, client: &Client) -> Result<Self> {
         let mut copied = Copied::default();
-        let copy = "SELECT key, (extract(epoch FROM due_at) * 1000)::bigint, ended_at IS NOT NULL
+        let copy = "SELECT key, (extract(epoch FROM due_at) * 1000)::bigint, ended_at IS NOT NULL,
+                record
             FROM keyfall_copy";
         for row in sql.query(copy, &[]).await? {
             match row.get(2) {
                 true => copied.ended += 1,
                 false => {
-                    let due = row.get::<_, i64>(1).cast_unsigned();
-                    copied.copy.insert(row.get(0), due);
+                    let job = PendingJob {
+                        due: row.get::<_, i64>(1).cast_unsigned(),
+                        payload: payload(row.get(3)),
+                    };
+                    copied.copy.insert(row.get(0), job);
                 }
             }
         }
@@ -51,10 +64,13 @@ impl Copied {
                     Some(cursor) => list.after(cursor).await?,
                     None => list.await?,
                 };
-                let jobs = page.jobs.iter();
-                copied
-                    .ledgers
-                    .extend(jobs.map(|job| (job.key().to_string(), ms(job.due()))));
+                copied.ledgers.extend(page.jobs.iter().map(|job| {
+                    let pending = PendingJob {
+                        due: ms(job.due()),
+                        payload: String::from_utf8_lossy(job.payload()).into_owned(),
+                    };
+                    (job.key().to_string(), pending)
+                }));
                 after = page.next;
                 if after.is_none() {
                     break;
@@ -81,10 +97,16 @@ impl Copied {
             .keys()
             .filter(|key| !self.copy.contains_key(*key));
         let lacking = lacking.map(|key| format!("the copy lacks {key}, which is pending"));
-        let differing = self.copy.iter().filter_map(|(key, due)| {
+        let differing = self.copy.iter().filter_map(|(key, copied)| {
             let pending = self.ledgers.get(key);
-            (pending != Some(due))
-                .then(|| format!("{key} is due at {due} in the copy, and in Redis at {pending:?}"))
+            let (due, in_redis) = (copied.due, pending.map(|it| it.due));
+            if in_redis != Some(due) {
+                return Some(format!(
+                    "{key} is due at {due} in the copy, and in Redis at {in_redis:?}"
+                ));
+            }
+            let is_other = pending.is_some_and(|it| it.payload != copied.payload);
+            is_other.then(|| format!("{key} is {copied:?} in the copy, and in Redis {pending:?}"))
         });
         wrong.extend(lacking.take(TOLD));
         wrong.extend(differing.take(TOLD));
@@ -110,6 +132,12 @@ pub(super) async fn still_to_do(
         }
     }
     Ok(None)
+}
+
+/// The payload of a record, behind the lines of its header and of its steps.
+fn payload(record: &[u8]) -> String {
+    let payload = record.splitn(3, |byte| *byte == b'\n').nth(2);
+    String::from_utf8_lossy(payload.unwrap_or_default()).into_owned()
 }
 
 fn ms(time: SystemTime) -> u64 {

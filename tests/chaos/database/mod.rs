@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub(crate) use accounts::{Accounts, Archived};
 pub(crate) use clerk::{Clerk, KINDS, Op, Order, Reminder};
-pub(crate) use copied::{Copied, Pending};
+pub(crate) use copied::{Copied, Pending, PendingJob};
 pub(crate) use judge::judge;
 use keyfall::{ArchiveTerms, CopyTerms, Handler, Job, Json};
 use keyfall_testing::postgres::Postgres;

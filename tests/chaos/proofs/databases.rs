@@ -1,7 +1,9 @@
 //! The archive, the rows of the outbox, and the copy.
 
 use super::{Proof, Run, Trial, run};
-use crate::database::{Accounts, Archived, Copied, KINDS, Op, Order, Pending, judge};
+use crate::database::{
+    Accounts, Archived, Copied, KINDS, Op, Order, Pending, PendingJob, judge,
+};
 use crate::journal::{Version, What};
 
 pub(super) const ALL: &[Proof] = &[
@@ -24,6 +26,7 @@ pub(super) const ALL: &[Proof] = &[
     ("a pending job is not in the copy", not_copied),
     ("the copy has a job that has ended", copied_after_its_end),
     ("the copy has a due time from before", copied_as_it_was),
+    ("the copy has a payload from before", copied_with_another_payload),
     ("the copy was stopped without a loss", stopped),
     ("the copy was hardly used", hardly_copied),
     ("Redis has lost jobs, and rows are passed on again", lost),
@@ -260,10 +263,17 @@ fn hardly() {
     assert!(judged[0].contains("only 0 orders"), "{judged:?}");
 }
 
+fn pending(due: u64, payload: &str) -> PendingJob {
+    PendingJob {
+        due,
+        payload: payload.to_owned(),
+    }
+}
+
 /// A copy of many jobs, and what the ledgers have of them.
 fn with_copy(change: impl FnOnce(&mut Copied)) -> Case {
     let pending: Pending = (0..50)
-        .map(|at| (format!("{KEY}{at}"), 1000 + at))
+        .map(|at| (format!("{KEY}{at}"), pending(1000 + at, "new")))
         .collect();
     let mut copied = Copied {
         copy: pending.clone(),
@@ -307,11 +317,19 @@ fn copied_after_its_end() {
 fn copied_as_it_was() {
     let key = format!("{KEY}7");
     let case = with_copy(|it| {
-        it.ledgers.insert(key.clone(), 9);
+        it.ledgers.insert(key.clone(), pending(9, "new"));
     });
     case.tells(&format!(
         "{key} is due at 1007 in the copy, and in Redis at Some(9)"
     ));
+}
+
+fn copied_with_another_payload() {
+    let key = format!("{KEY}7");
+    let case = with_copy(|it| {
+        it.copy.insert(key.clone(), pending(1007, "old"));
+    });
+    case.tells(&format!("{key} is {:?} in the copy", pending(1007, "old")));
 }
 
 fn stopped() {
