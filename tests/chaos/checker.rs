@@ -37,6 +37,7 @@ pub(crate) fn check(
     row.died.clone_from(&history.died);
     row.violations.extend(history.wrong.iter().cloned());
     row.violations.extend(kept.wrong.iter().cloned());
+    row.violations.extend(kept.doubles(history.went_back()));
     row.violations.extend(history.unseen(leases));
     // A fail-over may forget a move.
     if history.rollbacks.is_empty() && history.parts.is_empty() {

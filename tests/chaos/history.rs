@@ -266,6 +266,12 @@ impl History {
         story.runs.get_mut(*place)
     }
 
+    /// Whether Redis, a part of it or a clock of it may have gone back, or its jobs were rebuilt.
+    pub(crate) fn went_back(&self) -> bool {
+        let is_whole = self.rollbacks.is_empty() && self.parts.is_empty();
+        !is_whole || !self.rebuilds.is_empty() || !self.clocks_set.is_empty()
+    }
+
     /// The rollbacks of a job's data.
     pub(crate) fn rollbacks(&self, key: &str) -> Vec<Rollback> {
         let parts = self.parts.iter().filter(|(part, _)| part.has(key));

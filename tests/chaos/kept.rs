@@ -23,10 +23,31 @@ use crate::sundry::{DAMAGED, IDLE, MOVED, RULED, STORED};
 pub(crate) struct Kept {
     /// The state of each version.
     pub(crate) versions: HashMap<Version, KeptAs>,
+    /// The versions that are there twice, with the first of two states.
+    pub(crate) twice: Vec<(Version, KeptAs, KeptAs)>,
     /// The adopted keys.
     pub(crate) keys: HashMap<String, Value>,
     /// Faults of the data by themselves.
     pub(crate) wrong: Vec<String>,
+}
+
+impl Kept {
+    /// The versions that are there twice. A Redis that went back may have a dead letter of a job
+    /// that it also has; and a lease may lapse between two looks.
+    pub(crate) fn doubles(&self, went_back: bool) -> Vec<String> {
+        let is_excused = |one: &KeptAs| match one {
+            KeptAs::Pending => false,
+            KeptAs::Leased => true,
+            KeptAs::Dead(_) => went_back,
+        };
+        let twice = self.twice.iter();
+        let twice = twice.filter(|(_, one, other)| !is_excused(one) && !is_excused(other));
+        twice
+            .map(|(version, one, other)| {
+                format!("version {version} is there twice: {one:?} and {other:?}")
+            })
+            .collect()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +136,12 @@ impl Kept {
             };
             for job in &page.jobs {
                 match job.json::<Order>() {
-                    Ok(order) => drop(self.versions.insert(order.version, place(job))),
+                    Ok(order) => {
+                        let place = place(job);
+                        if let Some(first) = self.versions.insert(order.version, place.clone()) {
+                            self.twice.push((order.version, first, place));
+                        }
+                    }
                     Err(error) => self.wrong.push(format!("{job:?}: {error}")),
                 }
             }

@@ -9,6 +9,7 @@ pub(super) const ALL: &[Proof] = &[
         "a dead letter that vanishes, and a rollback before",
         a_letter_that_vanishes,
     ),
+    ("a version that is there twice, and a rollback", twice),
     ("Redis comes back without its mark", no_mark),
     ("Redis forgets more than its fault explains", too_far_back),
 ];
@@ -45,6 +46,24 @@ fn a_letter_that_vanishes() {
         .call(4.0, Ask::Discard, Answer::Done)
         .check()
         .passes();
+}
+
+fn twice() {
+    let told = "version 7 is there twice";
+    let kept = |one: KeptAs, other: KeptAs| {
+        let mut trial = lost().keep(7, other.clone());
+        trial.kept.twice.push((7, one, other));
+        trial
+    };
+    let pending = || kept(KeptAs::Pending, KeptAs::Pending);
+    let dead = || kept(KeptAs::Pending, KeptAs::Dead("no more".into()));
+    pending().check().tells(told);
+    dead().check().tells(told);
+    let back = |trial| rolled_back(trial, 6.0, Some(5.0), 4.0);
+    back(pending()).check().tells(told);
+    back(dead()).check().does_not_tell(told);
+    let leased = kept(KeptAs::Leased, KeptAs::Leased);
+    leased.check().does_not_tell(told);
 }
 
 /// A job that is lost, and was scheduled before the last turn of the faults.
