@@ -187,7 +187,16 @@ fn play_all(words: Vec<&String>) -> ExitCode {
     let mut scenarios = scenarios::all();
     scenarios.retain(is_wanted);
     if scenarios.is_empty() {
-        return ExitCode::SUCCESS;
+        // All proofs were tried already.
+        let is_proof = |word: &&String| {
+            let mut proofs = proofs::all().into_iter();
+            proofs.any(|(name, _)| name.contains(word.as_str()))
+        };
+        if words.is_empty() || words.iter().any(is_proof) {
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("no scenario has a name with one of these words: {words:?}");
+        return ExitCode::FAILURE;
     }
     let share = Duration::from_secs(seconds.unwrap_or(0)) / scenarios.len() as u32;
     let mut plays: Vec<(&Scenario, u64, String)> = scenarios
