@@ -12,8 +12,11 @@ if [ ! -x "$tools/bin/schemathesis" ]; then
 fi
 cargo build --quiet -p keyfall-cli
 
-redis_port=${REDIS_PORT:-16399}
-port=${PORT:-19276}
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'
+}
+redis_port=$(free_port)
+port=$(free_port)
 data=$(mktemp -d)
 redis-server redis.conf --port "$redis_port" --dir "$data" --daemonize no >"$data/redis.log" 2>&1 &
 redis=$!
@@ -32,6 +35,8 @@ until redis-cli -p "$redis_port" ping >/dev/null 2>&1; do
     [ "$tries" -lt 100 ] || { cat "$data/redis.log"; exit 1; }
     sleep 0.1
 done
+# Another server may have taken the port.
+kill -0 "$redis"
 target/debug/keyfall serve --redis-url "redis://127.0.0.1:$redis_port" \
     --http-listen "127.0.0.1:$port" --http-access-log=false &
 serve=$!
