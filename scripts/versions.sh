@@ -5,14 +5,15 @@ set -eu
 cd "$(dirname "$0")/.."
 
 # All of the store, whose tests call each script in every state of a job; expiry, refusals and
-# failures; every operation through the public face; and lists and streams, which have commands of
-# their own. Left out: the parts of Keyfall that depend on no server (instances, race, auditing,
+# failures; every operation through the public face; rights, limits, rules and series, which use
+# scripts of their own; and lists and streams, which have commands of their own. Left out: the parts of Keyfall that depend on no server (instances, race, auditing,
 # layers), amounts (bench, backlog, crowding), and programs (demo, examples, killed, mistakes; and
 # http, some of whose modules have the names of others).
 tests='store:: embedded::
     servers:: keyspace:: adopting:: doctor:: announced:: refused:: weather:: outages::
     firing:: workers:: pausing:: outcomes:: successors:: letters::
     scheduling:: bulk:: terms:: limits:: changing:: cancelling:: operating::
+    rights:: limiting recurring:: series::
     lists:: streams:: forgotten:: functions:: resharding:: topology::durable:: topology::lagging::'
 
 # One suite over all topologies. Sentinels and clusters differ less than servers do: on the oldest
@@ -33,6 +34,13 @@ for name in "$@"; do
     }
 done
 in_tests --no-run
+# A filter that no test has would leave tests out in silence.
+listed=$(in_tests -- --list)
+for wanted in $tests $topologies; do
+    case "$listed" in *"$wanted"*) continue ;; esac
+    echo "No test has '$wanted' in its name: was it renamed?" >&2
+    exit 1
+done
 table=target/servers/versions.txt
 printf '%-11s %-14s %6s %7s %7s\n' server reports tests passed failed >"$table"
 worst=0
@@ -51,6 +59,7 @@ while read -r name _; do
     # shellcheck disable=SC2086 # one word for each filter
     KEYFALL_REDIS_BIN=$server in_tests --no-fail-fast -- --test-threads "$threads" --skip http:: $wanted \
         >"$log" 2>&1 </dev/null || status=$?
+    grep -q '^test result: .* [1-9][0-9]* passed' "$log" || status=1
     if [ "$status" -eq 0 ]; then
         grep '^test result:' "$log"
     else
