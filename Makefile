@@ -31,11 +31,14 @@ test: deps clients postgres ## Run unit and integration tests, and the examples 
 
 topology: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 topology: deps ## Run one suite over a single Redis, Sentinel, a cluster and several servers
-	cargo test --workspace --all-features --test it -- topology::suite::
+	@sh scripts/some-tests.sh \
+		cargo test --workspace --all-features --test it -- topology::suite::
 
 extremes: deps postgres ## Handle a million dead letters, and drain a hundred thousand jobs through each target
-	cargo test --workspace --all-features --test it -- --ignored --nocapture --test-threads 1 extremes
-	cargo test --workspace --all-features --test database -- --ignored --nocapture --test-threads 1
+	@sh scripts/some-tests.sh \
+		cargo test --workspace --all-features --test it -- --ignored --nocapture --test-threads 1 extremes
+	@sh scripts/some-tests.sh \
+		cargo test --workspace --all-features --test database -- --ignored --nocapture --test-threads 1
 
 versions: deps servers ## Run the tests that depend on the server on six servers, or on the servers in ONLY
 	@sh scripts/versions.sh $(ONLY)

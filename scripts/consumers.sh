@@ -50,6 +50,7 @@ cp "$examples"/*.mjs examples/adoption/*.mjs "$node"
 
 # Producers: a test in Rust watches each of their jobs.
 KEYFALL_PYTHON=$python/bin/python KEYFALL_NODE=$node \
+    sh scripts/some-tests.sh \
     cargo test --workspace --all-features --test it -- --ignored adopting::languages
 
 for way in list stream; do

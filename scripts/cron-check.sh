@@ -13,4 +13,5 @@ seed=${SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
 echo "SEED=$seed"
 "$tools/bin/python" scripts/cron-triples.py "${COUNT:-200000}" "$seed" >"$tools/triples"
 KEYFALL_CRON_TRIPLES="$PWD/$tools/triples" \
+    sh scripts/some-tests.sh \
     cargo test -p keyfall --all-features --lib recurrence::tests::cron_agrees_with_cronsim -- --ignored --nocapture

@@ -10,5 +10,6 @@ if [ ! -e "$tools/ready" ]; then
     "$tools/bin/pip" install --quiet 'standardwebhooks==1.*'
     touch "$tools/ready"
 fi
-KEYFALL_STANDARDWEBHOOKS="$PWD/$tools/bin/python" cargo test --workspace --all-features --test it -- \
+KEYFALL_STANDARDWEBHOOKS="$PWD/$tools/bin/python" sh scripts/some-tests.sh \
+    cargo test --workspace --all-features --test it -- \
     --ignored --exact callbacks::signing::the_library_of_the_specification_accepts_the_signatures
