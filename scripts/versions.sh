@@ -6,9 +6,10 @@ cd "$(dirname "$0")/.."
 
 # All of the store, whose tests call each script in every state of a job; expiry, refusals and
 # failures; every operation through the public face; rights, limits, rules and series, which use
-# scripts of their own; and lists and streams, which have commands of their own. Left out: the parts of Keyfall that depend on no server (instances, race, auditing,
-# layers), amounts (bench, backlog, crowding), and programs (demo, examples, killed, mistakes; and
-# http, some of whose modules have the names of others).
+# scripts of their own; and lists and streams, which have commands of their own. Left out: the parts
+# of Keyfall that depend on no server (instances, race, auditing, layers), amounts (bench, backlog,
+# crowding), and programs (demo, examples, killed, mistakes; and http, some of whose modules have the
+# names of others).
 tests='store:: embedded::
     servers:: keyspace:: adopting:: doctor:: announced:: refused:: weather:: outages::
     firing:: workers:: pausing:: outcomes:: successors:: letters::
