@@ -26,7 +26,8 @@
 --       elsewhere                  the job or letter belongs to another ledger by now
 --       …!                         no trigger: its name holds a foreign value, or is the adopted
 --                                  key
--- Holds: a repeat changes nothing, as long as the restored jobs and letters exist. All items or
+-- Holds: a repeat changes nothing, as long as the restored jobs and letters exist. Of letters that
+--       their id does not lead to, the first 64 of one time of death are looked at. All items or
 --       none. Refused as a whole, before anything is written, while Redis is full. The same id
 --       twice in one call counts as two calls, in order. Letters are not trimmed here.
 
@@ -72,6 +73,21 @@ for i, id in ipairs(ids) do
 end
 redis.call('ZCARD', dead_key)
 
+-- How many letters of one time of death are looked at.
+local SAME_TIME = 64
+
+-- Whether a letter of this id and time of death is stored. The id leads to its last letters only.
+local function is_stored(letter)
+  local died = int(letter.died)
+  local names = redis.call('ZRANGEBYSCORE', dead_key, died, died, 'LIMIT', 0, SAME_TIME)
+  for _, name in ipairs(names) do
+    if string.match(name, '^(.*):%d+$') == letter.id then
+      return true
+    end
+  end
+  return false
+end
+
 -- Puts a letter in its place among the letters of its id. Returns false if one of them has the same
 -- time of death.
 local function placed(of_id, letter)
@@ -81,6 +97,9 @@ local function placed(of_id, letter)
     if of_id[at].died == letter.died then
       return false
     end
+  end
+  if is_stored(letter) then
+    return false
   end
   table.insert(of_id, at, letter)
   return true

@@ -176,6 +176,22 @@ async fn letters_of_one_name_are_ordered_by_time_of_death() {
 }
 
 #[tokio::test]
+async fn a_repeat_finds_the_letters_that_their_id_does_not_lead_to() {
+    let bench = Bench::new().await;
+    let dead = |id: &str, at: u64| bench.kept(id, KeptAs::Dead, PAST + at);
+    let letters: Vec<BackupItem> = (0..20).map(|at| dead("job", at)).collect();
+    assert_eq!(words(&bench.restore(&letters).await), ["buried"; 20]);
+    // It takes the place of another one among those that the id leads to.
+    bench.die("job").await;
+    assert_eq!(words(&bench.restore(&letters).await), ["exists"; 20]);
+    // Other ids have a letter of the same time of death.
+    let others = [dead("jo", 0), dead("job1", 0)];
+    assert_eq!(words(&bench.restore(&others).await), ["buried"; 2]);
+    assert_eq!(words(&bench.restore(&others).await), ["exists"; 2]);
+    assert_eq!(bench.balanced().await.dead, 23);
+}
+
+#[tokio::test]
 async fn the_same_job_twice_in_a_call_counts_as_two_calls() {
     let bench = Bench::new().await;
     let items = [
