@@ -1,6 +1,7 @@
 //! `keyfall recur`: the rules of recurring jobs.
 
 use keyfall::{JobKey, Rule};
+use serde_json::{Map, Value};
 
 use super::connect::Server;
 use super::list::tell_damaged;
@@ -108,7 +109,7 @@ struct RuleArgs {
     #[arg(value_name = "RULE")]
     text: String,
 
-    /// The zone of a cron expression, such as Europe/Berlin; by default UTC
+    /// The zone of the rule, such as Europe/Berlin; by default UTC
     #[arg(long, value_name = "ZONE")]
     zone: Option<String>,
 }
@@ -234,20 +235,72 @@ pub(crate) fn preview(rule: &Rule, form: Form) -> std::io::Result<()> {
     times.try_for_each(|time| line(format!("  {}", shown(*time))))
 }
 
-/// Reads a rule: a text, or a table in JSON.
+/// Reads a rule: a text, or a table in JSON. The times of a table are on the wall of the zone, too.
 ///
 /// # Errors
 /// The fault of the text.
 pub(crate) fn rule(text: &str, zone: Option<&str>) -> Result<Rule, String> {
-    let read = match text.trim_start().starts_with('{') {
-        true => serde_json::from_str(text).map_err(|error| error.to_string()),
-        false => text
-            .parse()
-            .map_err(|error: keyfall::Error| error.to_string()),
-    };
-    let rule: Rule = read?;
+    let is_table = text.trim_start().starts_with('{');
     match zone {
-        Some(zone) => rule.zone(zone).map_err(|error| error.to_string()),
-        None => Ok(rule),
+        Some(zone) if is_table => in_zone(text, zone),
+        None if is_table => serde_json::from_str(text).map_err(|error| error.to_string()),
+        zone => {
+            let rule: Result<Rule, keyfall::Error> = text.parse();
+            let rule = match zone {
+                Some(zone) => rule.and_then(|rule| rule.zone(zone)),
+                None => rule,
+            };
+            rule.map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// Reads a table that gets its zone from a flag.
+fn in_zone(text: &str, zone: &str) -> Result<Rule, String> {
+    let table: Result<Map<String, Value>, _> = serde_json::from_str(text);
+    let mut table = table.map_err(|error| error.to_string())?;
+    match table.get("zone") {
+        Some(Value::String(own)) if !own.eq_ignore_ascii_case(zone) => {
+            return Err(format!(
+                "its `zone` is {own:?}, and the flag says {zone:?}: leave one of them out"
+            ));
+        }
+        Some(Value::Null | Value::String(_)) | None => {
+            table.insert("zone".to_owned(), zone.into());
+        }
+        // The fault is named below.
+        Some(_) => {}
+    }
+    serde_json::from_value(Value::Object(table)).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(text: &str, zone: Option<&str>) -> Value {
+        serde_json::to_value(rule(text, zone).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_times_of_a_table_are_in_the_zone_of_the_flag() {
+        let text = r#"{"every": "1 day", "from": "2035-12-07 09:00", "until": "2036-01-01 09:00"}"#;
+        let read = table(text, Some("Europe/Berlin"));
+        assert_eq!(read["zone"], "Europe/Berlin");
+        assert_eq!(read["from"], "2035-12-07T08:00:00Z");
+        assert_eq!(read["until"], "2036-01-01T08:00:00Z");
+        assert_eq!(table(text, None)["from"], "2035-12-07T09:00:00Z");
+        assert_eq!(table("0 9 * * *", Some("Asia/Tokyo"))["zone"], "Asia/Tokyo");
+    }
+
+    #[test]
+    fn a_table_that_names_another_zone_than_the_flag_is_refused() {
+        let text = r#"{"cron": "0 9 * * *", "zone": "Asia/Tokyo"}"#;
+        let fault = rule(text, Some("Europe/Berlin")).unwrap_err();
+        assert!(fault.contains("leave one of them out"), "{fault}");
+        assert_eq!(table(text, Some("Asia/Tokyo"))["zone"], "Asia/Tokyo");
+        assert_eq!(table(text, None)["zone"], "Asia/Tokyo");
+        let fault = rule(r#"{"cron": "@daily", "zome": 1}"#, Some("Asia/Tokyo")).unwrap_err();
+        assert!(fault.contains("zome"), "{fault}");
     }
 }

@@ -52,7 +52,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RULE", conflicts_with_all = ["after", "at"])]
     recur: Option<String>,
 
-    /// The zone of a cron expression, such as Europe/Berlin; by default UTC
+    /// The zone of the rule, such as Europe/Berlin; by default UTC
     #[arg(long, value_name = "ZONE", requires = "recur")]
     recur_zone: Option<String>,
 

@@ -174,6 +174,13 @@ async fn a_job_recurs_by_a_rule_and_goes_on_after_a_restore(site: Site) {
     schedule(&["{\"cron\": \"@daily\", \"zome\": 1}"])
         .await
         .fails(2, "zome");
+    schedule(&[
+        "{\"cron\": \"@daily\", \"zone\": \"Asia/Tokyo\"}",
+        "--recur-zone",
+        "Europe/Berlin",
+    ])
+    .await
+    .fails(2, "leave one of them out");
     schedule(&["@daily", "--after", "1h"])
         .await
         .fails(2, "cannot be used with");
