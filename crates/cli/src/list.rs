@@ -99,7 +99,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
                 rows.push(row(job));
             }
         }
-        missed = page.unseen;
+        unseen::add(&mut missed, page.unseen);
         cursor = page.next;
         if cursor.is_none() {
             break;

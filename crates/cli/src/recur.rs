@@ -175,7 +175,7 @@ async fn list(options: Ls) -> anyhow::Result<()> {
                 }
             }
             left = left.saturating_sub(page.jobs.len());
-            missed = page.unseen;
+            unseen::add(&mut missed, page.unseen);
             cursor = page.next;
             if cursor.is_none() || left == 0 {
                 break;
