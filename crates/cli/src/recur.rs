@@ -152,8 +152,9 @@ async fn list(options: Ls) -> anyhow::Result<()> {
     let mut left = options.limit;
     let mut rows = Vec::new();
     let mut missed = Vec::new();
+    // When the list is full, one more job is looked for.
     let mut is_cut = false;
-    for state in [State::Running, State::Lapsed, State::Pending] {
+    'states: for state in [State::Running, State::Lapsed, State::Pending] {
         let mut cursor = None;
         loop {
             let wanted = ListIn {
@@ -167,7 +168,7 @@ async fn list(options: Ls) -> anyhow::Result<()> {
             };
             let page = jobs.list(&wanted).await?;
             tell_damaged(&page);
-            is_cut |= page.jobs.len() > left || (page.next.is_some() && page.jobs.len() == left);
+            is_cut = page.jobs.len() > left;
             for job in page.jobs.iter().take(left) {
                 match options.form.json {
                     true => json(job)?,
@@ -177,12 +178,12 @@ async fn list(options: Ls) -> anyhow::Result<()> {
             left = left.saturating_sub(page.jobs.len());
             unseen::add(&mut missed, page.unseen);
             cursor = page.next;
-            if cursor.is_none() || left == 0 {
+            if is_cut {
+                break 'states;
+            }
+            if cursor.is_none() {
                 break;
             }
-        }
-        if left == 0 {
-            break;
         }
     }
     if !options.form.json {

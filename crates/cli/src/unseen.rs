@@ -56,7 +56,10 @@ mod tests {
         add(&mut all, vec![away("two", &[])]);
         // The last page has seen all of them.
         add(&mut all, Vec::new());
-        let told: Vec<_> = all.iter().map(|one| (&*one.server, one.shards.len())).collect();
+        let told: Vec<_> = all
+            .iter()
+            .map(|one| (&*one.server, one.shards.len()))
+            .collect();
         assert_eq!(told, [("one", 2), ("two", 0)]);
         assert!(super::told(&all).is_err());
     }

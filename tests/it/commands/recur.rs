@@ -1,12 +1,15 @@
 //! Recurring jobs and series: `schedule --recur`, `recur` and `series`.
 
+use keyfall::{Outcome, Router, Rule};
 use keyfall_testing::files::Folder;
 use serde_json::json;
 
-use crate::site::Site;
+use crate::runs::recorder;
+use crate::site::{HOUR, Site};
 
 both_ways! {
     recur_lists_changes_pauses_and_resumes_rules on "cmd_rules";
+    a_full_list_of_rules_says_whether_there_are_more on "cmd_rules_full";
     series_are_set_shown_moved_and_cancelled on "cmd_series";
     a_job_recurs_by_a_rule_and_goes_on_after_a_restore on "cmd_recur";
 }
@@ -67,6 +70,34 @@ async fn recur_lists_changes_pauses_and_resumes_rules(site: Site) {
     );
     site.client.cancel(&key).await.unwrap();
     site.client.cancel(&single).await.unwrap();
+}
+
+async fn a_full_list_of_rules_says_whether_there_are_more(site: Site) {
+    let (running, pending) = (site.key(1), site.key(2));
+    for key in [&running, &pending] {
+        let rule = Rule::every(HOUR).unwrap();
+        let job = site.client.schedule(key, &1).recurring(rule);
+        job.await.unwrap();
+    }
+    site.client.fire_now(&running).await.unwrap();
+    let (recorder, mut runs) = recorder();
+    let handler = recorder.until_stopped(|| Outcome::Done);
+    let worker = site.serve(Router::new().route(&site.pattern(), handler));
+    runs.next().await;
+    let prefix = format!("{}:", site.kind());
+    // The running job fills the first of these.
+    for (limit, has_more) in [(1, true), (2, false), (3, false), (0, true)] {
+        let ran = site.run(&format!("recur ls {prefix} --limit {limit}")).await;
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert_eq!(ran.out.contains("is running"), limit > 0, "{ran:?}");
+        assert_eq!(ran.err.contains("there are more"), has_more, "{ran:?}");
+    }
+    for key in [&running, &pending] {
+        site.client.cancel(key).await.unwrap();
+    }
+    site.all_ended().await;
+    worker.stop().await;
+    site.assert_balanced().await;
 }
 
 async fn series_are_set_shown_moved_and_cancelled(site: Site) {
