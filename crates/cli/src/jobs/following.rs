@@ -264,15 +264,12 @@ fn name(it: &HappeningOut) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use axum::Router;
     use axum::body::Body;
-    use axum::http::{Response, header};
+    use axum::http::Response;
     use serde_json::{Value, json};
     use tokio::time::Instant;
 
-    use super::super::redis::Redis;
+    use super::super::answers::{jobs, refused};
     use super::*;
 
     fn at(ms: u64) -> HappeningOut {
@@ -326,23 +323,6 @@ mod tests {
         told.open_again();
         assert_eq!(told.take(&at(999)), Told::Before);
         assert_eq!(told.take(&at(1000)), Told::Now);
-    }
-    /// A daemon in this process, which gives these answers one after the other.
-    fn jobs(answers: impl Into<VecDeque<Response<Body>>>) -> Jobs {
-        let answers = Arc::new(Mutex::new(answers.into()));
-        let routes = Router::new().fallback(move || {
-            let answer = answers.lock().unwrap().pop_front();
-            async { answer.expect("nobody asks for more") }
-        });
-        Jobs::Redis(Redis { routes })
-    }
-
-    fn refused(status: u16, code: &str, wait: u64) -> Response<Body> {
-        let problem = json!({"status": status, "title": code, "detail": code, "code": code,
-            "retryable": true});
-        let answer = Response::builder().status(status);
-        let answer = answer.header(header::RETRY_AFTER, wait);
-        answer.body(Body::from(problem.to_string())).unwrap()
     }
 
     fn lines(lines: &[Value]) -> Response<Body> {

@@ -7,6 +7,8 @@
 //! | [`daemon`] | sends the calls to a daemon |
 //! | [`following`] | follows the changes of jobs, line by line |
 
+#[cfg(test)]
+pub(crate) mod answers;
 mod daemon;
 mod following;
 mod redis;
