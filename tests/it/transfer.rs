@@ -158,13 +158,48 @@ async fn a_killed_export_continues_where_it_stopped() {
     let rest = site
         .run(&format!("export {app} --after pending@{cursor}"))
         .await;
-    assert_eq!(rest.out, whole[bytes..]);
+    // It does not know the lines of the earlier part, so its last look finds their jobs again.
+    let (first, second) = whole.split_at(bytes);
+    assert_eq!(rest.out, format!("{second}{first}"));
     site.run(&format!("export {files}"))
         .await
         .fails(1, "another cursor file");
     site.run(&format!("export {app} --after x"))
         .await
         .fails(2, "not a place");
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
+async fn jobs_that_become_pending_behind_an_export_are_in_it() {
+    let site = Site::new("cmd_behind").await;
+    let folder = Folder::new("behind");
+    let jobs = site.keys(700).map(|key| NewJob::new(key, &1).after(HOUR));
+    for answer in site.client.schedule_many(jobs).await {
+        answer.unwrap();
+    }
+    let app = format!("{}:", site.app);
+    let whole = site.run(&format!("export {app}")).await.out;
+    // It had looked at all pending jobs when the last 400 became pending.
+    let first = whole.lines().take(300);
+    let bytes: usize = first.map(|line| line.len() + 1).sum();
+    let of = format!("an export of {app}");
+    let mark = json!({"of": of, "after": "running", "bytes": bytes});
+    folder.write("cursor", &mark.to_string());
+    let files = format!(
+        "-o {} --cursor-file {}",
+        folder.path("jobs"),
+        folder.path("cursor")
+    );
+    let export = format!("export {app} {files}");
+    folder.write("jobs", &format!("x{whole}"));
+    site.run(&export).await.fails(1, "is no export any more");
+    folder.write("jobs", &whole[..bytes]);
+    let ran = site.run(&export).await;
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(folder.read("jobs"), whole);
+    let ran = site.run(&format!("export {app} --cursor running")).await;
+    assert_eq!(ran.out, whole);
     site.assert_balanced().await;
 }
 

@@ -1,19 +1,23 @@
 //! `keyfall export`: all pending jobs and dead letters, one JSON object on each line.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow, bail};
 use keyfall::Cursor;
+use serde::Deserialize;
 
 use super::bookmark::{Bookmark, Mark};
 use super::connect::Server;
 use super::jobs::Jobs;
 use super::plain::{plain, plain_json};
 use super::progress::Progress;
+use super::stop::Stop;
 use super::unseen;
 use super::which::Among;
 use keyfall_daemon::shapes::{Job, ListIn, PageOut, Payloads, State};
@@ -54,13 +58,31 @@ pub(crate) struct Options {
 /// The position of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Position {
-    In(State, Option<Cursor>),
+    In(Look, Option<Cursor>),
     End,
 }
 
-/// The exported states, in this order: a job that changes its state meanwhile gets a later one,
-/// except when a run fails.
-const STATES: [State; 4] = [State::Pending, State::Running, State::Lapsed, State::Dead];
+/// A look at the jobs of one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Pending,
+    Running,
+    Lapsed,
+    Dead,
+    /// At pending jobs once more, for those that the export lacks.
+    Again,
+}
+
+/// The looks, in this order: a job that is done with a state meanwhile gets one of a later look. It
+/// becomes pending again when a run leaves a retry, a successor or a next occurrence, and when a
+/// dead letter is requeued.
+const LOOKS: [Look; 5] = [
+    Look::Pending,
+    Look::Running,
+    Look::Lapsed,
+    Look::Dead,
+    Look::Again,
+];
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let prefix = options.among.prefix();
@@ -69,7 +91,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let mark = bookmark.read(&of)?;
     let mut place = match &mark {
         Some(mark) => mark.after.parse().map_err(anyhow::Error::msg)?,
-        None => options.cursor.unwrap_or(Position::In(STATES[0], None)),
+        None => options.cursor.unwrap_or(Position::In(LOOKS[0], None)),
     };
     if matches!(place, Position::End) {
         eprintln!(
@@ -81,30 +103,45 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let jobs = options.server.connect().await?;
     let counts = jobs.count(prefix.as_deref()).await?;
     let total = counts.pending + counts.running + counts.lapsed + counts.dead;
-    let mut sink = Sink::open(options.output, mark.and_then(|mark| mark.bytes))?;
+    let kept = mark.and_then(|mark| mark.bytes);
+    let mut sink = Sink::open(options.output.clone(), kept)?;
+    let mut written = Written::default();
+    if let (Some(path), Some(kept)) = (&options.output, kept) {
+        written.read(path, kept)?;
+    }
     let progress = Progress::new(Some(total), "jobs");
     let (mut damaged, mut running) = (0, 0);
-    while let Position::In(state, cursor) = place.clone() {
-        let page = next(&jobs, prefix.as_deref(), state, cursor)
+    while let Position::In(look, cursor) = place.clone() {
+        let early = || format!("it ended early: go on with `--cursor '{place}'`");
+        let page = next(&jobs, prefix.as_deref(), look.state(), cursor)
             .await
-            .with_context(|| format!("it ended early: go on with `--cursor '{place}'`"))?;
-        let (found, bad) = (page.jobs.len(), page.damaged.len());
+            .with_context(early)?;
+        if look != Look::Again {
+            progress.advance(page.jobs.len() + page.damaged.len());
+        }
         for job in page.jobs {
-            match state {
-                State::Running | State::Lapsed => {
-                    if let Some(job) = interrupted(&jobs, job).await? {
-                        sink.put(&job)?;
-                        running += 1;
-                    }
+            let job = match look {
+                Look::Running | Look::Lapsed => {
+                    let job = interrupted(&jobs, job).await.with_context(early)?;
+                    running += u64::from(job.is_some());
+                    job
                 }
-                _ => sink.put(&job)?,
+                _ => Some(job),
+            };
+            let Some(job) = job else {
+                continue;
+            };
+            let is_new = look == Look::Dead || written.add(&job.key);
+            if is_new || look != Look::Again {
+                sink.put(&job)?;
             }
         }
         for job in &page.damaged {
-            progress.note(&format!("damaged: {}: {}", plain(&job.name), job.error));
+            if look == Look::Dead || written.add(&job.name) {
+                progress.note(&format!("damaged: {}: {}", plain(&job.name), job.error));
+                damaged += 1;
+            }
         }
-        damaged += bad;
-        progress.advance(found + bad);
         let next = page.next.map(|cursor| cursor.parse()).transpose()?;
         place = place.then(next);
         bookmark.write(&Mark {
@@ -147,24 +184,70 @@ async fn next(
 }
 
 /// A running job in its state before the run; or its successor, which takes the place of its
-/// retries. `None` if it was cancelled: it will not run again.
-async fn interrupted(jobs: &Jobs, job: Job) -> anyhow::Result<Option<Job>> {
+/// retries. `None` if neither will run any more: it was cancelled, or has ended by now. A dead
+/// letter follows in its own look.
+async fn interrupted(jobs: &Jobs, mut job: Job) -> anyhow::Result<Option<Job>> {
     if job.successor_due.is_some() {
+        // Lists do not show the successor.
         let key = job.key.parse()?;
-        // The run may have ended by now, and then its successor is pending.
-        let mut latest = jobs.get(&key).await?;
-        let next = latest.successor.take();
-        return Ok(Some(next.map_or(latest, |next| *next)));
+        job = match jobs.get(&key).await {
+            Ok(latest) => latest,
+            Err(error) if Stop::is_absent(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if let Some(next) = job.successor.take() {
+            return Ok(Some(*next));
+        }
     }
-    if job.cancelled {
-        return Ok(None);
+    match job.state {
+        State::Dead => Ok(None),
+        // The run has ended by now, and this is its successor, which may run as well.
+        State::Pending | State::Retrying | State::Held => Ok(Some(job)),
+        State::Running | State::Lapsed if job.cancelled => Ok(None),
+        State::Running | State::Lapsed => Ok(Some(Job {
+            attempts: job.attempts.saturating_sub(1),
+            was: Some(job.state),
+            state: State::Pending,
+            ..job
+        })),
     }
-    Ok(Some(Job {
-        attempts: job.attempts.saturating_sub(1),
-        was: Some(job.state),
-        state: State::Pending,
-        ..job
-    }))
+}
+
+/// The keys of the pending jobs in the export, and the names of the damaged ones, as hashes: five
+/// million take less than 100 MB.
+#[derive(Default)]
+struct Written {
+    hasher: RandomState,
+    hashes: HashSet<u64>,
+}
+
+impl Written {
+    /// Returns false if the export has this one.
+    fn add(&mut self, name: &str) -> bool {
+        self.hashes.insert(self.hasher.hash_one(name))
+    }
+
+    /// Adds the jobs in the first `kept` bytes of the output, from an earlier part of the export.
+    fn read(&mut self, path: &Path, kept: u64) -> anyhow::Result<()> {
+        #[derive(Deserialize)]
+        struct Line {
+            key: String,
+            state: State,
+        }
+
+        let shown = path.display();
+        let file = File::open(path).with_context(|| format!("{shown} cannot be read"))?;
+        for line in BufReader::new(file.take(kept)).lines() {
+            let line = line.with_context(|| format!("{shown} cannot be read"))?;
+            let line: Line = serde_json::from_str(&line).with_context(|| {
+                format!("{shown} is no export any more: remove it and the cursor file")
+            })?;
+            if line.state != State::Dead {
+                self.add(&line.key);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The target of the lines.
@@ -229,22 +312,41 @@ impl Sink {
 impl Position {
     /// The position after a page that names the start of the next one.
     fn then(self, next: Option<Cursor>) -> Self {
-        let Position::In(state, _) = self else {
+        let Position::In(look, _) = self else {
             return Position::End;
         };
         if next.is_some() {
-            return Position::In(state, next);
+            return Position::In(look, next);
         }
-        let behind = STATES.iter().skip_while(|one| **one != state).nth(1);
-        behind.map_or(Position::End, |state| Position::In(*state, None))
+        let behind = LOOKS.iter().skip_while(|one| **one != look).nth(1);
+        behind.map_or(Position::End, |look| Position::In(*look, None))
+    }
+}
+
+impl Look {
+    /// The state of its jobs.
+    fn state(self) -> State {
+        match self {
+            Look::Pending | Look::Again => State::Pending,
+            Look::Running => State::Running,
+            Look::Lapsed => State::Lapsed,
+            Look::Dead => State::Dead,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Look::Again => "again",
+            look => look.state().word(),
+        }
     }
 }
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Position::In(state, None) => f.write_str(state.word()),
-            Position::In(state, Some(cursor)) => write!(f, "{}@{cursor}", state.word()),
+            Position::In(look, None) => f.write_str(look.word()),
+            Position::In(look, Some(cursor)) => write!(f, "{}@{cursor}", look.word()),
             Position::End => f.write_str("end"),
         }
     }
@@ -261,16 +363,23 @@ impl FromStr for Position {
             Some((word, cursor)) => (word, Some(cursor.parse::<Cursor>())),
             None => (text, None),
         };
-        let state = STATES.into_iter().find(|state| state.word() == word);
-        let state = state
+        let look = LOOKS.into_iter().find(|look| look.word() == word);
+        let look = look
             .ok_or_else(|| format!("{text:?} is not a place: use one that an export printed"))?;
         let cursor = cursor.transpose().map_err(|error| error.to_string())?;
-        Ok(Position::In(state, cursor))
+        Ok(Position::In(look, cursor))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use axum::body::Body;
+    use axum::http::Response;
+    use keyfall_daemon::shapes::Time;
+
+    use super::super::jobs::answers::{self, found, refused};
     use super::*;
 
     #[test]
@@ -281,6 +390,8 @@ mod tests {
             "running",
             "dead",
             "dead@dead:a:b:c::",
+            "again",
+            "again@pending:a:b:c:17:x@y",
             "end",
         ] {
             let place: Position = text.parse().unwrap();
@@ -291,14 +402,58 @@ mod tests {
     }
 
     #[test]
-    fn an_export_goes_through_all_states() {
+    fn an_export_looks_at_all_states_and_at_pending_jobs_once_more() {
         let cursor: Cursor = "dead:a:b:c::".parse().unwrap();
-        let place = Position::In(State::Pending, None).then(None);
-        assert_eq!(place, Position::In(State::Running, None));
+        let place = Position::In(Look::Pending, None).then(None);
+        assert_eq!(place, Position::In(Look::Running, None));
         let place = place.then(None).then(None);
-        assert_eq!(place, Position::In(State::Dead, None));
+        assert_eq!(place, Position::In(Look::Dead, None));
         let place = place.then(Some(cursor.clone()));
-        assert_eq!(place, Position::In(State::Dead, Some(cursor)));
+        assert_eq!(place, Position::In(Look::Dead, Some(cursor)));
+        let place = place.then(None);
+        assert_eq!(place, Position::In(Look::Again, None));
         assert_eq!(place.then(None), Position::End);
+    }
+
+    /// A job in its second attempt.
+    fn job(state: State) -> Job {
+        let due = Time(SystemTime::UNIX_EPOCH + Duration::from_secs(1_900_000_000));
+        let mut job = Job::new("a:b:c:1", due, b"1");
+        job.state = state;
+        job.attempts = 2;
+        job
+    }
+
+    /// What an export has of a running job with a successor, after this look at the job alone.
+    async fn exported(answer: Response<Body>) -> anyhow::Result<Option<Job>> {
+        let listed = Job {
+            successor_due: Some(job(State::Pending).due),
+            ..job(State::Running)
+        };
+        interrupted(&answers::jobs([answer]), listed).await
+    }
+
+    #[tokio::test]
+    async fn a_run_that_ends_during_the_export_leaves_its_successor_as_it_is_by_then() {
+        let next = Job {
+            successor: Some(Box::new(job(State::Pending))),
+            ..job(State::Running)
+        };
+        let next = exported(found(&next)).await.unwrap().unwrap();
+        assert_eq!((next.state, next.was), (State::Pending, None));
+        let retried = exported(found(&job(State::Retrying))).await;
+        assert_eq!(retried.unwrap().unwrap().state, State::Retrying);
+        for state in [State::Running, State::Lapsed] {
+            let job = exported(found(&job(state))).await.unwrap().unwrap();
+            let told = (job.state, job.was, job.attempts);
+            assert_eq!(told, (State::Pending, Some(state), 1));
+        }
+        // It is in the export as a dead letter, or there is nothing left.
+        let dead = exported(found(&job(State::Dead))).await;
+        assert!(dead.unwrap().is_none());
+        let gone = exported(refused(404, "job_absent", 1)).await;
+        assert!(gone.unwrap().is_none());
+        let away = exported(refused(503, "unavailable", 1)).await;
+        assert!(Stop::is_passing(&away.unwrap_err()));
     }
 }

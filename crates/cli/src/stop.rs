@@ -81,6 +81,11 @@ impl Stop {
         code(error) == UNAVAILABLE
     }
 
+    /// Whether there is no such job, letter or kind.
+    pub(crate) fn is_absent(error: &anyhow::Error) -> bool {
+        code(error) == ABSENT
+    }
+
     fn new(code: u8, message: impl Into<String>) -> Self {
         Stop {
             code,
