@@ -1,8 +1,10 @@
 //! `keyfall completions`: the script by which a shell completes commands and flags.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap_complete::{Shell, generate};
+
+use super::out::stdout;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -13,6 +15,6 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options, mut command: clap::Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
     generate(options.shell, &mut command, "keyfall", &mut script);
-    io::stdout().write_all(&script)?;
+    stdout().write_all(&script)?;
     Ok(())
 }

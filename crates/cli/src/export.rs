@@ -15,6 +15,7 @@ use serde::Deserialize;
 use super::bookmark::{Bookmark, Mark};
 use super::connect::Server;
 use super::jobs::Jobs;
+use super::out::stdout;
 use super::plain::{plain, plain_json};
 use super::progress::Progress;
 use super::stop::Stop;
@@ -263,7 +264,7 @@ impl Sink {
     fn open(path: Option<PathBuf>, kept: Option<u64>) -> anyhow::Result<Self> {
         let Some(path) = path else {
             return Ok(Sink {
-                to: BufWriter::new(Box::new(io::stdout())),
+                to: BufWriter::new(Box::new(stdout())),
                 file: None,
             });
         };

@@ -1,10 +1,12 @@
 //! `keyfall man`: the manual pages, from the same declarations as the help.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap_mangen::{Man, generate_to};
+
+use super::out::stdout;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Options {
@@ -22,6 +24,6 @@ pub(crate) fn run(options: &Options, command: clap::Command) -> anyhow::Result<(
     }
     let mut page = Vec::new();
     Man::new(command).render(&mut page)?;
-    io::stdout().write_all(&page)?;
+    stdout().write_all(&page)?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The output of commands: tables for people, JSON for programs.
 
-use std::io::{self, IsTerminal, Write};
+use std::fmt;
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
@@ -9,6 +10,43 @@ use super::plain::{plain, plain_json};
 
 /// The most characters of a text without a limit in a table.
 const WIDEST: usize = 72;
+
+/// The standard output. If its reader has closed it, its error is marked by [`Closed`].
+pub(crate) struct Stdout(io::Stdout);
+
+/// The reader of the standard output has closed it, as `head` does.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
+pub(crate) fn stdout() -> Stdout {
+    Stdout(io::stdout())
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(marked)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(marked)
+    }
+}
+
+/// An error of the standard output, which says so if the output is closed.
+pub(crate) fn marked(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::BrokenPipe => io::Error::new(ErrorKind::BrokenPipe, Closed),
+        _ => error,
+    }
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the reader of the standard output has closed it")
+    }
+}
+
+impl std::error::Error for Closed {}
 
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub(crate) struct Form {
@@ -30,17 +68,17 @@ impl Form {
 /// One value on a line of its own.
 pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
     let document = serde_json::to_string(value)?;
-    writeln!(io::stdout().lock(), "{}", plain_json(&document))
+    writeln!(stdout(), "{}", plain_json(&document))
 }
 
 /// One line for people.
 pub(crate) fn line(text: impl AsRef<str>) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{}", plain(text.as_ref()))
+    writeln!(stdout(), "{}", plain(text.as_ref()))
 }
 
 /// Prints a text of ours, as it is.
 pub(crate) fn text(text: &str) -> io::Result<()> {
-    io::stdout().lock().write_all(text.as_bytes())
+    stdout().write_all(text.as_bytes())
 }
 
 /// A table, with lines on a terminal, and plain elsewhere. Columns named `>name` are aligned to the
@@ -68,7 +106,7 @@ pub(crate) fn table<const N: usize>(
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     for line in table.lines() {
         writeln!(out, "{}", line.trim_end())?;
     }
@@ -79,7 +117,7 @@ pub(crate) fn table<const N: usize>(
 pub(crate) fn sheet(fields: &[(&str, String)]) -> io::Result<()> {
     let widest = fields.iter().map(|(label, _)| label.len()).max();
     let widest = widest.unwrap_or_default();
-    let mut out = io::stdout().lock();
+    let mut out = stdout();
     for (label, value) in fields {
         writeln!(out, "{label:widest$}  {}", plain(value))?;
     }

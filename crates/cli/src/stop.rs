@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use keyfall::ErrorKind;
 
+use super::out::Closed;
 use super::plain::aside;
 use keyfall_daemon::shapes::Problem;
 
@@ -105,7 +106,7 @@ impl std::error::Error for Stop {}
 
 /// Prints the error, and returns the exit code of the process.
 pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
-    if is_closed_pipe(error) {
+    if is_closed_output(error) {
         return ExitCode::SUCCESS;
     }
     let code = code(error);
@@ -117,12 +118,13 @@ pub(crate) fn told(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Whether the reader of the output has closed it, as `head` does.
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    let io = error
+/// Whether the reader of the output has closed it, as `head` does. Another pipe or connection that
+/// breaks is an error.
+fn is_closed_output(error: &anyhow::Error) -> bool {
+    let mut io = error
         .chain()
-        .find_map(|cause| cause.downcast_ref::<io::Error>());
-    io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        .filter_map(|cause| cause.downcast_ref::<io::Error>());
+    io.any(|error| error.get_ref().is_some_and(|inner| inner.is::<Closed>()))
 }
 
 fn code(error: &anyhow::Error) -> u8 {
@@ -158,6 +160,7 @@ fn code_of(kind: ErrorKind) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::out::marked;
 
     #[test]
     fn the_code_is_found_below_what_was_added_to_the_error() {
@@ -169,10 +172,16 @@ mod tests {
 
     #[test]
     fn a_reader_that_has_seen_enough_is_no_error() {
-        let closed = io::Error::from(io::ErrorKind::BrokenPipe);
-        assert!(is_closed_pipe(&closed.into()));
-        assert!(!is_closed_pipe(
-            &io::Error::from(io::ErrorKind::NotFound).into()
-        ));
+        let broken = |kind: io::ErrorKind| anyhow::Error::from(marked(io::Error::from(kind)));
+        let closed = broken(io::ErrorKind::BrokenPipe);
+        assert!(is_closed_output(&closed));
+        assert!(is_closed_output(&closed.context("it ended early")));
+        assert!(!is_closed_output(&broken(io::ErrorKind::StorageFull)));
+    }
+
+    #[test]
+    fn another_pipe_that_breaks_is_an_error() {
+        let broken = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(!is_closed_output(&broken.into()));
     }
 }
