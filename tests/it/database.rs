@@ -440,6 +440,17 @@ async fn an_ended_job_runs_again_as_it_was() {
             2,
             "`--how` is for many jobs",
         ),
+        (
+            &[
+                "archive",
+                "requeue",
+                &key,
+                "--call",
+                "0123456789abcdef01234567",
+            ],
+            2,
+            "`--call` is for many jobs",
+        ),
     ] {
         asks(words).await.fails(code, hint);
     }
@@ -554,8 +565,20 @@ async fn many_ended_jobs_run_again_unless_their_last_end_is_another() {
     ends(&daemon, &kind, all).await;
     assert_eq!(counted(&["--how", "cancelled"]).await, (2, 1));
     assert_eq!(counted(&["--how", "done"]).await, (8, 0));
-    let told = asks(&["archive", "requeue", &kind, "--how", "done", "--yes"]).await;
+    // The same command again schedules no job twice, although one has ended in between.
+    let named = ["--how", "done", "--yes", "--call"];
+    let named = [&requeue[..], &named, &["2123456789abcdef01234567"]].concat();
+    let told = asks(&named).await;
     assert_eq!(told.out.trim_end(), "8 of 8 done", "{told:?}");
+    let pulled = daemon.pull(1, "40s").await;
+    assert_eq!(daemon.settle("finish", &pulled[0], json!({})).await, "done");
+    ends(&daemon, &kind, all + 1).await;
+    let accepted = site.stats().await.accepted;
+    let again = asks(&named).await;
+    assert_eq!(again.code, 0, "{again:?}");
+    assert_eq!(site.stats().await.accepted, accepted, "{again:?}");
+    let unnamed = [&requeue[..], &["--cursor", "x"]].concat();
+    asks(&unnamed).await.fails(2, "--call");
     let broken = json!({"prefix": kind, "cursor": "x"});
     let (status, answer) = daemon.send("POST", "/v1/archive/requeue", broken).await;
     assert_eq!(

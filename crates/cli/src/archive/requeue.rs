@@ -43,6 +43,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "WORDS")]
     error: Option<String>,
 
+    /// The name of a requeue that ended early, as its error says: no job is scheduled twice
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    call: Option<LaneId>,
+
+    /// Go on at the end of that requeue
+    #[arg(long, value_name = "CURSOR", requires = "call")]
+    cursor: Option<String>,
+
     /// Change nothing, and count the jobs
     #[arg(long)]
     dry_run: bool,
@@ -65,6 +73,10 @@ fn ended(text: &str) -> Result<Time, String> {
     Ok(Time(time.into()))
 }
 
+fn name(text: &str) -> Result<LaneId, &'static str> {
+    LaneId::parse(text).map_err(|_| "write the 24 hexadecimal digits that the error has")
+}
+
 pub(super) async fn run(options: Options) -> anyhow::Result<()> {
     let which = &options.which;
     for (flag, is_given) in [
@@ -72,6 +84,8 @@ pub(super) async fn run(options: Options) -> anyhow::Result<()> {
         ("--since", options.since.is_some()),
         ("--until", options.until.is_some()),
         ("--error", options.error.is_some()),
+        ("--call", options.call.is_some()),
+        ("--cursor", options.cursor.is_some()),
         ("--dry-run", options.dry_run),
     ] {
         which.refuse_for_one(flag, is_given)?;
@@ -112,6 +126,7 @@ async fn one(jobs: &Jobs, key: &JobKey, options: &Options) -> anyhow::Result<()>
 }
 
 async fn many(jobs: &Jobs, options: &Options) -> anyhow::Result<()> {
+    let call = options.call.clone().unwrap_or_else(LaneId::new);
     let wanted = |dry_run| ArchiveRequeueIn {
         everything: options.which.prefix().is_none(),
         prefix: options.which.prefix(),
@@ -119,7 +134,8 @@ async fn many(jobs: &Jobs, options: &Options) -> anyhow::Result<()> {
         since: options.since,
         until: options.until,
         error: options.error.clone(),
-        call: Some(LaneId::new().to_string()),
+        cursor: options.cursor.clone(),
+        call: Some(call.to_string()),
         dry_run,
         ..ArchiveRequeueIn::default()
     };
@@ -155,7 +171,11 @@ async fn all(
         ..ArchiveRequeueOut::default()
     };
     loop {
-        let part = jobs.requeue_many_ended(&wanted).await?;
+        let part = match jobs.requeue_many_ended(&wanted).await {
+            Ok(part) => part,
+            Err(error) if wanted.dry_run => return Err(error),
+            Err(error) => return Err(error.context(broken_off(&wanted))),
+        };
         sum.matched += part.matched;
         sum.done += part.done;
         sum.skipped += part.skipped;
@@ -166,6 +186,16 @@ async fn all(
         }
         wanted.cursor = part.next;
     }
+}
+
+/// How to go on after an error, so that no job is scheduled twice.
+fn broken_off(wanted: &ArchiveRequeueIn) -> String {
+    let call = wanted.call.as_deref().unwrap_or_default();
+    let cursor = match &wanted.cursor {
+        Some(cursor) => format!(" --cursor '{cursor}'"),
+        None => String::new(),
+    };
+    format!("it ended early: go on within an hour with `--call {call}{cursor}`")
 }
 
 fn tell(report: &ArchiveRequeueOut, form: Form) -> anyhow::Result<()> {
@@ -184,4 +214,43 @@ fn tell(report: &ArchiveRequeueOut, form: Form) -> anyhow::Result<()> {
     }
     form.say(report, parts.join(", "))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::answers::{self, found, refused};
+
+    #[tokio::test]
+    async fn a_requeue_that_ends_early_says_how_to_go_on() {
+        let page = ArchiveRequeueOut {
+            matched: 1000,
+            done: 1000,
+            next: Some("17/x".to_owned()),
+            ..ArchiveRequeueOut::default()
+        };
+        let told = async |is_first: bool, dry_run: bool| {
+            let wanted = ArchiveRequeueIn {
+                call: Some("0123456789abcdef01234567".to_owned()),
+                dry_run,
+                ..ArchiveRequeueIn::default()
+            };
+            let mut answers = vec![refused(503, "unavailable", 1)];
+            if !is_first {
+                answers.insert(0, found(&page));
+            }
+            let (jobs, progress) = (answers::jobs(answers), Progress::new(None, "jobs"));
+            let error = all(&jobs, wanted, &progress).await.unwrap_err();
+            assert!(Stop::is_passing(&error), "{error:#}");
+            format!("{error:#}")
+        };
+        let error = told(true, false).await;
+        let flags = "`--call 0123456789abcdef01234567`";
+        assert!(error.contains(flags), "{error}");
+        let error = told(false, false).await;
+        let flags = "`--call 0123456789abcdef01234567 --cursor '17/x'`";
+        assert!(error.contains(flags), "{error}");
+        let error = told(false, true).await;
+        assert!(!error.contains("--call"), "a count: {error}");
+    }
 }
