@@ -80,9 +80,9 @@ impl Story {
         let lost = calls.filter_map(|call| {
             let version = call.version()?;
             let has_ended = self.is_accounted_for(call, version, evidence)
-                || self.changes_of_runs(call).any(|(change, version)| {
-                    self.is_accounted_for(change, version, evidence)
-                });
+                || self
+                    .changes_of_runs(call)
+                    .any(|(change, version)| self.is_accounted_for(change, version, evidence));
             if has_ended {
                 None
             } else if call.was_forgotten(&evidence.rollbacks) {

@@ -115,7 +115,8 @@ impl History {
             What::Gone { process } => drop(gone.insert(process.clone(), line.at)),
             What::Died { process, status } => {
                 self.faults += 1;
-                self.died.push(format!("{process} ended by itself: {status}"));
+                self.died
+                    .push(format!("{process} ended by itself: {status}"));
                 gone.insert(process.clone(), line.at);
             }
             What::RolledBack {

@@ -365,8 +365,8 @@ impl FromStr for Position {
             None => (text, None),
         };
         let look = LOOKS.into_iter().find(|look| look.word() == word);
-        let look = look
-            .ok_or_else(|| format!("{text:?} is not a place: use one that an export printed"))?;
+        let look =
+            look.ok_or_else(|| format!("{text:?} is not a place: use one that an export printed"))?;
         let cursor = cursor.transpose().map_err(|error| error.to_string())?;
         Ok(Position::In(look, cursor))
     }

@@ -1,9 +1,7 @@
 //! The archive, the rows of the outbox, and the copy.
 
 use super::{Proof, Run, Trial, run};
-use crate::database::{
-    Accounts, Archived, Copied, KINDS, Op, Order, Pending, PendingJob, judge,
-};
+use crate::database::{Accounts, Archived, Copied, KINDS, Op, Order, Pending, PendingJob, judge};
 use crate::journal::{Version, What};
 
 pub(super) const ALL: &[Proof] = &[
@@ -26,7 +24,10 @@ pub(super) const ALL: &[Proof] = &[
     ("a pending job is not in the copy", not_copied),
     ("the copy has a job that has ended", copied_after_its_end),
     ("the copy has a due time from before", copied_as_it_was),
-    ("the copy has a payload from before", copied_with_another_payload),
+    (
+        "the copy has a payload from before",
+        copied_with_another_payload,
+    ),
     ("the copy was stopped without a loss", stopped),
     ("the copy was hardly used", hardly_copied),
     ("Redis has lost jobs, and rows are passed on again", lost),

@@ -12,7 +12,10 @@ pub(super) const ALL: &[Proof] = &[
     ("an occurrence has two times", two_times),
     ("a time of a rule is left out and not counted", uncounted),
     ("a time of a rule comes twice", same_time),
-    ("the times of a rule drift by less than its interval", drifting),
+    (
+        "the times of a rule drift by less than its interval",
+        drifting,
+    ),
     ("recurring jobs hardly ran", hardly),
 ];
 

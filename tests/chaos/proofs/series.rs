@@ -124,5 +124,8 @@ fn gone() {
 }
 
 fn hardly() {
-    tells(&judge(&[], &Stored::default(), false, false), "only 0 members");
+    tells(
+        &judge(&[], &Stored::default(), false, false),
+        "only 0 members",
+    );
 }

@@ -87,7 +87,9 @@ async fn a_full_list_of_rules_says_whether_there_are_more(site: Site) {
     let prefix = format!("{}:", site.kind());
     // The running job fills the first of these.
     for (limit, has_more) in [(1, true), (2, false), (3, false), (0, true)] {
-        let ran = site.run(&format!("recur ls {prefix} --limit {limit}")).await;
+        let ran = site
+            .run(&format!("recur ls {prefix} --limit {limit}"))
+            .await;
         assert_eq!(ran.code, 0, "{ran:?}");
         assert_eq!(ran.out.contains("is running"), limit > 0, "{ran:?}");
         assert_eq!(ran.err.contains("there are more"), has_more, "{ran:?}");
