@@ -110,16 +110,18 @@ impl Interval {
             }
             Interval::Calendar(span) => {
                 let first = anchor.to_zoned(zone.clone()).datetime();
-                // Days are at most so long, and months: the estimate is low.
-                let length = span
-                    .total((Unit::Hour, first))
-                    .ok()
-                    .map(|hours| hours * 1.05 + 26.0)?;
-                let passed = after.duration_since(anchor).as_secs() / 3600;
-                let estimate = (passed as f64 / length).floor().max(0.0) as i64;
-                // Ten steps would do; a zone may skip some of them.
+                let hours = span.total((Unit::Hour, first)).ok()?;
+                // The first month may be February, with 28 days of 30.4 in the mean.
+                let mean = match span.get_months() != 0 || span.get_years() != 0 {
+                    true => hours * 1.1,
+                    false => hours,
+                };
+                // The offset of the zone may have changed, and each month has its own length.
+                let passed = after.duration_since(anchor).as_secs() / 3600 - 100;
+                // So the estimate is low: by 250 months in 200 years, by five days at any time.
+                let estimate = (passed as f64 / mean).floor().max(0.0) as i64;
                 (estimate..)
-                    .take(4_000)
+                    .take(1_000)
                     .map_while(|count| first.checked_add(span.checked_mul(count).ok()?).ok())
                     .filter_map(|wall| instant_of(wall, zone, gap))
                     .find(|instant| *instant > after)

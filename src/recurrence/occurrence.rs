@@ -108,20 +108,38 @@ impl Occurrence {
     }
 }
 
+/// The change of a time of this rule by its quiet hours. Without it, a run that quiet hours have
+/// moved to an earlier time would look as if somebody had fired it, and would be repeated.
+fn shift_of(rule: &Value, at: UnixMs) -> Option<Shift> {
+    let rule = Rule::from_table(rule).ok()?;
+    match rule.quiet.as_ref()?.settle(at, UnixMs(0), &rule.zone) {
+        Quieted::Moved(shift) => Some(shift),
+        _ => None,
+    }
+}
+
 impl From<Occurrence> for Recurring {
     fn from(it: Occurrence) -> Self {
         let unix = |time| UnixMs::from_system(time).unwrap_or_default().0;
         let at = unix(it.scheduled_for);
-        let is_paused = it.paused_since.is_some();
+        let shift = match it.paused_since {
+            Some(_) => None,
+            None => shift_of(&it.rule, UnixMs(at)),
+        };
+        let due = shift.as_ref().map_or(at, |shift| shift.to);
         Recurring {
             rule: it.rule,
             n: it.number,
             at,
-            due: if is_paused { NEVER.0 } else { at },
+            due: if it.paused_since.is_some() {
+                NEVER.0
+            } else {
+                due
+            },
             skipped: it.skipped,
             paused: it.paused_since.map_or(0, unix),
             by: it.declared_by,
-            shift: None,
+            shift,
         }
     }
 }

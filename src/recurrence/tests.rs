@@ -234,6 +234,68 @@ fn intervals_are_counted_from_their_start() {
 }
 
 #[test]
+fn an_interval_of_the_calendar_goes_on_for_centuries() {
+    for (every, from, after, expected) in [
+        (
+            "1 day",
+            "1970-01-01 09:00",
+            "2026-11-29T20:00:00Z",
+            "11-30 09:00",
+        ),
+        (
+            "1 day",
+            "1900-01-01 09:00",
+            "2199-05-01T20:00:00Z",
+            "05-02 09:00",
+        ),
+        (
+            "2 days",
+            "1970-01-01 09:00",
+            "2026-11-29T20:00:00Z",
+            "12-01 09:00",
+        ),
+        (
+            "1 week",
+            "1970-01-01 09:00",
+            "2026-11-29T20:00:00Z",
+            "12-03 09:00",
+        ),
+        (
+            "1 month",
+            "1970-02-28 09:00",
+            "2026-11-29T20:00:00Z",
+            "12-28 09:00",
+        ),
+        (
+            "1 month",
+            "1970-01-31 09:00",
+            "2026-11-29T20:00:00Z",
+            "11-30 09:00",
+        ),
+        (
+            "3 months",
+            "1900-02-01 09:00",
+            "2199-05-01T20:00:00Z",
+            "08-01 09:00",
+        ),
+        (
+            "1 year",
+            "1972-02-29 09:00",
+            "2026-11-29T20:00:00Z",
+            "02-28 09:00",
+        ),
+    ] {
+        let zone = "America/New_York";
+        let text = format!(r#"{{"every": "{every}", "from": "{from}", "zone": "{zone}"}}"#);
+        let found = times(&rule(&text), after, 1);
+        assert!(
+            found[0].starts_with(expected),
+            "{text} after {after}: {found:?}"
+        );
+    }
+}
+
+#[test]
 fn a_rule_that_cannot_be_is_refused_with_the_remedy() {
     for (table, fault) in [
         (r#""0 0 30 2 *""#, "names no time in the next 100 years"),
@@ -388,6 +450,23 @@ fn a_pause_is_counted_from_the_end_of_the_run() {
         (next.at(), next.due()),
         (UnixMs(1_300_000), UnixMs(1_330_000))
     );
+}
+
+#[test]
+fn a_restored_run_that_quiet_hours_moved_to_an_earlier_time_is_not_repeated() {
+    let quiet =
+        r#"{"cron": "0 23 * * *", "quiet": {"hours": "22:00-08:00", "instead": "earlier"}}"#;
+    let rule = rule(quiet);
+    let first = Recurring::first(&rule, UnixMs(0), 0.0).unwrap();
+    assert_eq!(
+        (first.at(), first.due()),
+        (UnixMs(23 * HOUR), UnixMs(22 * HOUR))
+    );
+    // As a backup has it.
+    let restored = Recurring::from(first.view());
+    assert_eq!(restored, first);
+    let second = next(&rule, &restored, 22 * HOUR, 22 * HOUR + 1).unwrap();
+    assert_eq!(second.at(), UnixMs(47 * HOUR));
 }
 
 #[test]
