@@ -534,6 +534,11 @@ impl Fault {
         self.class == Class::NoScript
     }
 
+    /// True if the request may have been carried out, although no answer came.
+    pub(in crate::store) fn is_outcome_unknown(&self) -> bool {
+        self.error.kind() == ErrorKind::OutcomeUnknown
+    }
+
     /// The fault as seen by a caller: if an earlier try may have carried the request out, and the
     /// server is unavailable, the kind becomes [`ErrorKind::OutcomeUnknown`].
     pub(crate) fn after_sending(mut self, maybe_done: bool) -> Self {

@@ -58,6 +58,8 @@ impl Server {
         until: Instant,
     ) -> Result<Called> {
         let mut if_new = None;
+        // Whether an earlier try may have been carried out, although no answer came.
+        let mut maybe_done = false;
         let answer = loop {
             let cmd = if_new.as_ref().unwrap_or(cmd);
             // A part of the ledger is elsewhere. That may pass, as when a slot is moving.
@@ -66,6 +68,7 @@ impl Server {
                 Ok(answer) => break answer,
                 Err(fault) => fault,
             };
+            maybe_done |= fault.is_outcome_unknown();
             if fault.is_unfounded() {
                 // The ledger is new, or its node was emptied, or it is elsewhere.
                 waits = true;
@@ -85,7 +88,7 @@ impl Server {
             }
             let again = Instant::now() + INSISTENCE;
             let hopeless = !fault.may_be_mended();
-            let error = Error::from(fault);
+            let error = Error::from(fault.after_sending(maybe_done));
             // The caller splits a batch that a full server refuses.
             #[cfg(feature = "worker")]
             let hopeless = hopeless || script.name == ADOPT.name && error.kind() == ErrorKind::Full;
@@ -123,16 +126,20 @@ impl Server {
     ) -> Result<ServerReply, Fault> {
         // The node that has loaded the script; a single server has no name.
         let mut loaded: Option<Option<Node>> = None;
+        // A server that restarts may have carried the call out, and has forgotten its scripts.
+        let mut maybe_done = false;
         loop {
-            match self.link.send(Request::One(cmd), until).await {
-                Err(fault) if is_to_learn(&fault, loaded.as_ref()) => {
-                    tracing::debug!(script = script.name, "the server does not know the script");
-                    let load = script.load_for(cmd);
-                    self.load_script(&load, fault.node(), until).await?;
-                    loaded = Some(fault.node().clone());
-                }
-                answered => return answered,
-            }
+            let sent = self.link.send(Request::One(cmd), until).await;
+            let fault = match sent {
+                Err(fault) if is_to_learn(&fault, loaded.as_ref()) => fault,
+                answered => return answered.map_err(|fault| fault.after_sending(maybe_done)),
+            };
+            tracing::debug!(script = script.name, "the server does not know the script");
+            maybe_done |= fault.is_outcome_unknown();
+            let load = script.load_for(cmd);
+            let learnt = self.load_script(&load, fault.node(), until).await;
+            learnt.map_err(|fault| fault.after_sending(maybe_done))?;
+            loaded = Some(fault.node().clone());
         }
     }
 
@@ -165,7 +172,57 @@ fn is_to_learn(fault: &Fault, loaded: Option<&Option<Node>>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
+    use crate::error::ErrorKind;
+    use crate::names::Names;
+    use crate::settings::LinkSettings;
+    use crate::store::Store;
+    use crate::store::ledger::script::STATS;
+
+    /// A server that goes away during the first call of a script. When it is back, it has forgotten
+    /// its scripts, and is too busy to learn one.
+    async fn restarting() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let mut calls = 0;
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut buffer = vec![0; 64 * 1024];
+                while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+                    let asked = String::from_utf8_lossy(&buffer[..count]);
+                    let answer = if asked.contains("EVALSHA\r\n") {
+                        calls += 1;
+                        match calls {
+                            1 => break,
+                            _ => "-NOSCRIPT No matching script.\r\n".to_owned(),
+                        }
+                    } else if asked.contains("LOAD\r\n") {
+                        "-BUSY Redis is busy running a script.\r\n".to_owned()
+                    } else {
+                        "+OK\r\n".repeat(asked.matches("CLIENT\r\n").count())
+                    };
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                }
+            }
+        });
+        url
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_lost_in_a_restart_may_have_been_carried_out() {
+        let settings = LinkSettings::default();
+        let url = restarting().await;
+        let store = Store::new(&url, Names::new("keyfall"), &settings).unwrap();
+        let (server, until) = (&store.servers[0], Instant::now() + Duration::from_secs(2));
+        let called = server
+            .eval(&STATS, &STATS.call(0), &server.clock, "app:it:lost", until)
+            .await;
+        let error = called.err().expect("it has no answer");
+        assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    }
 
     #[test]
     fn each_node_that_a_call_meets_learns_the_script_once() {
