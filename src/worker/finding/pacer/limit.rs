@@ -34,6 +34,18 @@ impl LimitTrack {
         }
     }
 
+    /// Takes in the time. If the clock of the server was set back, all times that were noted before
+    /// are as far ahead, and the jobs that wait are announced now.
+    pub(super) fn observe(&mut self, now: UnixUs) {
+        if self.last > now || self.holds_until > now.plus(HOLDS) {
+            *self = LimitTrack {
+                next: self.was_held.then_some(now),
+                was_held: self.was_held,
+                ..LimitTrack::default()
+            };
+        }
+    }
+
     /// Takes in that due jobs wait, until this time or for the end of a run.
     pub(super) fn hold(&mut self, next: Option<UnixUs>, now: UnixUs) {
         self.next = [self.next, next].into_iter().flatten().min();
@@ -99,6 +111,24 @@ mod tests {
         limit.hold(None, START);
         assert!(limit.holds(START));
         assert!(!limit.holds(START.plus(HOLDS)));
+    }
+
+    #[test]
+    fn jobs_that_wait_are_announced_soon_after_the_clock_was_set_back() {
+        let mut limit = LimitTrack::default();
+        limit.hold(Some(after(3_600_000)), after(3_599_000));
+        limit.observe(after(3_599_500));
+        assert_eq!(limit.next(), Some(after(3_600_000)), "the clock goes on");
+        limit.observe(after(1000));
+        assert!(limit.is_time(after(1000)));
+        assert!(!limit.holds(after(1000)), "of this nobody has heard yet");
+        limit.admitted(Some(after(2000)), after(1000));
+        limit.observe(START);
+        assert!(limit.is_time(START), "a second time");
+        let mut never = LimitTrack::default();
+        never.admitted(None, after(1000));
+        never.observe(START);
+        assert_eq!(never.next(), None, "no job waits");
     }
 
     #[test]

@@ -246,6 +246,7 @@ impl PaceTrack {
 
     /// Takes in whether this instance paces the ledger.
     pub(super) fn set_mine(&mut self, mine: bool, now: UnixUs) {
+        self.limit.observe(now);
         // The server's clock may have been set back: then touched jobs lie ahead again.
         if mine && (!self.mine || self.touched > now.floor_ms()) {
             self.start_from(now);
@@ -274,6 +275,9 @@ impl PaceTrack {
     pub(super) fn start_from(&mut self, now: UnixUs) {
         self.rest();
         self.touched = now.floor_ms();
+        // Both are ahead if the clock was set back, and would delay all touches until then.
+        self.touched_at = self.touched_at.min(now);
+        self.read = self.read.min(now);
         self.read_at = Some(now);
     }
 
@@ -428,6 +432,10 @@ mod tests {
         assert_eq!(track.next_action(), back);
         let (from, _) = track.take_read(back, false).unwrap();
         assert_eq!(from, UnixMs(500), "all later jobs are read anew");
+        let due = back.plus(Duration::from_millis(5)).floor_ms();
+        track.see_coming(vec![("again".to_owned(), due)], LEAST, back);
+        assert_eq!(track.next_action(), expires_at(due), "and touched in time");
+        assert_eq!(track.take_due(expires_at(due)).jobs.len(), 1);
     }
 
     #[tokio::test]
