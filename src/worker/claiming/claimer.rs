@@ -36,6 +36,9 @@ use crate::worker::server_monitor::ServerMonitors;
 /// other travels.
 const CLAIMS: usize = 2;
 
+/// From so many bytes of records on, a claim takes no more jobs: the same in `lua/lib/lease.lua`.
+const REPLY_BYTES: usize = 4 * 1024 * 1024;
+
 /// How long a claim is tried if its ledger's server is one of several. If such a claim succeeds and
 /// its answer is lost, its jobs are found when their leases have lapsed.
 const ELSEWHERE: Duration = Duration::from_secs(3);
@@ -349,6 +352,7 @@ impl Claimer {
             open.entry(wanted.id.clone()).or_insert(wanted);
         }
         let wanted_more = !fill.is_empty();
+        let bytes: usize = reply.jobs.iter().map(|job| job.record.len()).sum();
         let mut begun = Vec::with_capacity(reply.jobs.len());
         for job in reply.jobs {
             let (slot, source) = match open.remove(&job.id) {
@@ -367,7 +371,8 @@ impl Claimer {
         let ids = begun.iter().map(|begun| begun.job.id.as_str());
         self.monitors.of(served).adopter.claimed(served, ids);
         self.runner.start(served, begun, at);
-        if wanted_more && !fill.is_empty() {
+        // A reply that was full left due jobs behind.
+        if wanted_more && !fill.is_empty() && bytes <= REPLY_BYTES {
             self.inbox
                 .with(served, |ledger_inbox| ledger_inbox.caught_up(said));
         }

@@ -284,6 +284,30 @@ async fn a_job_that_is_claimed_instead_of_a_named_one_gets_its_slot() {
     }
 }
 
+/// Large jobs: fewer than there are slots for, and others may still be due.
+#[tokio::test]
+async fn after_a_full_reply_a_ledger_is_still_behind() {
+    for (bytes, is_behind) in [(1024, false), (REPLY_BYTES, true)] {
+        let it = Setting::of_kinds(&[KIND], 8);
+        it.fall_behind(KIND);
+        let served = it.served(KIND);
+        let said = it.claimer.inbox.with(&served, |inbox| inbox.said);
+        let fill = it.claimer.slots.reserve(0, served.ledger.kind(), 2);
+        let mut large = claimed("large");
+        large.record.resize(large.record.len() + bytes, b'x');
+        let reply = ClaimReply {
+            now: UnixUs(1),
+            sent: Moment::now(),
+            paused: false,
+            answers: Vec::new(),
+            jobs: vec![large],
+        };
+        it.claimer
+            .claimed(&served, Vec::new(), fill, said, LEASE, reply);
+        assert_eq!(it.is_behind(KIND), is_behind, "{bytes} bytes");
+    }
+}
+
 #[tokio::test]
 async fn after_a_fault_a_ledger_is_left_alone() {
     let mut it = Setting::of_kinds(&[KIND], 8);
