@@ -187,6 +187,11 @@ impl FindTerms for Routes {
 }
 
 impl RouteEntry {
+    /// Whether jobs leave the worker, which keeps their leases until a consumer has them.
+    pub(crate) fn hands_on(&self) -> bool {
+        self.pull.is_some() || self.hands_over
+    }
+
     fn new(entry: PendingRoute<()>) -> Self {
         RouteEntry {
             names: names(&entry.pattern),

@@ -89,7 +89,7 @@ pub(crate) struct ClaimRequest<'a> {
 }
 
 /// The length of a lease after a renewal, counted from now.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Extent {
     /// This long, even if the lease ran longer before.
     Exactly(Duration),

@@ -76,6 +76,8 @@ struct HeldLease {
     length: LeaseLength,
     /// The cancellation signal of the job.
     signal: CancelSignal,
+    /// Whether the job is handed on, so that its consumer may extend the lease, too.
+    is_shared: bool,
     /// Ends the run; `None` once it was used.
     stop: Option<oneshot::Sender<Stop>>,
     /// Whether Redis refused a renewal, or the lease became too old.
@@ -101,10 +103,12 @@ pub(crate) struct LeaseGuard {
     pub(crate) stop: oneshot::Receiver<Stop>,
 }
 
-/// The leases of one ledger and one length that have to be renewed.
+/// The leases of one ledger that have to be renewed in the same way.
 struct Stale {
     ledger: Arc<Ledger>,
-    length: LeaseLength,
+    extent: Extent,
+    /// How long the renewal is tried.
+    until: Instant,
     numbers: Vec<u64>,
     /// Id and token of each lease.
     pairs: Vec<(String, Arc<str>)>,
@@ -144,6 +148,7 @@ impl Leases {
             since,
             renewing: false,
             length,
+            is_shared: false,
             signal,
             stop: Some(stop),
             is_lost: false,
@@ -216,7 +221,7 @@ impl Leases {
 
     /// The renewal calls that are due now.
     fn step(&self, now: &Moment) -> Vec<BoxFuture<'static, Renewal>> {
-        let mut due: HashMap<(String, Duration), Stale> = HashMap::new();
+        let mut due: HashMap<(String, Extent), Stale> = HashMap::new();
         for (number, lease) in self.lock().iter_mut() {
             let is_due = lease.is_doubtful(now) || lease.last.is_some();
             // A lost lease is not renewed: other workers take its job when it lapses.
@@ -228,10 +233,12 @@ impl Leases {
                 last.is_sent = true;
                 last.length
             });
-            let call = (lease.ledger.subject().to_owned(), length.0);
+            let extent = lease.extent(length);
+            let call = (lease.ledger.subject().to_owned(), extent);
             let stale = due.entry(call).or_insert_with(|| Stale {
                 ledger: lease.ledger.clone(),
-                length,
+                extent,
+                until: tried_until(now.instant, length),
                 numbers: Vec::new(),
                 pairs: Vec::new(),
             });
@@ -245,9 +252,9 @@ impl Leases {
             for (numbers, pairs) in batches {
                 let ledger = stale.ledger.clone();
                 let (numbers, pairs) = (numbers.to_vec(), pairs.to_vec());
-                let (length, until) = (stale.length.0, tried_until(now.instant, stale.length));
+                let (extent, until) = (stale.extent, stale.until);
                 calls.push(Box::pin(async move {
-                    let answer = ledger.renew(&pairs, Extent::Exactly(length), until).await;
+                    let answer = ledger.renew(&pairs, extent, until).await;
                     (numbers, answer)
                 }));
             }
@@ -320,6 +327,16 @@ fn tried_until(now: Instant, length: LeaseLength) -> Instant {
 }
 
 impl HeldLease {
+    /// The extent of a renewal for this length. One that is late, or repeated, must not shorten a
+    /// lease that the consumer of the job has extended meanwhile. All others are exact: after the
+    /// clock of Redis was set back, they bring the end of the lease back, too.
+    fn extent(&self, length: LeaseLength) -> Extent {
+        match self.is_shared && length.0 >= self.length.0 {
+            true => Extent::AtLeast(length.0),
+            false => Extent::Exactly(length.0),
+        }
+    }
+
     /// Whether the lease is over, by the clock of this process.
     fn is_over(&self, now: &Moment) -> bool {
         self.is_lost || now.since(&self.since) >= self.length.safe()
@@ -345,6 +362,13 @@ impl HeldLease {
 }
 
 impl LeaseGuard {
+    /// Takes in that the job is handed on, so that its consumer may extend the lease, too.
+    pub(crate) fn share(&self) {
+        if let Some(lease) = self.leases.lock().get_mut(&self.number) {
+            lease.is_shared = true;
+        }
+    }
+
     /// Lets the lease run for this length from now, and renews it no more. Returns when Redis has
     /// been told, or cannot be told any more.
     pub(crate) async fn run_out(&self, length: LeaseLength) {
@@ -429,6 +453,19 @@ mod tests {
             length,
             CancelSignal::new(),
         )
+    }
+
+    #[test]
+    fn no_renewal_shortens_a_lease_that_a_consumer_has_extended() {
+        let seconds = Duration::from_secs;
+        let leases = Leases::new(LeaseLength(seconds(30)));
+        let held = hold(&leases, Moment::now());
+        let extent = |length| leases.lock()[&held.number].extent(LeaseLength(length));
+        assert_eq!(extent(seconds(30)), Extent::Exactly(seconds(30)));
+        held.share();
+        assert_eq!(extent(seconds(30)), Extent::AtLeast(seconds(30)));
+        assert_eq!(extent(seconds(600)), Extent::AtLeast(seconds(600)));
+        assert_eq!(extent(seconds(5)), Extent::Exactly(seconds(5)), "as asked");
     }
 
     #[test]

@@ -68,8 +68,7 @@ fn limit_of_runs(all: usize, route: &RouteEntry) -> usize {
 
 /// The limit of leases that others hold, on a route that hands its jobs to others.
 fn limit_of_hands(route: &RouteEntry) -> Option<usize> {
-    let leaves = route.pull.is_some() || route.hands_over;
-    route.concurrency.filter(|_| leaves)
+    route.concurrency.filter(|_| route.hands_on())
 }
 
 impl Count {

@@ -196,6 +196,9 @@ impl Runner {
             at.lease,
             signal.clone(),
         );
+        if self.routes.routes[slot.route()].hands_on() {
+            held.share();
+        }
         let run = Box::new(JobRun {
             runner: self.clone(),
             served: served.clone(),
