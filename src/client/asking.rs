@@ -181,6 +181,16 @@ impl Client {
         })
     }
 
+    /// Whether the kind has another layout than this entry. If so, the store knows the new layout
+    /// afterwards.
+    pub(super) async fn is_outdated(
+        &self,
+        kind_shards: &KindShards,
+        until: Instant,
+    ) -> Result<bool> {
+        Ok(self.store().look_up(&kind_shards.kind, until).await? != kind_shards.layout)
+    }
+
     /// Reads the layout again in the background, after one of several servers did not answer: the
     /// job may be on another server by now. This call has failed; the next one knows the layout.
     fn suspect(&self, kind_shards: &KindShards, error: &Error) {

@@ -206,12 +206,6 @@ impl Client {
         }
     }
 
-    /// Whether the kind has another layout than this entry. If so, the store knows the new layout
-    /// afterwards.
-    async fn is_outdated(&self, kind_shards: &KindShards, until: Instant) -> Result<bool> {
-        Ok(self.store().look_up(&kind_shards.kind, until).await? != kind_shards.layout)
-    }
-
     /// Extends leases of one kind; at least one. Tells the workers of this client.
     async fn extend_of_kind(
         &self,

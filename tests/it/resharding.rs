@@ -445,6 +445,30 @@ async fn jobs_on_the_way_in_a_killed_reshard_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bulk_call_reaches_the_jobs_of_a_reshard_that_begins_during_the_call() {
+    // Before it scans the only shard, and between a page and the call for its jobs.
+    for (moment, app) in [(":leased", "shards-bulk"), ("job-17", "shards-page")] {
+        let server = Embedded::start().await.unwrap();
+        let proxy = FreezingProxy::to(&server).await;
+        let site = Site::at(&server.url(), app).await;
+        for n in 0..40 {
+            let call = site.client.schedule(site.key(format!("job-{n}")), "");
+            call.after(HOUR).await.unwrap();
+        }
+        let (client, kind) = (patient(&proxy.url).await, site.kind());
+        proxy.freeze_before(moment);
+        let cancelling = tokio::spawn(async move { client.prefix(&kind).cancel().await });
+        eventually("it looks", async || proxy.is_frozen().then_some(())).await;
+        site.reshard(4).await;
+        proxy.thaw();
+        let report = cancelling.await.unwrap().unwrap();
+        assert_eq!((report.done, report.skipped), (40, 0), "{moment}");
+        assert_eq!(site.pending_by_ledger().await.iter().sum::<u64>(), 0);
+        site.assert_balanced().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_durable_call_with_a_stale_layout_finds_its_ledger_at_once() {
     let site = Site::new("shards-durable").await;
     // The call fails if it keeps asking the wrong ledger.

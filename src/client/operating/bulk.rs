@@ -16,7 +16,7 @@ use crate::client::producing::new_job::{NOW, after, at};
 use crate::client::{
     Client, JobCall, KindShards, Pending, Selection, ShardClient, Unseen, out_of_place,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::key::{JobKey, Kind};
 use crate::prefix::Prefix;
 use crate::record::Record;
@@ -206,8 +206,6 @@ struct BulkCall<'a> {
     deed: BulkAction,
     limits: BulkLimits,
     dry_run: bool,
-    /// The time of its beginning, by Redis' clock.
-    began: UnixMs,
     /// Jobs to skip if the scan meets them again: runs that were told to stop, since a renewal
     /// moves them ahead of the scan, and keys with a requeued letter.
     told: HashSet<String>,
@@ -221,11 +219,10 @@ impl<'a> BulkCall<'a> {
         limits: BulkLimits,
         dry_run: bool,
     ) -> Result<Self> {
-        let now = client.0.store.time(client.deadline()).await?;
-        let began = now.floor_ms();
         // The same time for all jobs, or the scan would meet the moved jobs again.
         let deed = match deed {
             BulkAction::PostponeTo(When::After(delay)) => {
+                let began = client.0.store.time(client.deadline()).await?.floor_ms();
                 let delay = u64::try_from(delay.as_nanos().div_ceil(1_000_000));
                 let ahead = delay.expect("no more than ten years");
                 BulkAction::PostponeTo(When::At(UnixMs(began.0 + ahead)))
@@ -237,7 +234,6 @@ impl<'a> BulkCall<'a> {
             deed,
             limits,
             dry_run,
-            began,
             told: HashSet::new(),
             report: BulkReport::default(),
         })
@@ -257,13 +253,43 @@ impl<'a> BulkCall<'a> {
             .await?;
         for kind in kinds {
             self.told.clear();
-            let kind_shards = self.client.kind_shards(kind.as_str())?;
-            for state in states {
-                self.walk_through(&kind_shards, state, prefix.of_id(), &mut view)
-                    .await?;
+            loop {
+                let matched = self.report.matched;
+                let kind_shards = self.client.kind_shards(kind.as_str())?;
+                for state in states {
+                    self.walk_through(&kind_shards, state, prefix.of_id(), &mut view)
+                        .await?;
+                }
+                let until = self.client.deadline();
+                if !self.client.is_outdated(&kind_shards, until).await? {
+                    break;
+                }
+                // A reshard began or ended meanwhile, and may have moved jobs past the scan.
+                self.may_scan_again(&kind)?;
+                if self.dry_run {
+                    self.told.clear();
+                    self.report.matched = matched;
+                }
             }
         }
         Ok(view)
+    }
+
+    /// Checks that jobs which were changed are not changed once more if the scan meets them again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutcomeUnknown`] if they would be.
+    fn may_scan_again(&self, kind: &Kind) -> Result<()> {
+        if self.dry_run || !matches!(self.deed, BulkAction::PostponeBy(_)) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::OutcomeUnknown,
+            format!(
+                "{kind} got another number of shards during the call, so some of its jobs may not \
+                 have been moved, and a repeat would move the others twice: see their due times"
+            ),
+        ))
     }
 
     /// Scans the ledgers of a kind. During a reshard, the old shards come first: jobs that were on
@@ -359,7 +385,7 @@ impl<'a> BulkCall<'a> {
         let reason = self.limits.reason.as_deref();
         let has_reason = |seen: &Seen| reason.is_none_or(|reason| ended_by(seen, reason));
         let fits = |seen: &Seen| match self.deed {
-            BulkAction::FireNow => seen.score > self.began,
+            BulkAction::FireNow => seen.score > now,
             // Skips jobs that are already there, or were moved to a time that is past by now.
             BulkAction::PostponeTo(When::At(due)) => !(due..=due.max(now)).contains(&seen.score),
             BulkAction::Cancel => !self.told.contains(&seen.member),
@@ -442,7 +468,16 @@ impl PageSender<'_> {
         } = self.shard_client;
         let mut lane = bulk_lanes.take_in_time(until).await?;
         let answers = Call::send(ledger, &mut lane, &(), &items, until).await?;
-        Ok(answers.into_iter().map(Ok).collect())
+        drop(lane);
+        let mut all = Vec::with_capacity(answers.len());
+        for (answered, item) in answers.into_iter().zip(items) {
+            // A reshard has begun since the page was read.
+            all.push(match answered.answer {
+                Word::Stale | Word::Elsewhere => self.client.ask(item, until).await,
+                _ => Ok(answered),
+            });
+        }
+        Ok(all)
     }
 }
 

@@ -78,7 +78,7 @@ impl FromStr for Cursor {
             let (state, _) = STATES.iter().find(|(_, known)| *known == word)?;
             let kind = [part()?, part()?, part()?].join(":");
             let (score, member) = (part()?, part()?);
-            let is_score = score.parse::<f64>().is_ok();
+            let is_score = score.parse::<f64>().is_ok_and(f64::is_finite);
             let is_beginning = score.is_empty() && member.is_empty();
             if !is_score && !is_beginning {
                 return None;
@@ -141,6 +141,8 @@ mod tests {
             "dead:a:b:c::x",
             "no:a:b:c:1:x",
             "dead:a:b *:1:x",
+            "dead:a:b:c:nan:x",
+            "dead:a:b:c:inf:x",
         ] {
             let error = text.parse::<Cursor>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidSetting, "{text}");

@@ -18,6 +18,9 @@ const MOST_SPANS: usize = 100;
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// The latest beginning of the first span: the end of the year 9999. No due time is later.
+const LATEST: UnixMs = UnixMs(253_402_300_799_999);
+
 /// A call to [`Selection::upcoming`]; sent when it is awaited. Answers [`Upcoming`].
 #[must_use = "nothing is counted until it is awaited"]
 pub struct CountUpcoming<'a> {
@@ -100,10 +103,19 @@ impl CountUpcoming<'_> {
                 self.spans
             )));
         }
+        let from = self
+            .from
+            .map(|time| UnixMs::from_system(time).unwrap_or_default());
+        if from.is_some_and(|from| from > LATEST) {
+            return Err(invalid(
+                "the first span begins in the year 9999 at the latest: is the unit right?"
+                    .to_owned(),
+            ));
+        }
         let until = client.deadline();
         let now = client.store().time(until).await?.floor_ms();
-        let from = match self.from {
-            Some(time) => UnixMs::from_system(time).unwrap_or_default(),
+        let from = match from {
+            Some(from) => from,
             None => UnixMs(now.0 - now.0 % self.step.as_millis() as u64),
         };
         let mut due = Upcoming {

@@ -1,8 +1,11 @@
 //! Due jobs that wait for the turn of their group, as `lua/lib/waiting.lua` marks them in `due`.
 
+#[cfg(feature = "worker")]
 use std::time::Instant;
 
+#[cfg(feature = "worker")]
 use crate::error::Result;
+#[cfg(feature = "worker")]
 use crate::store::{Ledger, from_value};
 use crate::time::UnixMs;
 
@@ -14,6 +17,7 @@ pub(super) fn due_of(score: u64) -> UnixMs {
     UnixMs(score.checked_sub(ASIDE).unwrap_or(score))
 }
 
+#[cfg(feature = "worker")]
 impl Ledger {
     /// Whether this job waits for the turn of its group.
     pub(crate) async fn is_aside(&self, id: &str, until: Instant) -> Result<bool> {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::error::Result;
 use crate::settings::BATCH;
+use crate::store::ledger::aside::{ASIDE, due_of};
 use crate::store::ledger::call::Called;
 use crate::store::ledger::script::LIST;
 use crate::store::{Ledger, from_value};
@@ -117,7 +118,16 @@ impl Ledger {
         last.arg(set).arg(0).arg(1).arg("WITHSCORES");
         let last: Vec<(String, f64)> = from_value(self.server.command(&last, until).await?)?;
         let last = last.iter().find(|(_, score)| score.is_finite());
-        let last = last.map_or(0, |(_, score)| *score as u64);
+        let mut last = last.map_or(0, |(_, score)| *score as u64);
+        if state == "pending" && last >= ASIDE {
+            // Jobs that wait for the turn of their group stand behind all others.
+            let mut below = redis::cmd("ZREVRANGEBYSCORE");
+            below.arg(set).arg(format!("({ASIDE}")).arg("-inf");
+            below.arg("WITHSCORES").arg("LIMIT").arg(0).arg(1);
+            let below: Vec<(String, f64)> = from_value(self.server.command(&below, until).await?)?;
+            let below = below.first().map_or(0, |(_, score)| *score as u64);
+            last = due_of(last).0.max(below);
+        }
         if state == "pending" && size == 0 {
             self.tally_due(until).await?;
         }

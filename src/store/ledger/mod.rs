@@ -46,7 +46,6 @@
 
 #[cfg(feature = "worker")]
 pub(super) mod adopt;
-#[cfg(feature = "worker")]
 mod aside;
 pub(super) mod audit;
 pub(super) mod call;

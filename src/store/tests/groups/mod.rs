@@ -14,6 +14,7 @@ use crate::limit::{GroupBy, Limit};
 use crate::store::{
     Answered, ClaimReply, Claimed, Found, Lane, Placement, Settlement, Sought, Verb, Word,
 };
+use crate::time::UnixMs;
 
 /// Groups by the part of the id before the first slash.
 pub(super) fn by_id() -> Limit {
@@ -135,6 +136,8 @@ async fn a_group_at_its_limit_does_not_hold_up_the_others() {
     assert_eq!(ids(&first), ["a/0", "b/0", "a/1"]);
     assert_eq!(bench.aside().await, 2);
     assert_eq!(bench.balanced().await.held, 2);
+    let extent = bench.ledger.extent("pending", soon()).await.unwrap();
+    assert_eq!(extent, (2, UnixMs(due + 3)), "the due time of a/3");
     let admission = bench.admission(false).await.unwrap();
     assert_eq!((admission.room, admission.leases, admission.due), (0, 3, 2));
     assert_eq!(said(&bench.claim(&["a/2"], 5).await), ["held"]);
