@@ -187,6 +187,35 @@ async fn a_password_opens_the_server_and_is_never_repeated_in_an_error() {
     site.assert_balanced().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_waits_for_a_server_without_room_for_its_connection() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "refused-crowded").await;
+    let set = async |name, value| {
+        let () = site.command(&["CONFIG", "SET", name, value]).await;
+    };
+    set("requirepass", "horse").await;
+    // The server refuses the first command of the connection: AUTH, SELECT, or none that counts.
+    for query in ["?pass=horse", "?pass=horse&db=3", "?db=3", ""] {
+        if !query.contains("pass") {
+            set("requirepass", "").await;
+        }
+        let client = patient(&format!("{}{query}", server.url())).await;
+        let () = site.command(&["CONFIG", "RESETSTAT"]).await;
+        set("maxclients", "1").await;
+        let _: u32 = site.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        let key = site.key("1");
+        let call = tokio::spawn(async move { client.schedule(key, "").await });
+        eventually("it is refused", async || {
+            let stats: String = site.command(&["INFO", "stats"]).await;
+            (!stats.contains("rejected_connections:0")).then_some(())
+        })
+        .await;
+        set("maxclients", "1000").await;
+        call.await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test]
 async fn an_unsuitable_server_is_refused_with_the_remedy() {
     let start = async |args: &[&str]| {

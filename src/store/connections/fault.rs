@@ -69,6 +69,8 @@ enum Class {
     NoScript,
     /// The server did not let us in, or a setting is wrong, here or there.
     Refused,
+    /// The server did not let us in, although it did before.
+    LockedOut,
     /// A key holds something of another type.
     WrongType,
     /// Trying again at once changes nothing.
@@ -408,6 +410,11 @@ impl Fault {
                 "the server has no database of the number in the URL: see `databases` in its \
                  configuration",
             ),
+            (_, "ERR" | "") if error.to_string().contains("max number of clients") => (
+                Class::Busy,
+                ErrorKind::Unavailable,
+                "the server has reached its maxclients: raise the limit, or close connections",
+            ),
             (redis::ErrorKind::InvalidClientConfig, _) => {
                 (Class::Final, ErrorKind::InvalidSetting, "check the URL")
             }
@@ -427,6 +434,16 @@ impl Fault {
             told: ServerError::try_from(error).ok().map(Box::new),
             ..Fault::new(class, Error::new(kind, text))
         }
+    }
+
+    /// The fault of an attempt to connect to a server that has let this process in before. A wrong
+    /// password may pass, then: a server at its `maxclients` refuses the first command of a
+    /// connection, and the client library takes each refusal of `AUTH` for a wrong password.
+    pub(crate) fn after_success(mut self) -> Self {
+        if self.class == Class::Refused && self.error.kind() == ErrorKind::Denied {
+            self.class = Class::LockedOut;
+        }
+        self
     }
 
     /// The node of a cluster that failed, if it is known.
@@ -465,7 +482,7 @@ impl Fault {
     /// True if the same request, sent again soon, can be answered differently.
     pub(crate) fn is_passing(&self) -> bool {
         match self.class {
-            Class::Unreachable | Class::Broken | Class::Busy => true,
+            Class::Unreachable | Class::Broken | Class::Busy | Class::LockedOut => true,
             // A redirection can be followed only by a link that knows nodes.
             Class::Elsewhere => self.node.is_some(),
             _ => false,
@@ -495,7 +512,7 @@ impl Fault {
         match self.class {
             Class::Unreachable | Class::Broken => Some(Ailment::Away),
             Class::Busy => Some(Ailment::Busy),
-            Class::Refused => Some(Ailment::Refusing),
+            Class::Refused | Class::LockedOut => Some(Ailment::Refusing),
             Class::Demoted => Some(Ailment::Demoted),
             Class::Final if self.error.kind() == ErrorKind::ReadOnly => Some(Ailment::ReadOnly),
             Class::Final | Class::WrongType | Class::NoScript | Class::Elsewhere => None,

@@ -582,7 +582,11 @@ impl Link {
 
     /// The fault of a failed attempt to connect to a node.
     fn not_connected(&self, node: Option<&Node>, error: RedisError) -> Fault {
-        Fault::from_connecting(error, &self.address_of(node))
+        let fault = Fault::from_connecting(error, &self.address_of(node));
+        match self.opened() {
+            0 => fault,
+            _ => fault.after_success(),
+        }
     }
 }
 
