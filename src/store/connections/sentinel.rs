@@ -37,6 +37,11 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Pause before a sentinel that does not answer is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// How long a majority of the sentinels has to report older epochs than the known one, before they
+/// are believed. Each sentinel tells the others of a fail-over within two seconds, so after this time
+/// they have begun anew: they were reset, or watch the primary as a new one.
+const ANEW: Duration = Duration::from_secs(10);
+
 /// Channel on which sentinels announce a new primary: its name, the old and the new address.
 const SWITCH: &str = "+switch-master";
 
@@ -55,6 +60,8 @@ pub(crate) struct Sentinels {
     settings: LinkSettings,
     /// The newest report of the primary's address.
     known: Mutex<Option<PrimaryReport>>,
+    /// Since when a majority of the sentinels has reported only older epochs.
+    outvoted: Mutex<Option<Instant>>,
     /// How many times the address has changed.
     moves: watch::Sender<u64>,
     /// A task for each sentinel that listens to its announcements.
@@ -131,6 +138,7 @@ impl Sentinels {
             database: example.get_connection_info().redis_settings().db(),
             settings: of_primary,
             known: Mutex::default(),
+            outvoted: Mutex::default(),
             moves: watch::Sender::new(0),
             watchers: Mutex::default(),
         }))
@@ -149,6 +157,7 @@ impl Sentinels {
             database: self.database,
             settings: self.settings.clone(),
             known: Mutex::new(known),
+            outvoted: Mutex::default(),
             moves: watch::Sender::new(0),
             watchers: Mutex::default(),
         }
@@ -161,7 +170,8 @@ impl Sentinels {
     /// the sentinels know no primary of this name, or want a password.
     pub(in crate::store) async fn find(self: &Arc<Self>) -> Result<redis::Client, Fault> {
         self.watch();
-        let told = self.ask().await?;
+        let (told, answered) = self.ask().await?;
+        self.compare(told.epoch, answered, Instant::now());
         let (host, port) = self.learn(told);
         let host_in_url = match host.contains(':') {
             true => format!("[{host}]"),
@@ -188,6 +198,27 @@ impl Sentinels {
         match told.contains("role:master") {
             true => Ok(()),
             false => Err(Fault::no_primary(&self.address())),
+        }
+    }
+
+    /// Forgets the known epoch if a majority of the sentinels has reported only older ones for
+    /// [`ANEW`]. `newest` is the newest of so many reports.
+    fn compare(&self, newest: u64, reports: usize, now: Instant) {
+        let mut outvoted = self.outvoted.lock().expect("no panic while held");
+        let mut known = self.known.lock().expect("no panic while held");
+        let Some(known) = known.as_mut().filter(|known| known.epoch > newest) else {
+            *outvoted = None;
+            return;
+        };
+        if 2 * reports > self.connection_slots.len() && now - *outvoted.get_or_insert(now) >= ANEW {
+            let (epoch, master) = (known.epoch, &self.master);
+            tracing::warn!(
+                master,
+                epoch,
+                newest,
+                "the sentinels have forgotten their epoch"
+            );
+            known.epoch = newest;
         }
     }
 
@@ -250,8 +281,9 @@ impl Sentinels {
         format!("sentinels {}", places.join(", "))
     }
 
-    /// The primary's address by the newest configuration that any sentinel knows.
-    async fn ask(&self) -> Result<PrimaryReport, Fault> {
+    /// The primary's address by the newest configuration that any sentinel knows, and the number of
+    /// sentinels that answered.
+    async fn ask(&self) -> Result<(PrimaryReport, usize), Fault> {
         let mut asked: FuturesUnordered<_> =
             self.connection_slots
                 .iter()
@@ -260,11 +292,12 @@ impl Sentinels {
                 })
                 .collect();
         let mut newest: Option<PrimaryReport> = None;
-        let mut fault = None;
+        let (mut answered, mut fault) = (0, None);
         let mut until = Instant::now() + self.settings.connect_timeout;
         while let Ok(Some((connection_slot, told))) = timeout_at(until.into(), asked.next()).await {
             match told {
                 Ok(told) => {
+                    answered += 1;
                     until = until.min(Instant::now() + OTHERS);
                     if newest.as_ref().is_none_or(|known| told.epoch > known.epoch) {
                         newest = Some(told);
@@ -274,7 +307,7 @@ impl Sentinels {
             }
         }
         match newest {
-            Some(told) => Ok(told),
+            Some(told) => Ok((told, answered)),
             None => Err(fault.unwrap_or_else(|| Fault::unreachable(&self.places()))),
         }
     }

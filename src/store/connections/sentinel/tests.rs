@@ -72,6 +72,33 @@ fn the_newest_primary_counts_and_other_connections_move() {
     assert_eq!(learn(3, "old"), ("old".to_owned(), 2));
 }
 
+#[test]
+fn a_majority_of_sentinels_that_have_forgotten_their_epoch_is_believed_after_a_while() {
+    let sentinels = parse("redis+sentinel://a,b,c/main").unwrap().unwrap();
+    let told = |epoch, host: &str| PrimaryReport {
+        epoch,
+        place: (host.to_owned(), 1),
+    };
+    let start = Instant::now();
+    let finds = |epoch, host, reports, seconds| {
+        let now = start + Duration::from_secs(seconds);
+        sentinels.compare(epoch, reports, now);
+        sentinels.learn(told(epoch, host)).0
+    };
+    assert_eq!(finds(3, "old", 3, 0), "old");
+    assert_eq!(
+        finds(0, "new", 2, 1),
+        "old",
+        "a fail-over may just have ended"
+    );
+    assert_eq!(finds(3, "old", 1, 9), "old", "one knows of it");
+    assert_eq!(finds(0, "new", 2, 10), "old");
+    assert_eq!(finds(0, "new", 1, 20), "old", "no majority");
+    assert_eq!(finds(0, "new", 2, 20), "new");
+    assert_eq!(sentinels.moves(), 1, "other connections move");
+    assert_eq!(finds(1, "newer", 1, 21), "newer");
+}
+
 /// Answers to commands by a word in them; all others get `OK`.
 type Answers = Vec<(&'static str, String)>;
 
@@ -141,7 +168,7 @@ async fn the_newest_of_all_reports_counts_in_any_order() {
         // On a busy machine the second report may come too late.
         let mut newest = 0;
         for _ in 0..20 {
-            newest = newest.max(sentinels.ask().await.ok().unwrap().epoch);
+            newest = newest.max(sentinels.ask().await.ok().unwrap().0.epoch);
         }
         assert_eq!(newest, 2);
     }
