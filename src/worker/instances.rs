@@ -324,6 +324,11 @@ impl PeerTable {
         self.some_lately(|peer| matches!(peer.takes.coverage(kind), Coverage::Whole(_)))
     }
 
+    /// Whether an instance has, or recently had, a fallback, as [`route`](Self::route).
+    pub(crate) fn fallback(&self) -> bool {
+        self.some_lately(|peer| peer.takes.fallback.is_some())
+    }
+
     /// Whether `routes` holds for an instance that is alive or was seen within [`LATELY`]. `true`
     /// while this is unknown.
     fn some_lately(&self, routes: impl Fn(&Peer) -> bool) -> bool {

@@ -173,7 +173,8 @@ impl Worker {
     }
 
     /// Buries jobs that have been overdue for this long, if this worker has seen no instance with a
-    /// route for them in all that time. At least 1 s. Without this setting such jobs wait until an
+    /// route for them, and none with a [fallback](crate::Router::fallback), in all that time. At
+    /// least 1 s. Without this setting such jobs wait until an
     /// instance has a route. See [`Client::unrouted`].
     pub fn bury_unrouted_after(mut self, age: Duration) -> Self {
         self.settings.bury_unrouted = Some(age);

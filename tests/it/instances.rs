@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keyfall::embedded::Embedded;
-use keyfall::{Job, JobState, Notice, Router, Worker};
+use keyfall::{Job, JobState, Limit, NewJob, Notice, Router, Worker};
 use keyfall_testing::process::TalkingProcess;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -393,6 +393,39 @@ async fn jobs_without_a_route_are_buried_at_the_configured_age() {
     assert_eq!(site.view(&later).await.state(), JobState::Pending);
     let stats = site.stats().await;
     assert_eq!((stats.pending, stats.leased), (1, 1));
+    worker.drop_it().await;
+    site.assert_balanced().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_without_a_route_that_a_limit_holds_back_delay_no_other_burial() {
+    // More than one round takes.
+    const HELD: usize = 300;
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "inst-stuck").await;
+    let (recorder, mut runs) = recorder();
+    let limit = Limit::new().concurrency(1);
+    site.client.limit(&site.kind(), limit).await.unwrap();
+    let by_id = format!(r"{}:{{id:\d+}}", site.kind());
+    let router = Router::new().route(&by_id, recorder.stuck());
+    let worker = site.worker(router).concurrency(1);
+    let worker = Running::start(worker.bury_unrouted_after(Duration::from_secs(1)));
+    site.client.schedule(site.key("1"), &()).await.unwrap();
+    runs.next().await;
+    let held = (0..HELD).map(|n| NewJob::new(site.key(format!("none-{n}")), &()));
+    for placed in site.client.schedule_many(held).await {
+        placed.unwrap();
+    }
+    // The next kind.
+    let other = format!("{}:it:other:1", site.app);
+    site.client.schedule(&other, &()).await.unwrap();
+    site.reaches(&other, JobState::Dead).await;
+    assert_eq!(site.stats().await.dead, 0, "the limit holds them back");
+    site.client.unlimit(&site.kind()).await.unwrap();
+    eventually("they are buried, too", async || {
+        (site.stats().await.dead == HELD as u64).then_some(())
+    })
+    .await;
     worker.drop_it().await;
     site.assert_balanced().await;
 }

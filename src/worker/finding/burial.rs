@@ -53,6 +53,10 @@ impl Burial {
         if since.elapsed() < self.age || self.instances.route_whole(kind.as_str()) {
             return Ok(());
         }
+        // Jobs without a route wait for it.
+        if self.instances.fallback() {
+            return Ok(());
+        }
         let mut lane = Lane::new();
         let mut skip = (0, 0);
         let lease = LEASE + self.hooks.limit();

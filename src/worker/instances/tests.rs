@@ -27,13 +27,14 @@ impl Fleet {
         Fleet::of(patterns.iter().map(|pattern| (*pattern, false)))
     }
 
-    /// Instances with a route for this pattern, and whether it adopts plain keys.
+    /// Instances with a route for this pattern, and whether it adopts plain keys; `*` is a fallback.
     fn of<'a>(routes: impl Iterator<Item = (&'a str, bool)>) -> Self {
         let all: Vec<(PeerTable, Description)> = routes
             .map(|(pattern, adopts)| {
-                let router: Router = match adopts {
-                    true => Router::new().route(pattern, done.adopt(MissingKey::Run)),
-                    false => Router::new().route(pattern, done),
+                let router: Router = match (pattern, adopts) {
+                    ("*", _) => Router::new().fallback(done),
+                    (_, true) => Router::new().route(pattern, done.adopt(MissingKey::Run)),
+                    (_, false) => Router::new().route(pattern, done),
                 };
                 let description = describe(&router.finish().unwrap(), 256);
                 (PeerTable::new(&description, 1).unwrap(), description)
@@ -284,6 +285,16 @@ async fn the_route_of_an_instance_that_has_just_gone_still_counts() {
     assert!(other.route(&key));
     fleet.see(|number| ["", "1h"][number].into());
     assert!(other.route(&key));
+}
+
+#[tokio::test]
+async fn a_fallback_of_any_instance_is_known_to_all() {
+    for (pattern, is_fallback) in [("*", true), ("app1:trans:other:*", false)] {
+        let fleet = Fleet::new(&["app1:trans:notice:*", pattern]);
+        for one in &fleet.all {
+            assert_eq!(one.fallback(), is_fallback, "{pattern}");
+        }
+    }
 }
 
 #[tokio::test]
