@@ -455,6 +455,9 @@ async fn a_copy_is_dropped_or_replaces_the_older_key() {
     let _: () = holder.ask(&import).await;
     let grave = torn.name("grave");
     let _: u64 = torn.ask_for(1, &format!("HSET {grave} : 0")).await;
+    let passing = format!("passing:{}", ledger_of(&torn.kind));
+    let set = format!("SET {passing} x PX 3600000");
+    let _: String = torn.ask_for(1, &set).await;
     let left = torn.client.mend_slots().confirmed().await.unwrap();
     assert_eq!(left.slots[0].state, StrayState::Left, "{left:?}");
     let dropped = torn
@@ -466,6 +469,8 @@ async fn a_copy_is_dropped_or_replaces_the_older_key() {
         .unwrap();
     assert!(dropped.is_whole(), "{dropped:?}");
     assert_eq!(torn.keys_on(1).await, 0);
+    let lives: i64 = from.ask(&format!("PTTL {passing}")).await;
+    assert!((1..=3_600_000).contains(&lives), "{lives} ms");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
