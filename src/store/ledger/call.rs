@@ -180,7 +180,7 @@ mod tests {
     use crate::names::Names;
     use crate::settings::LinkSettings;
     use crate::store::Store;
-    use crate::store::ledger::script::STATS;
+    use crate::store::ledger::script::IDLE;
 
     /// A server that goes away during the first call of a script. When it is back, it has forgotten
     /// its scripts, and is too busy to learn one.
@@ -218,7 +218,7 @@ mod tests {
         let store = Store::new(&url, Names::new("keyfall"), &settings).unwrap();
         let (server, until) = (&store.servers[0], Instant::now() + Duration::from_secs(2));
         let called = server
-            .eval(&STATS, &STATS.call(0), &server.clock, "app:it:lost", until)
+            .eval(&IDLE, &IDLE.call(0), &server.clock, "app:it:lost", until)
             .await;
         let error = called.err().expect("it has no answer");
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
