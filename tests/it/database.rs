@@ -348,6 +348,16 @@ async fn an_ended_job_runs_again_as_it_was() {
     assert_eq!(first["has_payload"], true, "{first}");
     let shown = daemon.get(&format!("/v1/archive/{key}")).await;
     assert_eq!(shown["payload"], json!({"n": 1.5}), "{shown}");
+    // PostgreSQL has no such text.
+    for field in ["prefix", "error", "cursor"] {
+        let path = format!("/v1/archive?{field}=a%00");
+        let (status, refused) = daemon.call("GET", &path).await;
+        assert_eq!(
+            (status, &refused["field"]),
+            (400, &json!(field)),
+            "{refused}"
+        );
+    }
     assert_eq!(
         (&shown["max_attempts"], &shown["timeout"]),
         (&json!(3), &json!("5h"))

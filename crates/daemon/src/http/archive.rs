@@ -352,6 +352,17 @@ mod with_database {
 
     /// The search as the database takes it.
     pub(in crate::http) fn query_of(wanted: &ArchiveSearchIn) -> Result<ArchiveQuery, Problem> {
+        // PostgreSQL has no text with this character, and would refuse the search.
+        for (field, text) in [
+            ("prefix", &wanted.prefix),
+            ("error", &wanted.error),
+            ("cursor", &wanted.cursor),
+        ] {
+            if text.as_deref().is_some_and(|text| text.contains('\0')) {
+                let rule = "it holds a NUL character, which no archived text has: leave it out";
+                return Err(Problem::invalid(field, rule));
+            }
+        }
         let mut query = ArchiveQuery::new();
         if let Some(prefix) = wanted.prefix.as_deref().filter(|it| !it.is_empty()) {
             query = query.prefix(prefix);
