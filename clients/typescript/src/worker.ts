@@ -64,6 +64,8 @@ export class Worker {
   readonly #handlers = new Map<string, JobHandler>();
   readonly #running = new Set<Promise<void>>();
   readonly #leases: Leases;
+  /** Ends the wait for a free place. */
+  #wake: () => void = () => {};
   readonly #stopping = new AbortController();
   /** Aborted when jobs have been given back: then nothing is settled any more. */
   readonly #ended = new AbortController();
@@ -107,6 +109,7 @@ export class Worker {
   /** Pulls no more, and lets jobs end within the grace. */
   stop(): void {
     this.#stopping.abort();
+    this.#wake();
   }
 
   /**
@@ -139,12 +142,14 @@ export class Worker {
     const kinds = names.filter((name) => !name.endsWith(":"));
     const prefixes = names.filter((name) => name.endsWith(":"));
     const stopping = this.#stopping.signal;
-    const stopped = new Promise((resolve) => stopping.addEventListener("abort", resolve));
     let failures = 0;
     while (!stopping.aborted) {
       const free = Math.min(this.#concurrency - this.#running.size, MOST_JOBS);
       if (free === 0) {
-        await Promise.race([stopped, ...this.#running]);
+        // A race would leave a reaction with each promise that goes on, and so for each job.
+        await new Promise<void>((resolve) => {
+          this.#wake = resolve;
+        });
         continue;
       }
       try {
@@ -183,6 +188,7 @@ export class Worker {
     const run = this.#run(job).finally(() => {
       this.#leases.release(job.lease);
       this.#running.delete(run);
+      this.#wake();
     });
     this.#running.add(run);
   }

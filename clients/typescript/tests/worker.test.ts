@@ -96,6 +96,43 @@ test("an odd error is a failure, and costs no slot", async (t) => {
   await client.cancelMany(`${kind}:`);
 });
 
+test("a saturated worker leaves nothing behind for each job", async (t) => {
+  const kind = "saturated:trans:notice";
+  const JOBS = 60;
+  // How often each promise was given a reaction; `await` gives it one that nobody sees.
+  const reactions = new Map<Promise<unknown>, number>();
+  const { then } = Promise.prototype;
+  t.after(() => {
+    Promise.prototype.then = then;
+  });
+  Promise.prototype.then = function (this: Promise<unknown>, ...args: unknown[]) {
+    reactions.set(this, (reactions.get(this) ?? 0) + 1);
+    return Reflect.apply(then, this, args);
+  } as unknown as typeof then;
+  const waiting = Array.from({ length: JOBS }, (_, id) => `${kind}:${id}`);
+  let done = 0;
+  let worker: Worker | undefined;
+  const daemon: typeof fetch = async (url, request) => {
+    const path = new URL(String(url)).pathname;
+    const { max, leases } = JSON.parse(String(request?.body)) as { max?: number; leases?: string[] };
+    if (path === "/v1/pull") {
+      const jobs = waiting.splice(0, max).map((key) => ({
+        key, lease: key, lease_ms: 60_000, attempt: 1, max_attempts: 1, payload: null, headers: {},
+      }));
+      return Response.json({ jobs });
+    }
+    done += leases?.length ?? 0;
+    if (done === JOBS) {
+      worker?.stop();
+    }
+    return Response.json({ results: leases?.map((lease) => ({ lease, result: "done" })) });
+  };
+  worker = new Worker(new Client("http://daemon", { fetch: daemon }), { concurrency: 2 });
+  await worker.on(kind, () => undefined).run();
+  assert.equal(done, JOBS);
+  assert.ok(Math.max(...reactions.values()) < JOBS / 4, "no promise collects reactions");
+});
+
 test("a long run keeps its lease", async (t) => {
   const kind = "long:trans:notice";
   const seen: number[] = [];
