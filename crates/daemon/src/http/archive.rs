@@ -352,15 +352,14 @@ mod with_database {
 
     /// The search as the database takes it.
     pub(in crate::http) fn query_of(wanted: &ArchiveSearchIn) -> Result<ArchiveQuery, Problem> {
-        // PostgreSQL has no text with this character, and would refuse the search.
         for (field, text) in [
             ("prefix", &wanted.prefix),
             ("error", &wanted.error),
             ("cursor", &wanted.cursor),
         ] {
-            if text.as_deref().is_some_and(|text| text.contains('\0')) {
-                let rule = "it holds a NUL character, which no archived text has: leave it out";
-                return Err(Problem::invalid(field, rule));
+            if text.as_deref().is_some_and(|it| it.contains('\0')) {
+                let detail = "it has a NUL, which no text in PostgreSQL has: leave it out";
+                return Err(Problem::invalid(field, detail));
             }
         }
         let mut query = ArchiveQuery::new();
@@ -429,6 +428,25 @@ mod with_database {
                 letter: it.letter,
                 occurrence: it.occurrence.map(Time),
             }
+        }
+    }
+}
+
+#[cfg(all(test, feature = "database"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_with_a_nul_is_refused_with_its_field() {
+        let nul = || Some("a\0".to_owned());
+        let [mut prefix, mut error, mut cursor] = [(); 3].map(|()| ArchiveSearchIn::default());
+        prefix.prefix = nul();
+        error.error = nul();
+        cursor.cursor = nul();
+        for (wanted, field) in [(prefix, "prefix"), (error, "error"), (cursor, "cursor")] {
+            let refused = query_of(&wanted).unwrap_err();
+            assert_eq!(refused.field.as_deref(), Some(field));
+            assert_eq!((refused.status().as_u16(), refused.retryable), (400, false));
         }
     }
 }
