@@ -58,6 +58,12 @@ pub(crate) struct JobParts {
     pub(crate) policy: RetryPolicy,
     /// The timeout of this run: of the job, its route, or the worker.
     pub(crate) limit: Duration,
+    /// The timeout of a run without a reason for less time: of its route, or the worker.
+    #[cfg_attr(
+        not(feature = "callbacks"),
+        expect(dead_code, reason = "only callbacks compare the two")
+    )]
+    pub(crate) usual_limit: Duration,
     pub(crate) first_scheduled_at: SystemTime,
     /// The occurrence of a recurring job.
     pub(crate) occurrence: Option<Occurrence>,
@@ -124,6 +130,13 @@ impl Job {
     /// The limit of this run's time: the job's own timeout, or its route's, or the worker's.
     pub fn timeout(&self) -> Duration {
         self.0.limit
+    }
+
+    /// Whether this run has less time than its route gives: the job has a shorter timeout of its own,
+    /// or its next occurrence replaces it sooner.
+    #[cfg(feature = "callbacks")]
+    pub(crate) fn is_hurried(&self) -> bool {
+        self.0.limit < self.0.usual_limit
     }
 
     /// The time at which the job was scheduled, by the clock of Redis, to the microsecond. Retries

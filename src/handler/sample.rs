@@ -56,6 +56,7 @@ impl SampleJob {
             max_attempts: RetryPolicy::default().max_attempts(),
             policy: RetryPolicy::default(),
             limit: WorkerSettings::default().timeout,
+            usual_limit: WorkerSettings::default().timeout,
             first_scheduled_at: now,
             occurrence: None,
             fence: 1,
@@ -104,7 +105,7 @@ impl SampleJob {
     /// Sets [`Job::timeout`]. Only the handler reads it: [`Router::call`](crate::Router::call) does
     /// not end a run that takes longer.
     pub fn timeout(self, limit: Duration) -> Self {
-        self.with(|job| job.limit = limit)
+        self.with(|job| (job.limit, job.usual_limit) = (limit, limit))
     }
 
     /// Adds a header, or replaces the header of this name.

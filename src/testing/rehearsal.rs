@@ -324,8 +324,8 @@ impl Rehearsal {
             self.settle(&key, &job, attempt - 1, at, Some(verb));
             return None;
         }
-        let limit = header.terms.timeout().or(route.timeout);
-        let limit = limit.unwrap_or(self.settings.timeout);
+        let usual_limit = route.timeout.unwrap_or(self.settings.timeout);
+        let limit = header.terms.timeout().unwrap_or(usual_limit);
         let fence = micros(at).0.max(self.last_fence + 1);
         let signal = CancelSignal::new();
         let parts = JobParts {
@@ -340,6 +340,7 @@ impl Rehearsal {
             max_attempts: policy.max_attempts(),
             policy: policy.clone(),
             limit,
+            usual_limit,
             first_scheduled_at: system(job.accepted),
             occurrence: header.recur().map(Recurring::view),
             fence,

@@ -114,7 +114,11 @@ impl Caller {
         };
         let call = connecting_within(to_connect, self.post(&request, place));
         let Ok(answered) = timeout(left, call).await else {
-            pass.ends(CallResult::Down);
+            // A job that is in a hurry must not stop the calls of all others.
+            pass.ends(match job.is_hurried() {
+                true => CallResult::Unknown,
+                false => CallResult::Down,
+            });
             let limit = job.timeout();
             return Outcome::retry(format!("{name} did not answer within {limit:?}"));
         };

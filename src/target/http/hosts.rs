@@ -130,7 +130,8 @@ pub(super) enum CallResult {
     Up,
     /// The host could not be connected to, did not answer in time, or says itself that it is down.
     Down,
-    /// Nothing is known: the call did not reach the host, through no fault of the host.
+    /// Nothing is known: the call did not reach the host, through no fault of the host, or had less
+    /// time than its route gives.
     Unknown,
 }
 

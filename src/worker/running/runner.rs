@@ -397,14 +397,14 @@ impl JobRun {
                 begun.attempt
             )));
         }
-        let limit = terms.timeout().or(route.timeout);
-        let mut limit = limit.unwrap_or(runner.settings.timeout);
+        let usual_limit = route.timeout.unwrap_or(runner.settings.timeout);
+        let mut limit = terms.timeout().unwrap_or(usual_limit);
         if let Some(recurring) = record.header.recur() {
             let now = self.now().floor_ms();
             let room = recurring.replaced_at(now).map(|next| next.since(now));
             limit = room.map_or(limit, |room| room.min(limit));
         }
-        let job = self.job(record, attempt, policy, limit, route);
+        let job = self.job(record, attempt, policy, (limit, usual_limit), route);
         self.lag = Some(job.lag());
         self.tell_late(route, &job);
         let meter = self.served.ledger.meter();
@@ -497,7 +497,7 @@ impl JobRun {
         record: &Record,
         attempt: u32,
         policy: &RetryPolicy,
-        limit: Duration,
+        (limit, usual_limit): (Duration, Duration),
         route: &RouteEntry,
     ) -> Job {
         Job::new(JobParts {
@@ -512,6 +512,7 @@ impl JobRun {
             max_attempts: policy.max_attempts(),
             policy: policy.clone(),
             limit,
+            usual_limit,
             first_scheduled_at: record.first_scheduled_at(),
             occurrence: record.header.recur().map(Recurring::view),
             fence: self.fence,

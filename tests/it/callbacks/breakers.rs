@@ -177,6 +177,35 @@ async fn a_request_that_was_sent_is_an_attempt_though_the_host_is_down() {
     }
 }
 
+/// Other jobs call the host too, and have more time.
+#[tokio::test]
+async fn a_job_with_a_short_timeout_of_its_own_opens_no_breaker() {
+    let site = Site::new("cb-breaker-short").await;
+    let (short, other) = (site.key("short"), site.key("other"));
+    let host = Receiver::start(|received| match received.path.as_str() {
+        "/short" => Reply::Hangs,
+        _ => says("500 Oh", "", ""),
+    })
+    .await;
+    let target = target::http(host.url("/other"))
+        .job_urls([host.url("")])
+        .networks(["127.0.0.0/8"])
+        .breaker_failures(1);
+    let route = target.retry(RetryPolicy::none());
+    let worker = site.serve(Router::new().route(&site.pattern(), route));
+    let call = site.client.schedule(&short, "");
+    let call = call.header("url", host.url("/short"));
+    call.timeout(Duration::from_millis(300)).await.unwrap();
+    let letter = site.reaches(&short, JobState::Dead).await;
+    let told = letter.last_error().unwrap();
+    assert!(told.contains("did not answer within"), "{told}");
+    site.client.schedule(&other, "").await.unwrap();
+    let letter = site.reaches(&other, JobState::Dead).await;
+    assert!(!steps(&letter).contains(&"snoozed"), "{letter:?}");
+    worker.stop().await;
+    site.assert_balanced().await;
+}
+
 #[tokio::test]
 async fn a_malformed_host_is_refused_and_a_closed_breaker_is_reported() {
     let site = Site::new("cb-breaker-none").await;
