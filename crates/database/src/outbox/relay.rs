@@ -37,7 +37,8 @@ const TURN: usize = 20;
 /// How long the end may wait for the database.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// Passes on the rows of the outbox to Redis, each exactly once. Any number of relays share the work.
+/// Passes on the rows of the outbox to Redis, each once, except after the failures that
+/// `docs/database.md` lists. Any number of relays share the work.
 ///
 /// Rows of one kind are passed on in the order of their ids, in batches of up to 1,000. A row that
 /// cannot be passed on goes to the table `keyfall_outbox_refused` with the reason, and holds up no
