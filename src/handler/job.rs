@@ -61,7 +61,7 @@ pub(crate) struct JobParts {
     /// The timeout of a run without a reason for less time: of its route, or the worker.
     #[cfg_attr(
         not(feature = "callbacks"),
-        expect(dead_code, reason = "only callbacks compare the two")
+        allow(dead_code, reason = "only callbacks compare the two")
     )]
     pub(crate) usual_limit: Duration,
     pub(crate) first_scheduled_at: SystemTime,
