@@ -398,7 +398,7 @@ async fn jobs_without_a_route_are_buried_at_the_configured_age() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_without_a_route_that_a_limit_holds_back_delay_no_other_burial() {
+async fn jobs_without_a_route_are_buried_when_a_limit_holds_them_back_no_more() {
     // More than one round takes.
     const HELD: usize = 300;
     let server = Embedded::start().await.unwrap();
