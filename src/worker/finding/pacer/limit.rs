@@ -35,9 +35,11 @@ impl LimitTrack {
     }
 
     /// Takes in the time. If the clock of the server was set back, all times that were noted before
-    /// are as far ahead, and the jobs that wait are announced now.
+    /// are as far ahead, and the jobs that wait are announced now. Less than [`HOLDS`] is no step:
+    /// the time is an estimate, which each faster reply corrects.
     pub(super) fn observe(&mut self, now: UnixUs) {
-        if self.last > now || self.holds_until > now.plus(HOLDS) {
+        let latest = now.plus(HOLDS);
+        if self.last > latest || self.holds_until > latest.plus(HOLDS) {
             *self = LimitTrack {
                 next: self.was_held.then_some(now),
                 was_held: self.was_held,
@@ -119,6 +121,9 @@ mod tests {
         limit.hold(Some(after(3_600_000)), after(3_599_000));
         limit.observe(after(3_599_500));
         assert_eq!(limit.next(), Some(after(3_600_000)), "the clock goes on");
+        limit.observe(after(3_598_950));
+        assert_eq!(limit.next(), Some(after(3_600_000)), "it is known better");
+        assert!(limit.holds(after(3_598_950)));
         limit.observe(after(1000));
         assert!(limit.is_time(after(1000)));
         assert!(!limit.holds(after(1000)), "of this nobody has heard yet");
