@@ -104,18 +104,16 @@ mod warnings;
 mod wire;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ConnectInfo;
 use axum::middleware::from_fn_with_state;
+use axum::routing::MethodRouter;
 use axum::{Extension, Router};
 use keyfall::target::Pull;
 use keyfall::{Client, Readiness};
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use utoipa::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use auth::{Grant, Scope, Tokens};
 pub(super) use body::received;
@@ -134,7 +132,7 @@ pub use ui::{Ui, UiTerms};
 
 use super::new_kinds::NewKinds;
 use feed::Feed;
-use handlers::calls;
+use handlers::{Calls, calls, with};
 use problem::Problem;
 use rate::Rate;
 use tails::Tails;
@@ -220,7 +218,6 @@ pub(crate) struct Api {
     /// The archive of ended jobs.
     #[cfg(feature = "database")]
     database: Option<keyfall_database::Database>,
-    document: OnceLock<Value>,
 }
 
 type Shared = axum::extract::State<Arc<Api>>;
@@ -254,7 +251,6 @@ impl Api {
             recorder: None,
             #[cfg(feature = "database")]
             database: None,
-            document: OnceLock::new(),
         }
     }
 
@@ -315,75 +311,78 @@ pub fn in_process(client: Client) -> Router {
 /// The address of callers in this process, which use no network.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// All routes, and the document that describes them.
+/// All calls of the API.
+static CALLS: [Calls; 61] = [
+    calls!(jobs: put, show, cancel),
+    calls!(jobs: postpone),
+    calls!(jobs: fire),
+    calls!(jobs: put_payload),
+    calls!(rules: change),
+    calls!(rules: pause),
+    calls!(rules: resume),
+    calls!(rules: preview),
+    calls!(series: put, show, cancel),
+    calls!(series: preview),
+    calls!(restore: restore),
+    calls!(list: list),
+    calls!(count: count),
+    calls!(bulk: cancel),
+    calls!(bulk: postpone),
+    calls!(bulk: fire),
+    calls!(batch: batch),
+    calls!(dead: show, delete),
+    calls!(dead: requeue),
+    calls!(dead: groups),
+    calls!(dead: requeue_many),
+    calls!(dead: delete_many),
+    calls!(kinds: list),
+    calls!(kinds: show, drop_kind),
+    calls!(limits: list),
+    calls!(limits: set, remove),
+    calls!(archive: list, set, stop),
+    calls!(archive: search),
+    calls!(copies: list, set, stop),
+    calls!(ended: show),
+    calls!(ended: requeue),
+    calls!(ended: requeue_many),
+    calls!(kinds: paused),
+    calls!(kinds: pause),
+    calls!(kinds: resume),
+    calls!(history: story),
+    calls!(tail: tail),
+    calls!(overview: overview),
+    calls!(upcoming: upcoming),
+    calls!(activity: activity),
+    calls!(history: list, keep),
+    calls!(audit: audit),
+    calls!(actions: list),
+    calls!(instances: routes),
+    calls!(instances: list),
+    calls!(instances: close_breaker),
+    calls!(servers: servers),
+    calls!(servers: shards),
+    calls!(doctor: doctor),
+    calls!(doctor: fix),
+    calls!(rights: show),
+    calls!(pull: pull),
+    calls!(pull: finish),
+    calls!(pull: extend),
+    calls!(pull: fail),
+    calls!(pull: snooze),
+    calls!(metrics: show),
+    calls!(openapi: show),
+    calls!(codes: show),
+    calls!(health: livez),
+    calls!(health: readyz),
+];
+
+/// The router of all calls.
 fn router(api: Arc<Api>) -> Router {
-    let (router, document) = OpenApiRouter::with_openapi(openapi::Document::openapi())
-        .routes(calls!(jobs: put, show, cancel))
-        .routes(calls!(jobs: postpone))
-        .routes(calls!(jobs: fire))
-        .routes(calls!(jobs: put_payload))
-        .routes(calls!(rules: change))
-        .routes(calls!(rules: pause))
-        .routes(calls!(rules: resume))
-        .routes(calls!(rules: preview))
-        .routes(calls!(series: put, show, cancel))
-        .routes(calls!(series: preview))
-        .routes(calls!(restore: restore))
-        .routes(calls!(list: list))
-        .routes(calls!(count: count))
-        .routes(calls!(bulk: cancel))
-        .routes(calls!(bulk: postpone))
-        .routes(calls!(bulk: fire))
-        .routes(calls!(batch: batch))
-        .routes(calls!(dead: show, delete))
-        .routes(calls!(dead: requeue))
-        .routes(calls!(dead: groups))
-        .routes(calls!(dead: requeue_many))
-        .routes(calls!(dead: delete_many))
-        .routes(calls!(kinds: list))
-        .routes(calls!(kinds: show, drop_kind))
-        .routes(calls!(limits: list))
-        .routes(calls!(limits: set, remove))
-        .routes(calls!(archive: list, set, stop))
-        .routes(calls!(archive: search))
-        .routes(calls!(copies: list, set, stop))
-        .routes(calls!(ended: show))
-        .routes(calls!(ended: requeue))
-        .routes(calls!(ended: requeue_many))
-        .routes(calls!(kinds: paused))
-        .routes(calls!(kinds: pause))
-        .routes(calls!(kinds: resume))
-        .routes(calls!(history: story))
-        .routes(calls!(tail: tail))
-        .routes(calls!(overview: overview))
-        .routes(calls!(upcoming: upcoming))
-        .routes(calls!(activity: activity))
-        .routes(calls!(history: list, keep))
-        .routes(calls!(audit: audit))
-        .routes(calls!(actions: list))
-        .routes(calls!(instances: routes))
-        .routes(calls!(instances: list))
-        .routes(calls!(instances: close_breaker))
-        .routes(calls!(servers: servers))
-        .routes(calls!(servers: shards))
-        .routes(calls!(doctor: doctor))
-        .routes(calls!(doctor: fix))
-        .routes(calls!(rights: show))
-        .routes(calls!(pull: pull))
-        .routes(calls!(pull: finish))
-        .routes(calls!(pull: extend))
-        .routes(calls!(pull: fail))
-        .routes(calls!(pull: snooze))
-        .routes(calls!(metrics: show))
-        .routes(calls!(openapi: show))
-        .routes(calls!(codes: show))
-        .routes(calls!(health: livez))
-        .routes(calls!(health: readyz))
-        .with_state(api.clone())
-        .split_for_parts();
-    // Only this function builds the document; a second router would build the same.
-    api.document.get_or_init(|| openapi::completed(&document));
+    let router = CALLS
+        .iter()
+        .fold(Router::new(), |router, calls| (calls.serve)(router));
     router
+        .with_state(api.clone())
         .fallback(async || Problem::unknown_route())
         .method_not_allowed_fallback(async || Problem::wrong_method())
         .layer(from_fn_with_state(api, front::pass))

@@ -1,17 +1,19 @@
 //! The document that describes the API: made from the code, and completed here with the parts that
 //! all calls share.
 
+use std::sync::LazyLock;
+
 use axum::Json;
-use axum::extract::State;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
 
-use super::Shared;
+use super::CALLS;
 
 /// The description of the API as a whole.
 #[derive(OpenApi)]
 #[openapi(info(title = "Keyfall", description = "Reminders that are Redis keys"))]
-pub(super) struct Document;
+struct Document;
 
 /// The form of a job key, except the lengths of its segments.
 const KEY: &str =
@@ -37,12 +39,21 @@ const WITH_BODY: [(&str, &str); 2] = [
 /// This document.
 #[utoipa::path(get, path = "/v1/openapi.json", operation_id = "get_openapi", tag = "about",
     responses((status = 200, description = "An OpenAPI 3.1 document", body = serde_json::Value)))]
-pub(super) async fn show(State(api): Shared) -> Json<Value> {
-    Json(api.document.get().cloned().unwrap_or_default())
+pub(super) async fn show() -> Json<&'static Value> {
+    Json(&DOCUMENT)
 }
 
+/// The document, which is made when somebody asks for it.
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
+    let router = OpenApiRouter::with_openapi(Document::openapi());
+    let documented = CALLS
+        .iter()
+        .fold(router, |router, calls| router.routes((calls.document)()));
+    completed(documented.get_openapi())
+});
+
 /// Adds the parts that all calls share.
-pub(super) fn completed(document: &utoipa::openapi::OpenApi) -> Value {
+fn completed(document: &utoipa::openapi::OpenApi) -> Value {
     let mut document = serde_json::to_value(document).expect("a document is JSON");
     document["components"]["securitySchemes"] =
         json!({"token": {"type": "http", "scheme": "bearer"}});
