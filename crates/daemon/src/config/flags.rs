@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 
@@ -86,9 +87,22 @@ impl FromArgMatches for RedisFlags {
     }
 }
 
+/// The arguments of the section with the place of Redis. Most commands have them.
+static REDIS_ARGS: LazyLock<Vec<Arg>> = LazyLock::new(|| {
+    let sections = redis().iter();
+    sections.flat_map(|it| args(it, text(it.doc))).collect()
+});
+
+/// The arguments of all sections.
+static ALL_ARGS: LazyLock<Vec<Arg>> = LazyLock::new(|| {
+    let sections = SECTIONS.iter();
+    let args = sections.flat_map(|it| args(it, format!("[{}] {}", it.name, text(it.doc))));
+    args.collect()
+});
+
 impl clap::Args for RedisFlags {
     fn augment_args(command: Command) -> Command {
-        augmented(command, redis(), |section| text(section.doc))
+        command.args(&*REDIS_ARGS)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -96,27 +110,20 @@ impl clap::Args for RedisFlags {
     }
 }
 
-fn augmented(
-    command: Command,
-    sections: &'static [Section],
-    heading: fn(&Section) -> String,
-) -> Command {
-    sections.iter().fold(command, |command, section| {
-        let settings = section.settings.iter();
-        command.args(settings.map(|setting| arg(setting).help_heading(heading(section))))
-    })
-}
-
 impl clap::Args for Flags {
     fn augment_args(command: Command) -> Command {
-        augmented(command, SECTIONS, |section| {
-            format!("[{}] {}", section.name, text(section.doc))
-        })
+        command.args(&*ALL_ARGS)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
         Flags::augment_args(command)
     }
+}
+
+/// The arguments of a section, under this heading.
+fn args(section: &'static Section, heading: String) -> impl Iterator<Item = Arg> {
+    let settings = section.settings.iter();
+    settings.map(move |setting| arg(setting).help_heading(heading.clone()))
 }
 
 fn arg(setting: &Setting) -> Arg {
