@@ -125,6 +125,16 @@ async fn processes_that_run_change_nothing_once_the_data_are_newer() {
         .unwrap();
 
     let daemon = site.daemon(&[]);
+    // Fails if another test was first.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let readyz = async || {
+        let answer = reqwest::get(format!("{}/readyz", daemon.url)).await;
+        answer.unwrap()
+    };
+    eventually("the daemon is ready", async || {
+        readyz().await.status().is_success().then_some(())
+    })
+    .await;
 
     // As the newer version raises it: then nobody writes any more who does not know it.
     let () = site.command(&NEWER).await;
@@ -146,11 +156,7 @@ async fn processes_that_run_change_nothing_once_the_data_are_newer() {
         (site.connections().await > opened + 10).then_some(())
     })
     .await;
-    // Fails if another test was first.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let ready = reqwest::get(format!("{}/readyz", daemon.url))
-        .await
-        .unwrap();
+    let ready = readyz().await;
     assert!(!ready.status().is_success());
     let told = ready.text().await.unwrap();
     assert!(

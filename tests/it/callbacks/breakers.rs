@@ -6,6 +6,7 @@ use std::time::Duration;
 use keyfall::doctor::Severity;
 use keyfall::{Handler, JobState, Outcome, RetryPolicy, Router, target};
 use keyfall_testing::files::Folder;
+use keyfall_testing::ports::free_port;
 use serde_json::{Value, json};
 
 use super::receiver::{Receiver, Reply, says};
@@ -13,16 +14,15 @@ use super::{failure, job, outcome};
 use crate::runs::{PATIENCE, eventually};
 use crate::site::{Site, fails_slowly, steps};
 
-/// An address where no server listens.
-async fn nobody() -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    listener.local_addr().unwrap().to_string()
+/// An address where no server listens, also none of another test.
+fn nobody() -> String {
+    format!("127.0.0.1:{}", free_port())
 }
 
 #[tokio::test]
 async fn jobs_of_a_host_that_is_down_lose_no_attempt() {
     let site = Site::new("cb-breaker").await;
-    let host = nobody().await;
+    let host = nobody();
     let target = target::http(format!("http://{host}/"))
         .breaker_failures(3)
         .breaker_pause(Duration::from_secs(1));
@@ -155,7 +155,7 @@ async fn a_trial_that_connects_and_gets_no_answer_costs_an_attempt() {
 /// The receiver may have handled the request, so the job must not be tried forever.
 #[tokio::test]
 async fn a_request_that_was_sent_is_an_attempt_though_the_host_is_down() {
-    let nobody = format!("location: http://{}/\r\n", nobody().await);
+    let nobody = format!("location: http://{}/\r\n", nobody());
     let cuts = Receiver::start(|_| Reply::Cuts("")).await;
     let leads_nowhere = Receiver::start(move |_| says("307 Temporary Redirect", &nobody, "")).await;
     for (app, host) in [("cb-sent", cuts), ("cb-sent-on", leads_nowhere)] {
@@ -229,7 +229,7 @@ async fn a_malformed_host_is_refused_and_a_closed_breaker_is_reported() {
 async fn breakers_can_be_closed_over_http_and_metrics_count_open_ones() {
     let mut site = Site::new("cb-breaker-http").await;
     let folder = Folder::new("breakers");
-    let host = nobody().await;
+    let host = nobody();
     // Only this job calls the host, so no call tries the host until the job is fired.
     let route = format!(
         "[[route]]\npattern = \"{}\"\nretry = \"1h\"\ntarget = {{ http = {{ url = \
