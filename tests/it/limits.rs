@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use keyfall::{Cancelled, Client, ClientBuilder, Error, ErrorKind, NewJob, Router, Worker};
 
 use crate::runs::recorder;
-use crate::site::{HOUR, Site, ms, shared_redis};
+use crate::site::{HOUR, Site, ms};
 
 #[track_caller]
 pub(crate) fn assert_refused<T: std::fmt::Debug>(
@@ -24,7 +24,7 @@ pub(crate) fn assert_refused<T: std::fmt::Debug>(
 #[tokio::test]
 async fn a_value_beyond_its_limit_is_refused_with_the_rule() {
     let site = Site::new("pro-limits").await;
-    let small = Client::builder(shared_redis()).payload_limit(10);
+    let small = Client::builder(&site.url).payload_limit(10);
     let small = small.connect().await.unwrap();
     let key = site.key(1);
     small.schedule_bytes(&key, vec![0; 10]).await.unwrap();
@@ -155,7 +155,7 @@ async fn invalid_settings_stop_the_start() {
     let site = Site::new("pro-settings").await;
     let kind = ErrorKind::InvalidSetting;
     let client = |change: fn(ClientBuilder) -> ClientBuilder| {
-        change(Client::builder(shared_redis())).connect()
+        change(Client::builder(&site.url)).connect()
     };
     let (zero, long) = (Duration::ZERO, Duration::from_secs(3601));
     for (result, names) in [

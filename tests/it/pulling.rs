@@ -55,7 +55,7 @@ async fn a_job_waits_until_it_is_pulled_and_is_settled_by_its_lease() {
 
     // The lease is a text, which any process can present.
     let lease: Lease = lease.to_string().parse().unwrap();
-    let other = Site::new("pull-one").await;
+    let other = Site::at(&site.url, "pull-one").await;
     assert_eq!(
         other.client.settle(&lease, Outcome::Done).await.unwrap(),
         Settled::Done
@@ -315,7 +315,7 @@ async fn extending_the_lease_of_a_cancelled_job_reports_the_cancel() {
 async fn consumers_of_two_workers_get_each_job_of_a_backlog_once() {
     const JOBS: usize = 5000;
     let here = Site::new("pull-many").await;
-    let there = Site::new("pull-many").await;
+    let there = Site::at(&here.url, "pull-many").await;
     let jobs = here.keys(JOBS).map(|key| NewJob::new(key, ""));
     assert!(
         here.client

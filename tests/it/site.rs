@@ -1,6 +1,6 @@
 //! The site of a test: its own app segment on a Redis, a client, and workers.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use keyfall::embedded::Embedded;
@@ -14,25 +14,43 @@ use tokio::task::JoinHandle;
 use crate::runs::{PATIENCE, eventually};
 use crate::shell::Daemon;
 
-/// The URL of the Redis that all tests share. It ends with the process.
+/// The URL of a Redis that all tests share. It ends with the process.
 pub(crate) fn shared_redis() -> &'static str {
     static URL: OnceLock<String> = OnceLock::new();
-    URL.get_or_init(|| {
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
-                let server = Embedded::start().await.unwrap();
-                tell.send(server.url()).unwrap();
-                // The guard of the server ends the server when this process is gone.
-                std::future::pending::<()>().await;
-            });
+    URL.get_or_init(started)
+}
+
+/// The number of sites on one Redis. A worker looks at all kinds of its Redis, also at those of
+/// tests that have ended.
+const SITES: usize = 40;
+
+/// The URL of the Redis of the next site. It ends with the process.
+fn redis_of_next_site() -> String {
+    static LATEST: Mutex<(usize, String)> = Mutex::new((0, String::new()));
+    let mut latest = LATEST.lock().unwrap();
+    if latest.0.is_multiple_of(SITES) {
+        latest.1 = started();
+    }
+    latest.0 += 1;
+    latest.1.clone()
+}
+
+/// The URL of a new Redis, which ends with the process.
+fn started() -> String {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let server = Embedded::start().await.unwrap();
+            tell.send(server.url()).unwrap();
+            // The guard of the server ends the server when this process is gone.
+            std::future::pending::<()>().await;
         });
-        told.recv().expect("the shared Redis starts")
-    })
+    });
+    told.recv().expect("the shared Redis starts")
 }
 
 /// An app of its own, and the means to use it.
@@ -47,9 +65,9 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A site on the shared Redis; no other test has the same `app`.
+    /// A site on a Redis that other tests use too; none of them has the same `app`.
     pub(crate) async fn new(app: &str) -> Self {
-        Site::at(shared_redis(), app).await
+        Site::at(&redis_of_next_site(), app).await
     }
 
     /// A site on a separate Redis.

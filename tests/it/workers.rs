@@ -74,7 +74,7 @@ impl Mortal {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_workers_share_the_work_and_run_each_job_once() {
     let here = Site::new("work-two").await;
-    let there = Site::new("work-two").await;
+    let there = Site::at(&here.url, "work-two").await;
     let ((log_here, mut runs_here), (log_there, mut runs_there)) = (recorder(), recorder());
     let start = |site: &Site, log: &crate::runs::Recorder| {
         let router = Router::new().route(&site.pattern(), log.done());
