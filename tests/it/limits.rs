@@ -154,9 +154,8 @@ async fn a_malformed_job_key_is_refused_by_every_call() {
 async fn invalid_settings_stop_the_start() {
     let site = Site::new("pro-settings").await;
     let kind = ErrorKind::InvalidSetting;
-    let client = |change: fn(ClientBuilder) -> ClientBuilder| {
-        change(Client::builder(&site.url)).connect()
-    };
+    let client =
+        |change: fn(ClientBuilder) -> ClientBuilder| change(Client::builder(&site.url)).connect();
     let (zero, long) = (Duration::ZERO, Duration::from_secs(3601));
     for (result, names) in [
         (client(|b| b.namespace("")).await, ["namespace", "1 to 64"]),
