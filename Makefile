@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help nightly package dist dist-check packaging-check semver features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample mutants-compile model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint docs moving-check compare sdk-check upgrade-check
+.PHONY: help nightly package dist dist-check packaging-check semver features capacity capacity-check cost cost-check deps toolchain redis clients languages postgres faketime spin valgrind prometheus demo picture test test-long test-postgres topology extremes chaos chaos-quick mutants mutants-chosen mutants-sample mutants-compile model http-check cron-check webhooks-check web-check web-check-quick web-cost chromium consumers versions servers ops-check packaging-tools lint docs moving-check compare sdk-check upgrade-check
 
 # DURATION, of `make chaos`: the seconds of faults, over all scenarios. SEED, of `make chaos`: the
 # seed of the calls. ONLY: of `make chaos` a word that the names of the scenarios contain, of
@@ -14,7 +14,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' Makefile
 
 demo: deps ## Start a private Redis and watch reminders fall due
-	cargo run -p keyfall-demo
+	cargo run -p keyfall-try
 
 # The crowd, most of the orders and the address of the Redis are left out: they fill three screens.
 picture: deps ## Draw docs/demo.svg, the picture of the README, from a run of the demo
@@ -24,15 +24,31 @@ picture: deps ## Draw docs/demo.svg, the picture of the README, from a run of th
 		-- target/release/keyfall demo --seconds 10
 
 # Most tests wait nearly all of the time.
-test: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
-test: deps clients postgres ## Run unit and integration tests, and the examples in the documentation
-	@# Everything but what its package leaves out; the examples are built before, since tests start them.
-	cargo test --workspace --all-features
+test test-long topology test-postgres: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 
-topology: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
-topology: deps ## Run one suite over a single Redis, Sentinel, a cluster and several servers
+# What the names of the tests contain that take most of the processor time. A test that is renamed
+# comes back into `make test`.
+LONG = backlog:: bench:: crowding:: crowds:: extremes:: popping::a_thousand race:: sabotage:: a_missing_collector
+
+test: export PROPTEST_CASES ?= 64
+test: deps clients ## Run unit and integration tests on one Redis, and the examples in the documentation
+	@# Everything but what its package leaves out; the examples are built before, since tests start them.
+	cargo test --workspace --all-features -- $(addprefix --skip ,$(LONG) topology:: database::)
+
+test-long: export PROPTEST_CASES ?= 256
+test-long: deps clients ## Run the tests that take long, with more random input: large amounts, races, damage, benchmarks
 	@sh scripts/some-tests.sh \
-		cargo test --workspace --all-features --test it -- topology::suite::
+		cargo test --workspace --all-features --lib --test it -- $(LONG) model:: properties:: random::
+
+topology: deps ## Run the tests on Sentinel, clusters and several servers
+	@sh scripts/some-tests.sh \
+		cargo test --workspace --all-features --test it -- topology::
+
+test-postgres: deps postgres ## Run the tests beside PostgreSQL: outbox, archive, copy
+	@sh scripts/some-tests.sh \
+		cargo test --workspace --all-features --test database
+	@sh scripts/some-tests.sh \
+		cargo test --workspace --all-features --test it -- database::
 
 extremes: deps postgres ## Handle a million dead letters, and drain a hundred thousand jobs through each target
 	@sh scripts/some-tests.sh \
@@ -183,7 +199,7 @@ lint: toolchain ## Check formatting, lints and documentation; warnings are error
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --lib --no-default-features -- -D warnings
-	@# As `make demo` and most programs build the library.
+	@# As most programs build the library, with its own features of the dependencies alone.
 	cargo clippy -p keyfall-demo -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 
