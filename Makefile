@@ -28,8 +28,8 @@ test test-long topology test-postgres: export RUST_TEST_THREADS = $(shell echo $
 
 # What the names of the tests contain that take most of the processor time. A test that is renamed
 # comes back into `make test`.
-LONG = backlog:: bench:: crowding:: crowds:: extremes:: popping::a_thousand race:: sabotage:: \
-	a_missing_collector a_year_in_forty_zones
+LONG = backlog:: bench:: crowding:: crowds:: extremes:: forgotten:: popping::a_thousand \
+	race:: sabotage:: a_missing_collector instances_that_do_not_see_each_other a_year_in_forty_zones
 
 test: export PROPTEST_CASES ?= 64
 test: deps clients ## Run unit and integration tests on one Redis, and the examples in the documentation
