@@ -3,12 +3,12 @@
 //! The programs refuse to run as root; then they run as the user that Debian's package has made.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -317,6 +317,12 @@ fn first_number(text: &str) -> Option<i32> {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.end();
-        let _ = fs::remove_dir_all(&self.folder);
+        // The children of a server that was killed still write while they end.
+        let end = Instant::now() + PATIENCE;
+        while fs::remove_dir_all(&self.folder).is_err_and(|it| it.kind() != ErrorKind::NotFound)
+            && Instant::now() < end
+        {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
