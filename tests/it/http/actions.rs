@@ -215,6 +215,7 @@ async fn a_token_sees_who_did_what_to_its_jobs() {
 async fn the_doctor_repairs_chosen_settings_and_logs_each_repair() {
     let (_redis, site) = own_redis("http-fix").await;
     let daemon = Daemon::start(&site);
+    daemon.is_ready().await;
     let set = |name: &'static str, value: &'static str| {
         let site = &site;
         async move {

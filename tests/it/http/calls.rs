@@ -4,7 +4,7 @@ use keyfall::{JobState, Outcome, Router};
 use serde_json::{Value, json};
 
 use super::{Daemon, assert_problem, next_year, own_redis};
-use crate::runs::{Gate, eventually, recorder};
+use crate::runs::{Gate, recorder};
 use crate::site::Site;
 
 const NONE: Value = Value::Null;
@@ -407,11 +407,7 @@ async fn dead_letters_are_shown_requeued_and_deleted() {
 async fn a_daemon_without_redis_is_live_but_not_ready() {
     let (redis, site) = own_redis("http-away").await;
     let daemon = Daemon::start(&site);
-    eventually("it hears", async || {
-        let answer = daemon.call("GET", "/readyz").await;
-        (answer == (204, NONE)).then_some(())
-    })
-    .await;
+    daemon.is_ready().await;
     drop(redis);
     let job = format!("/v1/jobs/{}", site.key("a"));
     let (live, ready, put) = tokio::join!(

@@ -144,6 +144,14 @@ impl Daemon {
         result.unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
 
+    /// Waits until the worker of the daemon hears events: before, it mends settings of Redis.
+    async fn is_ready(&self) {
+        eventually("the daemon is ready", async || {
+            (self.call("GET", "/readyz").await.0 == 204).then_some(())
+        })
+        .await;
+    }
+
     /// Waits until the daemon holds a pull: only then does it have room for a job.
     async fn holds_a_pull(&self, site: &Site) {
         eventually("a pull is held", async || {
