@@ -43,13 +43,13 @@ test-long: deps clients ## Run the tests that take long, with more random input:
 
 topology: deps ## Run the tests on Sentinel, clusters and several servers
 	@sh scripts/some-tests.sh \
-		cargo test --workspace --all-features --test it -- topology::
+		cargo test --workspace --all-features --lib --test it -- topology::
 
 test-postgres: deps postgres ## Run the tests beside PostgreSQL: outbox, archive, copy
 	@sh scripts/some-tests.sh \
 		cargo test --workspace --all-features --test database
 	@sh scripts/some-tests.sh \
-		cargo test --workspace --all-features --test it -- database::
+		cargo test --workspace --all-features --lib --test it -- database::
 
 extremes: deps postgres ## Handle a million dead letters, and drain a hundred thousand jobs through each target
 	@sh scripts/some-tests.sh \

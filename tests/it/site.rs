@@ -20,8 +20,8 @@ pub(crate) fn shared_redis() -> &'static str {
     URL.get_or_init(started)
 }
 
-/// The number of sites on one Redis. A worker looks at all kinds of its Redis, also at those of
-/// tests that have ended.
+/// The number of sites on one Redis. A worker looks at all kinds of its Redis, also at the
+/// kinds of ended tests.
 const SITES: usize = 40;
 
 /// The URL of the Redis of the next site. It ends with the process.
