@@ -190,9 +190,8 @@ moving-check: deps ## Import delayed jobs that BullMQ, Celery, rq and Sidekiq wr
 	@sh scripts/install-sidekiq.sh
 	@RECORD="$(RECORD)" sh scripts/moving.sh
 
-# The packages that are not published are tests.
 package: toolchain ## Build each package as it would be published
-	cargo package --workspace --exclude keyfall-benches --exclude keyfall-chaos --exclude keyfall-testing
+	published=$$(sh scripts/published.sh) && cargo package $$published
 
 lint: toolchain ## Check formatting, lints and documentation; warnings are errors
 	@cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt

@@ -38,8 +38,9 @@ else
     RUSTFLAGS="$flags" CFLAGS="-ffile-prefix-map=$cargo_home=/cargo" \
         cargo build --locked --profile dist -p keyfall-cli
     cp "${CARGO_TARGET_DIR:-target}/dist/keyfall" "$work/keyfall"
-    cargo package --locked --workspace ${KEYFALL_CRATES_UNCHECKED:+--no-verify} \
-        --exclude keyfall-benches --exclude keyfall-chaos --exclude keyfall-testing
+    published=$(sh scripts/published.sh)
+    # shellcheck disable=SC2086 # one word for each option
+    cargo package --locked ${KEYFALL_CRATES_UNCHECKED:+--no-verify} $published
     cp "${CARGO_TARGET_DIR:-target}"/package/*.crate "$out"
 fi
 
