@@ -23,8 +23,9 @@ picture: deps ## Draw docs/demo.svg, the picture of the README, from a run of th
 		--without '^A private Redis|^This takes|crowd-[0-9]|close:20(0[3-9]|[12])' \
 		-- target/release/keyfall demo --seconds 10
 
-# Most tests wait nearly all of the time.
-test test-long topology test-postgres: export RUST_TEST_THREADS = $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+# Most tests wait nearly all of the time: three threads for each core leave half of the machine idle,
+# and take half as long again.
+test test-long topology test-postgres: export RUST_TEST_THREADS = $(shell echo $$((6 * $$(getconf _NPROCESSORS_ONLN))))
 
 # What the names of the tests contain that take most of the processor time. A test that is renamed
 # comes back into `make test`.

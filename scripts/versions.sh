@@ -22,7 +22,7 @@ tests='store:: embedded::
 topologies='topology::suite::'
 
 # Most of these tests wait for something nearly all of the time.
-threads=6
+threads=12
 
 in_tests() {
     cargo test --workspace --all-features --quiet --lib --test it "$@"
