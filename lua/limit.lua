@@ -63,6 +63,8 @@ if is_held() then
   -- and then, in case that the ledger has lost it.
   answers[1] = 'limited'
   remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, answers[1])
+  -- The ledger may have been removed meanwhile, and its memory would expire, with the limit in it.
+  keep_for_good(calls_key, lanes_key)
   return {'ok', stamp, answers[1]}
 end
 local limit = {

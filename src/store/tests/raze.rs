@@ -1,6 +1,7 @@
 //! `raze.lua`: an empty ledger goes with all its keys, and its memory of calls outlives it.
 
 use super::support::{Bench, HOUR, State, after, soon, words};
+use crate::limit::Limit;
 use crate::store::{KeptAs, Lane, Razed, Word};
 
 use State::*;
@@ -297,5 +298,17 @@ async fn a_new_ledger_reports_itself_until_its_kind_is_known() {
         assert_eq!(schedule_by(&mut lane.rewound(1), "job").await, None);
         assert_eq!(restore("third").await, None);
     }
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn a_limit_that_is_set_again_keeps_its_ledger() {
+    let bench = Bench::new().await;
+    let limit = || Some(Limit::new().concurrency(1));
+    bench.set_limit(limit(), 1).await;
+    assert!(matches!(bench.raze().await, Razed::Gone));
+    assert_eq!(bench.is_passing().await, [true; 2]);
+    assert!(bench.set_limit(limit(), 1).await);
+    assert_eq!(bench.is_passing().await, [false; 2]);
     bench.balanced().await;
 }
