@@ -44,6 +44,23 @@ fn refusal(output: &Output) -> String {
 }
 
 #[test]
+fn a_reader_that_has_seen_enough_ends_the_command() {
+    let folder = InFolder::new("closed");
+    folder.run(&["token", "make", "--scope", "read", "--file", "tokens.toml"]);
+    for args in [
+        &["config"][..],
+        &["token", "ls", "--file", "tokens.toml"],
+        &["token", "ls", "--file", "tokens.toml", "--json"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = folder.command(args).stdout(writer).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        assert!(output.stderr.is_empty(), "{args:?}: {output:?}");
+    }
+}
+
+#[test]
 fn the_printed_default_has_no_fault() {
     let folder = InFolder::new("default");
     let text = folder.run(&["config"]);

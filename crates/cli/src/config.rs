@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use keyfall_daemon::config::{Args, Config, DEFAULT, Flags, misspelt_variables};
 
+use super::out;
+
 #[derive(clap::Args)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -26,7 +28,7 @@ enum Command {
 
 pub(crate) fn run(options: Options) -> anyhow::Result<()> {
     match options.command {
-        None => print!("{DEFAULT}"),
+        None => out::text(DEFAULT)?,
         Some(Command::Check { file, flags }) => check(file, flags)?,
     }
     Ok(())
@@ -45,12 +47,12 @@ fn check(file: PathBuf, flags: Flags) -> anyhow::Result<()> {
         let s = if faults.count() == 1 { "" } else { "s" };
         anyhow::anyhow!("{shown}: {} fault{s}\n{faults}", faults.count())
     })?;
-    println!("{shown}: no fault");
+    out::line(format!("{shown}: no fault"))?;
     for (field, value, origin) in config.given() {
-        println!("{field} = {value} ({origin})");
+        out::line(format!("{field} = {value} ({origin})"))?;
     }
     for route in &config.routes {
-        println!("route {}", route.pattern);
+        out::line(format!("route {}", route.pattern))?;
     }
     Ok(())
 }

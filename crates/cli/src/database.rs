@@ -4,6 +4,8 @@ use anyhow::Context;
 use keyfall_daemon::config::{Args, Config};
 use keyfall_database::Database;
 
+use super::out;
+
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Make the tables, or bring them up to date; `keyfall serve` does so unless it may not
@@ -40,26 +42,30 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Migrate(_) => {
             let before = database.migrate().await?;
             match before {
-                0 => println!("the tables are up to date"),
-                steps => println!("the tables were brought up to date, in {steps} steps"),
+                0 => out::line("the tables are up to date")?,
+                steps => out::line(format!(
+                    "the tables were brought up to date, in {steps} steps"
+                ))?,
             }
         }
         Command::Check(_) => {
             database.check().await?;
             let outbox = database.outbox().await?;
-            println!("the tables are up to date");
+            out::line("the tables are up to date")?;
             let more = if outbox.is_more { " or more" } else { "" };
             match outbox.oldest {
-                Some(age) => println!(
+                Some(age) => out::line(format!(
                     "rows that wait: {}{more}, the oldest for {:.1} s",
                     outbox.waiting,
                     age.as_secs_f64()
-                ),
-                None => println!("no row waits"),
+                ))?,
+                None => out::line("no row waits")?,
             }
             match outbox.refused {
-                0 => println!("no row was refused"),
-                rows => println!("refused, with the reason in keyfall_outbox_refused: {rows}"),
+                0 => out::line("no row was refused")?,
+                rows => out::line(format!(
+                    "refused, with the reason in keyfall_outbox_refused: {rows}"
+                ))?,
             }
             for copied in database.copied_kinds().await? {
                 let whole = if copied.is_filled {
@@ -67,13 +73,15 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
                 } else {
                     ", not all of them yet"
                 };
-                println!(
+                out::line(format!(
                     "copied of {}: {} pending jobs{whole}",
                     copied.kind, copied.pending
-                );
+                ))?;
             }
             if let Some(why) = database.copy_state().await?.and_then(|state| state.stopped) {
-                println!("the copy is stopped: {why}: look with `keyfall rebuild`");
+                out::line(format!(
+                    "the copy is stopped: {why}: look with `keyfall rebuild`"
+                ))?;
             }
         }
     }

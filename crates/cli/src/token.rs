@@ -1,5 +1,6 @@
 //! `keyfall token`: makes, lists and revokes the tokens of the HTTP API.
 
+use std::io;
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
@@ -7,7 +8,6 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::out::{self, Form};
-use super::plain::{plain, plain_json};
 use super::stop::Stop;
 use super::which::Unasked;
 use keyfall_daemon::duration;
@@ -114,15 +114,15 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
                     row: TokenRow::new(&grant),
                 })?);
             }
-            println!("{}", secret.reveal());
+            out::line(secret.reveal())?;
         }
         Command::Ls { file, json } => {
             let file = TokenFile::read(&file.path()?)?;
             if json {
                 let rows: Vec<TokenRow> = file.grants.iter().map(TokenRow::new).collect();
-                println!("{}", plain_json(&serde_json::to_string_pretty(&rows)?));
+                out::json(&rows)?;
             } else {
-                table(&file.grants);
+                table(&file.grants)?;
             }
         }
         Command::Revoke { id, file, form, .. } => {
@@ -179,8 +179,7 @@ impl<'a> TokenRow<'a> {
     }
 }
 
-fn table(grants: &[Grant]) {
-    let head = ["id", "scopes", "keys", "made", "expires", "note"].map(str::to_owned);
+fn table(grants: &[Grant]) -> io::Result<()> {
     let now = Timestamp::now();
     let rows = grants.iter().map(|grant| {
         [
@@ -193,19 +192,10 @@ fn table(grants: &[Grant]) {
                 Some(expires) if grant.is_expired(now) => format!("{expires}, expired"),
                 Some(expires) => expires.to_string(),
             },
-            plain(&grant.note).into_owned(),
+            grant.note.clone(),
         ]
     });
-    let rows: Vec<[String; 6]> = [head].into_iter().chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<usize> = (0..6).map(|column| width(column).unwrap_or(0)).collect();
-    for row in &rows {
-        let cells = row.iter().zip(&widths);
-        let cells: Vec<String> = cells
-            .map(|(cell, width)| format!("{cell:width$}"))
-            .collect();
-        println!("{}", cells.join("  ").trim_end());
-    }
+    out::table(["id", "scopes", "keys", "made", "expires", "note"], rows)
 }
 
 fn scopes(grant: &Grant) -> String {

@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::connect::{Remedy, Server};
+use super::out;
 use super::stop::Stop;
 
 #[derive(clap::Args, Debug)]
@@ -47,7 +48,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         format!("{address} cannot be listened on: name another `--port`, or none")
     })?;
     let address = listener.local_addr()?;
-    println!("http://{address}/ui/open?secret={secret}");
+    out::line(format!("http://{address}/ui/open?secret={secret}"))?;
     let stopped = async {
         tokio::select! {
             _ = interrupt.recv() => {}
