@@ -209,7 +209,8 @@ impl Postgres {
         }
     }
 
-    /// The server, in a shell that reads until this process is gone.
+    /// The server, in a shell that reads until this process is gone, and deletes the folder then:
+    /// a server that all tests share is never dropped.
     fn spawn(&self) -> Child {
         let script = r#"
             program=$1 data=$2 folder=$3
@@ -217,9 +218,10 @@ impl Postgres {
             "$program" -D "$data" -k "$folder" -c listen_addresses= -c fsync=off \
                 -c max_connections=300 -c log_min_messages=fatal "$@" >"$folder/log" 2>&1 &
             server=$!
-            read -r _
+            read -r _ && is_told=yes
             kill -QUIT $server 2>/dev/null
-            wait $server 2>/dev/null"#;
+            wait $server 2>/dev/null
+            [ -n "${is_told-}" ] || rm -rf "$folder""#;
         let mut guard = match (self.has_small_disk, self.user) {
             (true, Some((uid, gid))) => {
                 // The disk is gone with the last process of its namespace.

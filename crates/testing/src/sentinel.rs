@@ -15,8 +15,13 @@ pub struct SentinelProcess {
     guard: Child,
 }
 
-/// Ends a process when its standard input ends.
-const GUARD: &str = r#"read -r _; kill -9 "$1""#;
+/// Ends a process when its standard input ends, and deletes its files: a sentinel that all tests
+/// share is never dropped.
+const GUARD: &str = r#"
+    read -r _
+    kill -9 "$1"
+    rm -f "$2" "$3"
+    rmdir "${2%/*}" 2>/dev/null"#;
 
 impl SentinelProcess {
     /// Starts a sentinel. It keeps its configuration in `file`; its output goes to another file
@@ -28,14 +33,16 @@ impl SentinelProcess {
     /// Starts a sentinel by this program, which runs `redis-server` with its own arguments.
     pub fn start_as(program: impl AsRef<OsStr>, file: &Path, config: &str) -> io::Result<Self> {
         std::fs::write(file, config)?;
+        let log = file.with_extension("log");
         let child = Command::new(program)
             .arg(file)
             .arg("--sentinel")
             .stdin(Stdio::null())
-            .stdout(File::create(file.with_extension("log"))?)
+            .stdout(File::create(&log)?)
             .spawn()?;
         let mut guard = Command::new("sh");
         guard.args(["-c", GUARD, "guard", &child.id().to_string()]);
+        guard.args([file, &log]);
         let guard = guard.stdin(Stdio::piped()).spawn()?;
         Ok(SentinelProcess { child, guard })
     }
