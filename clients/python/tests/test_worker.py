@@ -130,6 +130,8 @@ ODD = {
     "half-a-pair": RuntimeError("\udcff"),
     "no-reason": keyfall.Bury(ValueError("gone")),
     "no-delay": keyfall.Snooze(object()),
+    "refused-snooze": keyfall.Snooze("5 parsecs"),
+    "refused-retry": keyfall.Retry("busy", after="5 parsecs"),
 }
 
 
@@ -153,6 +155,9 @@ def test_an_odd_end_of_a_handler_is_a_failure_and_costs_no_slot(way, quick, app)
         assert told["half-a-pair"].last_error == "RuntimeError: ?"
         assert (told["no-reason"].state, told["no-reason"].last_error) == ("dead", "gone")
         assert told["no-delay"].state == "retrying", told["no-delay"]
+        for id in ("refused-snooze", "refused-retry"):
+            assert told[id].state == "retrying", told[id]
+            assert "the delay of its handler was refused: after: " in told[id].last_error
         client.cancel_many(kind + ":")
 
 

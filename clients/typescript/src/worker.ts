@@ -233,7 +233,13 @@ export class Worker {
       }
       if (!(fault instanceof KeyfallError) || !fault.retryable) {
         this.#log.error(`${job.key}: the end of its run was refused: ${fault}`);
-        return;
+        // A wrong delay fails the attempt, also one that JSON cannot hold.
+        const isDelay = !(fault instanceof KeyfallError) || fault.field === "after";
+        if (end.more?.after === undefined || !isDelay) {
+          return;
+        }
+        end = { verb: "fail", more: { error: textOf(`the delay of its handler was refused: ${textOf(fault)}`) } };
+        continue;
       }
       await elapsed(pause(attempt, fault.retryAfter), this.#ended.signal);
     }

@@ -83,9 +83,13 @@ test("an odd error is a failure, and costs no slot", async (t) => {
     switch (job.id) {
       case "without-text": throw Object.create(null);
       case "cut": throw new Error("x".repeat(1992) + "\u{1f600}");
+      case "refused-snooze": throw new Snooze("5 parsecs");
+      case "refused-retry": throw new Retry("busy", { after: "5 parsecs" });
+      case "no-delay": throw new Snooze(1n as unknown as number);
     }
   }, { concurrency: 1 });
-  for (const id of ["without-text", "cut", "last"]) {
+  const delays = ["refused-snooze", "refused-retry", "no-delay"];
+  for (const id of ["without-text", "cut", ...delays, "last"]) {
     await client.schedule(`${kind}:${id}`);
   }
   await eventually("the last has run", async () => (await client.get(`${kind}:last`)) === null);
@@ -93,6 +97,11 @@ test("an odd error is a failure, and costs no slot", async (t) => {
   await stop();
   assert.equal((await client.get(`${kind}:without-text`))?.lastError, "it has no text");
   assert.equal((await client.get(`${kind}:cut`))?.lastError, `Error: ${"x".repeat(1992)}\ufffd`);
+  for (const id of delays) {
+    const job = await client.get(`${kind}:${id}`);
+    assert.equal(job?.state, "retrying");
+    assert.match(job?.lastError ?? "", /^the delay of its handler was refused: /);
+  }
   await client.cancelMany(`${kind}:`);
 });
 

@@ -191,21 +191,11 @@ class AsyncClient:
 
     async def batch(self, lines: Iterable[BatchCall]) -> List[BatchResult]:
         """Makes many calls in few requests. A faulty line does not affect the others."""
-        batch = Batch(list(lines))
-        attempt = 0
+        batch = Batch(list(lines), self._retries)
         while not batch.is_answered:
-            left = batch.left
             error = await self._send_lines(batch)
-            if batch.left < left:
-                attempt = 0
-            if error is None:
-                continue
-            attempt += 1
-            if attempt > self._retries or not error.retryable:
-                batch.given_up(error)
-                attempt = 0
-            else:
-                await asyncio.sleep(protocol.pause(attempt, error.retry_after))
+            if error is not None and batch.is_repeated(error):
+                await asyncio.sleep(protocol.pause(batch.attempt, error.retry_after))
         return batch.results
 
     async def _send_lines(self, batch: Batch) -> Optional[KeyfallError]:

@@ -13,7 +13,7 @@ from .answers import PulledJob
 from .async_client import AsyncClient
 from .errors import KeyfallError
 from .leases import Leases
-from .working import LAST_SECONDS, Handlers, Outage, log, settlement
+from .working import LAST_SECONDS, Handlers, Outage, log, settlement, settlement_after
 
 Handler = Callable[[PulledJob], Awaitable[object]]
 F = TypeVar("F", bound=Handler)
@@ -151,7 +151,8 @@ class AsyncWorker:
                 fault = refused
             if not fault.retryable:
                 log.error("%s: the end of its run was refused: %s", job.key, fault)
-                return
+                end = settlement_after(fault)
+                continue
             attempt += 1
             await asyncio.sleep(protocol.pause(attempt, fault.retry_after))
 

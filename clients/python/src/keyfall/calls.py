@@ -316,8 +316,11 @@ class BatchResult:
 class Batch:
     """The lines of one batch, and the answers so far."""
 
-    def __init__(self, lines: Sequence[BatchCall]) -> None:
+    def __init__(self, lines: Sequence[BatchCall], retries: int) -> None:
         self._lines = lines
+        self._retries = retries
+        #: The requests since the last one that brought an answer.
+        self.attempt = 0
         self._results: List[Optional[BatchResult]] = [None] * len(lines)
         self._open = list(range(len(lines)))
         #: The lines that the last request has refused for now, and why.
@@ -330,11 +333,6 @@ class Batch:
     @property
     def is_answered(self) -> bool:
         return not self._open
-
-    @property
-    def left(self) -> int:
-        """How many lines have no answer yet."""
-        return len(self._open)
 
     def next(self) -> Tuple[List[int], bytes]:
         """The lines of the next request, as their numbers and as text."""
@@ -364,17 +362,30 @@ class Batch:
                 self._results[number] = BatchResult(line.means[error.code])
             else:
                 self._results[number] = BatchResult(error=error)
-        self._open = [number for number in self._open if self._results[number] is None]
+        if self._close():
+            self.attempt = 0
         if again is None and any(self._results[number] is None for number in some):
             again = KeyfallError("no_answer", "the answer to the batch broke off", retryable=True)
         return again
 
-    def given_up(self, error: KeyfallError) -> None:
-        """The lines that were refused get their errors. If the request itself has failed, all lines
-        without an answer get this error."""
+    def is_repeated(self, error: KeyfallError) -> bool:
+        """Whether the lines that are left are sent again after this error. Otherwise the lines that were
+        refused get their errors; if the request itself has failed, all lines without an answer get
+        this error."""
+        self.attempt += 1
+        if self.attempt <= self._retries and error.retryable:
+            return True
         for number, why in (self._refused or dict.fromkeys(self._open, error)).items():
             self._results[number] = BatchResult(error=why)
+        self._close()
+        self.attempt = 0
+        return False
+
+    def _close(self) -> int:
+        """Closes the lines that have an answer. Returns their number."""
+        before = len(self._open)
         self._open = [number for number in self._open if self._results[number] is None]
+        return before - len(self._open)
 
 
 def json_line(body: Body) -> bytes:

@@ -14,7 +14,7 @@ from .answers import PulledJob
 from .client import Client
 from .errors import KeyfallError
 from .leases import Leases
-from .working import LAST_SECONDS, Handlers, Outage, log, settlement
+from .working import LAST_SECONDS, Handlers, Outage, log, settlement, settlement_after
 
 Handler = Callable[[PulledJob], object]
 F = TypeVar("F", bound=Handler)
@@ -160,7 +160,8 @@ class Worker:
                 fault = refused
             if not fault.retryable:
                 log.error("%s: the end of its run was refused: %s", job.key, fault)
-                return
+                end = settlement_after(fault)
+                continue
             attempt += 1
             self._ended.wait(protocol.pause(attempt, fault.retry_after))
 

@@ -46,6 +46,13 @@ def settlement(job: PulledJob, error: Optional[BaseException]) -> Optional[Settl
     return Settlement("fail", {"error": text})
 
 
+def settlement_after(refusal: KeyfallError) -> Optional[Settlement]:
+    """How the attempt ends if the daemon refuses its end: with a wrong delay it has failed."""
+    if refusal.field != "after":
+        return None
+    return Settlement("fail", {"error": text_of(f"the delay of its handler was refused: {refusal}")})
+
+
 def told(error: BaseException) -> str:
     """The error of a handler as text."""
     return text_of(f"{type(error).__name__}: {text_of(error)}")
