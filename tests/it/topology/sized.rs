@@ -20,7 +20,7 @@ async fn shard_size(client: &Client) -> Finding {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shard_that_would_block_its_node_in_a_move_is_reported() {
-    let cluster = Clustered::start().await;
+    let cluster = Clustered::steady(&[]).await;
     let client = Client::builder(&cluster.url()).default_shards(1);
     let client = client.connect().await.unwrap();
     client.schedule(format!("{KIND}:1"), &1).await.unwrap();
