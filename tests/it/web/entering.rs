@@ -81,6 +81,33 @@ async fn a_token_opens_what_it_allows_until_it_ends() {
 }
 
 #[tokio::test]
+async fn a_token_for_a_prefix_is_told_of_no_instance_by_what_was_gathered_for_another() {
+    let site = Site::new("web-gathered").await;
+    let folder = Folder::new("web-gathered");
+    let prefix = format!("{}:", site.app);
+    let all = token(&folder, &["make", "--scope", "read"]);
+    let some = token(&folder, &["make", "--scope", "read", "--prefix", &prefix]);
+    let daemon = Daemon::with(&site, &["--tokens-file", &folder.path("tokens.toml")]);
+    let key = site.key(1);
+    site.client.schedule(&key, "x").after(HOUR).await.unwrap();
+    let base = format!("{}/ui/", daemon.url);
+    let page = format!("?prefix={}", encoded(&prefix));
+    let all = Person::at(&base).with_token(&all).await;
+    let some = Person::at(&base).with_token(&some).await;
+    let count = "<dt>Workers</dt>";
+    eventually("the instance is counted", async || {
+        all.look(&page).await.contains(count).then_some(())
+    })
+    .await;
+    let shown = some.look(&page).await;
+    assert!(
+        shown.contains(&site.kind()) && !shown.contains(count),
+        "{shown}"
+    );
+    site.assert_balanced().await;
+}
+
+#[tokio::test]
 async fn the_page_can_be_turned_off() {
     let site = Site::new("web-off").await;
     let daemon = Daemon::with(&site, &["--http-ui=false"]);
