@@ -200,11 +200,11 @@ lint: toolchain ## Check formatting, lints and documentation; warnings are error
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --lib --no-default-features -- -D warnings
-	@# As most programs build the library, with its own features of the dependencies alone.
-	cargo clippy -p keyfall-demo -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps
 
 features: toolchain ## Check that each feature compiles without the others
+	@# As most programs build the library, with its own features of the dependencies alone.
+	cargo clippy -p keyfall-demo -- -D warnings
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --lib --features callbacks -- -D warnings
 	cargo clippy --lib --features traces -- -D warnings
