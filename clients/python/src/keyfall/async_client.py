@@ -194,7 +194,7 @@ class AsyncClient:
         batch = Batch(list(lines), self._retries)
         while not batch.is_answered:
             error = await self._send_lines(batch)
-            if error is not None and batch.is_repeated(error):
+            if error is not None and batch.retry_or_give_up(error):
                 await asyncio.sleep(protocol.pause(batch.attempt, error.retry_after))
         return batch.results
 

@@ -368,10 +368,9 @@ class Batch:
             again = KeyfallError("no_answer", "the answer to the batch broke off", retryable=True)
         return again
 
-    def is_repeated(self, error: KeyfallError) -> bool:
-        """Whether the lines that are left are sent again after this error. Otherwise the lines that were
-        refused get their errors; if the request itself has failed, all lines without an answer get
-        this error."""
+    def retry_or_give_up(self, error: KeyfallError) -> bool:
+        """Returns whether to send the lines that are left again. Otherwise lines that were refused get
+        their errors; if the request itself has failed, all lines without an answer get this error."""
         self.attempt += 1
         if self.attempt <= self._retries and error.retryable:
             return True

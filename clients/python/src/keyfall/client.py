@@ -179,7 +179,7 @@ class Client:
         batch = Batch(list(lines), self._retries)
         while not batch.is_answered:
             error = self._send_lines(batch)
-            if error is not None and batch.is_repeated(error):
+            if error is not None and batch.retry_or_give_up(error):
                 time.sleep(protocol.pause(batch.attempt, error.retry_after))
         return batch.results
 
