@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::error::ErrorKind;
 use crate::names::LEDGER_PARTS;
 use crate::store::Server;
 use crate::store::connections::fault::Fault;
@@ -125,18 +126,22 @@ pub(in crate::store) fn aside(start: &str, state: &str, part: &str) -> String {
     format!("{start}mending:{state}:{part}")
 }
 
-/// The answer to a question about a ledger. `None` if this user may not ask it.
+/// The answer to a question about a ledger. `None` if this user may not ask it, or the server does not
+/// know the command.
 ///
 /// # Errors
 ///
-/// If no node can answer it for now.
+/// If the answer of a node is missing for another reason: keys may be there.
 fn seen<T>(subject: &str, slot: u16, told: Result<T, Fault>) -> Result<Option<T>, Fault> {
     match told {
         Ok(told) => Ok(Some(told)),
         Err(fault) if fault.is_torn() => Err(fault),
-        Err(fault) if fault.is_passing() => Err(fault.while_looking(subject, slot)),
         Err(fault) => {
             let error = fault.error();
+            let is_answer = matches!(error.kind(), ErrorKind::Denied | ErrorKind::Damaged);
+            if fault.is_passing() || !is_answer {
+                return Err(fault.while_looking(subject, slot));
+            }
             tracing::debug!(subject, %error, "it is unknown whether another node has the ledger");
             Ok(None)
         }

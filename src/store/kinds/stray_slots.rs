@@ -119,9 +119,7 @@ impl Primary {
         let mut places = places.split(',');
         let (address, _bus) = places.next()?.rsplit_once('@')?;
         let (_, port) = address.rsplit_once(':')?;
-        let by_host = places
-            .next()
-            .map(|host| Node::new(&format!("{host}:{port}")));
+        let by_host = places.next().map(|host| Node::of(host, port));
         let (open, slots): (Vec<&str>, Vec<&str>) =
             slots.iter().partition(|word| word.starts_with('['));
         let slots = slots.into_iter().filter_map(|word| {
@@ -336,7 +334,8 @@ mod tests {
             cc 10.0.0.3:3@10003,c.example,shard-id=x master,fail? - 0 0 3 connected\n\
             dd 10.0.0.4:4@10004 slave aa 0 0 1 connected\n\
             ee 10.0.0.5:5@10005 master,fail - 0 0 5 disconnected 400\n\
-            ff :0@0 master,noaddr - 0 0 6 disconnected 500\n";
+            ff :0@0 master,noaddr - 0 0 6 disconnected 500\n\
+            gg fd00::7:7@10007 master - 0 0 7 connected\n";
         let known = [Node::new("c.example:3")];
         let parse = |line| Primary::parse(line, &Node::new("seed:9"), &known);
         let all: Vec<Primary> = told.lines().filter_map(parse).collect();
@@ -345,6 +344,7 @@ mod tests {
             ("aa", "10.0.0.1:1"),
             ("bb", "seed:2"),
             ("cc", "c.example:3"),
+            ("gg", "[fd00::7]:7"),
         ];
         assert_eq!(names.collect::<Vec<_>>(), expected);
         assert!(all[0].serves(99) && all[0].serves(200));

@@ -20,7 +20,7 @@ impl Node {
     }
 
     /// A node by host and port; an IPv6 address gets brackets.
-    fn of(host: &str, port: i64) -> Self {
+    pub(crate) fn of(host: &str, port: impl fmt::Display) -> Self {
         // An IPv6 address.
         match host.contains(':') && !host.starts_with('[') {
             true => Node(format!("[{host}]:{port}").into()),
@@ -38,11 +38,12 @@ impl Node {
         self.0.rsplit_once(':').map_or(&self.0, |(host, _)| host)
     }
 
-    /// The node that a redirection names. If the redirection leaves out the host, it means the host
-    /// of the node that sent it.
+    /// The node that a redirection or `CLUSTER NODES` names, where an IPv6 address has no brackets
+    /// (`fd00::5:7001`). If the address leaves out the host, it means the host of the node that sent it.
     pub(crate) fn named_by(&self, address: &str) -> Self {
-        match address.strip_prefix(':') {
-            Some(port) => Node(format!("{}:{port}", self.host()).into()),
+        match address.rsplit_once(':') {
+            Some(("", port)) => Node::of(self.host(), port),
+            Some((host, port)) => Node::of(host, port),
             None => Node::new(address),
         }
     }
@@ -176,5 +177,9 @@ mod tests {
         let by = Node::new("here:1");
         assert_eq!(by.named_by(":2"), Node::new("here:2"));
         assert_eq!(by.named_by("there:3"), Node::new("there:3"));
+        assert_eq!(by.named_by("fd00::5:7001"), Node::new("[fd00::5]:7001"));
+        assert_eq!(by.named_by("::1:7001"), Node::new("[::1]:7001"));
+        let by = Node::new("[fd00::5]:7001");
+        assert_eq!(by.named_by(":7002"), Node::new("[fd00::5]:7002"));
     }
 }
