@@ -418,18 +418,23 @@ async fn listen(sentinels: Weak<Sentinels>, connection_slot: redis::Client, pati
         // A change that was announced before the subscription is in its answer.
         let mut is_news = true;
         loop {
-            if is_news
-                && let Some(of) = sentinels.upgrade()
-                && let Ok(Ok(told)) = timeout(patience, of.ask_one(&connection_slot)).await
-            {
-                of.learn(told);
+            if is_news {
+                let Some(of) = sentinels.upgrade() else {
+                    return;
+                };
+                if let Ok(Ok(told)) = timeout(patience, of.ask_one(&connection_slot)).await {
+                    of.learn(told);
+                    is_news = false;
+                }
             }
-            is_news = false;
-            match timeout(SILENCE, stream.next()).await {
+            // A question without an answer is asked again.
+            let wait = if is_news { AGAIN } else { SILENCE };
+            match timeout(wait, stream.next()).await {
                 Ok(Some(message)) => {
                     let text: String = message.get_payload().unwrap_or_default();
-                    is_news = text.split(' ').next() == Some(&*master);
+                    is_news |= text.split(' ').next() == Some(&*master);
                 }
+                Err(_) if is_news => {}
                 Ok(None) => {
                     sleep(AGAIN).await;
                     break;
