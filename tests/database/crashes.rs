@@ -129,6 +129,24 @@ async fn a_database_that_has_lost_its_last_commits_loses_no_row() {
     assert_eq!(site.stats().await.pending, 30);
 }
 
+/// Redis refuses numbers above 2^31 - 1, so nobody has sent the batch.
+#[tokio::test]
+async fn a_noted_batch_with_too_high_a_number_gets_another_name() {
+    let site = Site::new("crashes-number").await;
+    let note = format!(
+        "INSERT INTO keyfall_outbox (key, delay)
+            SELECT '{0}:' || n, '1 hour' FROM generate_series(1, 10) n;
+        INSERT INTO keyfall_outbox_lanes (kind, lane, number, batch)
+            SELECT '{0}', '0123456789abcdef01234567', 2147483648, array_agg(id ORDER BY id)
+            FROM keyfall_outbox WHERE kind = '{0}'",
+        site.kind()
+    );
+    site.sql.batch_execute(&note).await.unwrap();
+    let _relay = site.relay().await;
+    site.is_empty().await;
+    assert_eq!(site.stats().await.pending, 10);
+}
+
 #[tokio::test]
 async fn kinds_that_stand_still_hold_up_no_other() {
     let site = Site::new("crashes-still").await;

@@ -1,8 +1,10 @@
 //! One step of a relay on a kind: what was passed on is removed, and the next rows are noted as a
 //! batch, in one transaction.
 
+use std::sync::Mutex;
+
 use deadpool_postgres::Transaction;
-use keyfall::MAX_NUMBERED_CALLS;
+use keyfall::{LaneId, MAX_BATCH_NUMBER, MAX_NUMBERED_CALLS};
 
 use super::kept::remove_passed;
 use super::row::{COLUMNS, OutboxRow};
@@ -18,13 +20,38 @@ const FIRST: i64 = i64::MIN;
 /// The most bytes of payloads and terms in a batch, beside its first row.
 const MOST_BYTES: i64 = 4 << 20;
 
-/// The name of a batch: a lane of the relay that has begun it, and a number. A new batch gets a number
-/// that this process has never used, and not one from the database: a database that has lost its last
-/// changes, by a fail-over, would give out a number for other rows.
+/// The highest number of a batch.
+const LAST: i64 = MAX_BATCH_NUMBER as i64;
+
+/// The name of a batch: a lane of the relay that has begun it, and a number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BatchName {
     pub(super) lane: String,
     pub(super) number: i64,
+}
+
+/// The names of new batches, of any kind: the numbers of a lane, then those of another lane. They come
+/// from the process, and not from the database: a database that has lost its last changes, by a
+/// fail-over, would give out a number for other rows.
+pub(super) struct BatchNames(Mutex<BatchName>);
+
+impl BatchNames {
+    /// Names that nobody has used.
+    pub(super) fn new() -> Self {
+        let lane = LaneId::new().to_string();
+        BatchNames(Mutex::new(BatchName { lane, number: 0 }))
+    }
+
+    /// A name that this process has never used.
+    pub(super) fn next(&self) -> BatchName {
+        let mut last = self.0.lock().expect("no panic while held");
+        if last.number >= LAST {
+            let lane = LaneId::new().to_string();
+            *last = BatchName { lane, number: 0 };
+        }
+        last.number += 1;
+        last.clone()
+    }
 }
 
 /// Rows of one kind that are on their way.
@@ -87,22 +114,22 @@ impl Database {
     }
 
     /// Removes the rows of a batch that was passed on, and notes the next one, as `new`. A batch that
-    /// another relay has begun is taken over as it is.
+    /// another relay has begun is taken over as it is, unless its number is too high to be sent.
     pub(super) async fn step(
         &self,
         kind: &str,
+        relay: &str,
         new: BatchName,
         passed: Option<&Passed>,
     ) -> Result<Step> {
         let mut connection = self.connection().await?;
         let change = connection.transaction().await;
         let change = change.map_err(Error::of("a transaction"))?;
-        let relay = new.lane.clone();
         let Some(Note {
             name: noted,
             mut batch,
             is_taken,
-        }) = note_of(&change, kind, &new).await?
+        }) = note_of(&change, kind, relay, &new).await?
         else {
             return Ok(Step::Taken);
         };
@@ -126,12 +153,15 @@ impl Database {
             );
             name = new.clone();
         }
+        if name.number > LAST {
+            name = new.clone();
+        }
         if rows.is_empty() {
             rows = next_rows(&change, kind).await?;
             name = new;
         }
         let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-        write_note(&change, kind, &relay, &name, &ids).await?;
+        write_note(&change, kind, relay, &name, &ids).await?;
         change.commit().await.map_err(Error::of("to commit"))?;
         Ok(match rows.is_empty() {
             true => Step::Over,
@@ -150,7 +180,12 @@ impl Database {
 }
 
 /// Locks the note of a kind, which is made if there is none; `None` while another relay has it locked.
-async fn note_of(change: &Transaction<'_>, kind: &str, new: &BatchName) -> Result<Option<Note>> {
+async fn note_of(
+    change: &Transaction<'_>,
+    kind: &str,
+    relay: &str,
+    new: &BatchName,
+) -> Result<Option<Note>> {
     let failed = Error::of("to read keyfall_outbox_lanes");
     let read = change
         .prepare_cached(
@@ -160,7 +195,7 @@ async fn note_of(change: &Transaction<'_>, kind: &str, new: &BatchName) -> Resul
         )
         .await
         .map_err(&failed)?;
-    let mut found = change.query_opt(&read, &[&kind, &new.lane]).await;
+    let mut found = change.query_opt(&read, &[&kind, &relay]).await;
     if matches!(found, Ok(None)) {
         let make = "INSERT INTO keyfall_outbox_lanes (kind, lane, number) VALUES ($1, $2, $3)
             ON CONFLICT DO NOTHING";
@@ -168,7 +203,7 @@ async fn note_of(change: &Transaction<'_>, kind: &str, new: &BatchName) -> Resul
             .execute(make, &[&kind, &new.lane, &new.number])
             .await
             .map_err(&failed)?;
-        found = change.query_opt(&read, &[&kind, &new.lane]).await;
+        found = change.query_opt(&read, &[&kind, &relay]).await;
     }
     let Some(row) = found.map_err(&failed)? else {
         return Ok(None);
@@ -253,4 +288,22 @@ async fn next_rows(change: &Transaction<'_>, kind: &str) -> Result<Vec<OutboxRow
     let read = change.prepare_cached(&read).await.map_err(&failed)?;
     let rows = change.query(&read, &[&kind]).await.map_err(&failed)?;
     Ok(rows.iter().map(OutboxRow::read).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_number_of_a_lane_is_followed_by_the_first_of_another() {
+        let names = BatchNames::new();
+        let first = names.next();
+        assert_eq!(first.number, 1);
+        names.0.lock().unwrap().number = LAST - 1;
+        let last = names.next();
+        assert_eq!((&last.lane, last.number), (&first.lane, LAST));
+        let after = names.next();
+        assert_ne!(after.lane, first.lane);
+        assert_eq!(after.number, 1);
+    }
 }

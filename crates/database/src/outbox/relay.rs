@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use keyfall::{Client, Error as RedisError, LaneId};
@@ -11,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::batch::{Batch, BatchName, Passed, Step};
+use super::batch::{Batch, BatchNames, Passed, Step};
 use crate::connection::Database;
 use crate::error::{Error, Result};
 
@@ -49,10 +48,9 @@ pub struct Relay(Arc<Shared>);
 struct Shared {
     client: Client,
     database: Database,
-    /// The lane of its batches, by which the relays know each other as well.
-    lane: LaneId,
-    /// The number of the last new batch, of any kind.
-    number: AtomicI64,
+    /// The name by which the relays know each other.
+    name: String,
+    batches: BatchNames,
 }
 
 /// A kind on which the relay works, or has worked in vain.
@@ -98,8 +96,8 @@ impl Relay {
         Relay(Arc::new(Shared {
             client,
             database,
-            lane: LaneId::new(),
-            number: AtomicI64::new(0),
+            name: LaneId::new().to_string(),
+            batches: BatchNames::new(),
         }))
     }
 
@@ -114,8 +112,7 @@ impl Relay {
             () = self.0.work(&mut wakes) => unreachable!("it works for ever"),
         }
         // Without it, the others would wait until they may take the kinds over.
-        let lane = self.0.lane.to_string();
-        let _ = timeout(PARTING, self.0.database.leave(&lane)).await;
+        let _ = timeout(PARTING, self.0.database.leave(&self.0.name)).await;
     }
 }
 
@@ -272,11 +269,8 @@ impl Shared {
     /// Passes on rows of a kind. `passed` is what the database does not know of yet.
     async fn pass_on(&self, kind: &str, passed: &mut Option<Passed>) -> End {
         for _ in 0..TURN {
-            let new = BatchName {
-                lane: self.lane.to_string(),
-                number: self.number.fetch_add(1, Ordering::Relaxed) + 1,
-            };
-            let step = self.database.step(kind, new, passed.as_ref());
+            let (relay, new) = (&self.name, self.batches.next());
+            let step = self.database.step(kind, relay, new, passed.as_ref());
             let batch = match self.database.in_time(step).await {
                 Ok(step) => {
                     *passed = None;
