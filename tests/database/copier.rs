@@ -183,6 +183,39 @@ async fn the_copy_follows_what_becomes_of_each_job() {
     .await;
 }
 
+/// What was copied of the first shard before belongs to another layout.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reshard_while_a_copy_begins_leaves_all_jobs_in_the_copy() {
+    const JOBS: usize = 30_000;
+    let (_redis, site) = Site::alone("copier-reshard").await;
+    let jobs = (0..JOBS).map(|n| NewJob::new(site.key(&n.to_string()), "").after(HOUR));
+    for placed in site.client.schedule_many(jobs).await {
+        placed.unwrap();
+    }
+    site.copies(CopyTerms::new()).await;
+    let _copier = site.copier().await;
+    eventually("the copy has begun", async || {
+        (!site.in_the_copy().await.is_empty()).then_some(())
+    })
+    .await;
+    let kind = Kind::parse(&site.kind()).unwrap();
+    site.client.reshard(kind.as_str(), 4).await.unwrap();
+    eventually("the copy is whole", async || {
+        let copied = site.database().copied_kinds().await.ok()?;
+        let is_whole = copied
+            .iter()
+            .any(|it| it.kind == kind.as_str() && it.is_filled);
+        let changes = site.client.changes(&kind, Shards::Present, 0).await.ok()?;
+        let is_noted = changes
+            .shards
+            .iter()
+            .all(|it| it.waiting == 0 && it.is_noting);
+        (is_whole && is_noted && changes.shards.len() == 4).then_some(())
+    })
+    .await;
+    assert_eq!(site.in_the_copy().await.len(), JOBS);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_was_emptied_gets_its_jobs_back() {
     let (_redis, site) = Site::alone("copier-emptied").await;

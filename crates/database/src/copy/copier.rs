@@ -64,6 +64,9 @@ pub(crate) struct Progress {
 /// A shard whose copy begins.
 #[derive(Debug, Clone)]
 struct Filling {
+    /// The epoch of the shard: after a reshard all its jobs are noted once more, because those from
+    /// before would count as older ones.
+    epoch: u64,
     /// The version of the first jobs that were noted.
     since: u64,
     /// Where the next step goes on; `None` at the end.
@@ -229,7 +232,16 @@ impl Copier {
         // Under the lock, what Redis says is not older than what another copier has stored.
         let changes = self.client.changes(kind, shards, BATCH).await?;
         progress.note(&changes);
-        let marks: Vec<LedgerMark> = changes.shards.iter().map(LedgerMark::from).collect();
+        progress.filling.retain(|at, it| {
+            let shard = changes.shards.iter().find(|shard| shard.shard == *at);
+            shard.is_none_or(|shard| shard.epoch == it.epoch)
+        });
+        // Not those that the kind has never had.
+        let used = changes
+            .shards
+            .iter()
+            .filter(|it| it.terms.is_some() || it.version > 0);
+        let marks: Vec<LedgerMark> = used.clone().map(LedgerMark::from).collect();
         let judged = match lock.judge(&marks) {
             Ok(judged) => judged,
             Err(lost) => {
@@ -241,7 +253,7 @@ impl Copier {
         lock.store(&rows, judged).await?;
         // Stored before the ledger notes changes again: if this copier is killed between the two, the
         // next one notes all jobs.
-        for shard in changes.shards.iter().filter(|it| !it.is_noting) {
+        for shard in used.filter(|it| !it.is_noting) {
             lock.begins_anew(shard.shard).await?;
         }
         // All that had changed by the time of this look is stored with it. A shard that notes nothing,
@@ -258,15 +270,19 @@ impl Copier {
                             .any(|row| row.shard == it.shard && row.filled),
                     }
             });
+        let mut ledgers = lock.ledgers().to_vec();
         if is_drained {
             lock.drained().await?;
             for mark in &marks {
                 if let Some(filling) = progress.filled(mark.shard) {
                     lock.filled(mark.shard, mark.epoch, filling.since).await?;
+                    let mut rows = ledgers.iter_mut();
+                    if let Some(row) = rows.find(|row| row.shard == mark.shard) {
+                        row.filled = true;
+                    }
                 }
             }
         }
-        let ledgers = lock.ledgers().to_vec();
         lock.commit().await?;
         progress.looked = Some(Instant::now());
         metrics::counter!("keyfall_copy_stored_total").increment(rows.len() as u64);
@@ -336,10 +352,12 @@ impl Copier {
                 (Some(_), Some(known)) => known.since,
                 _ => step.version,
             };
-            let cursor = step.cursor;
-            progress
-                .filling
-                .insert(shard.shard, Filling { since, cursor });
+            let filling = Filling {
+                epoch: shard.epoch,
+                since,
+                cursor: step.cursor,
+            };
+            progress.filling.insert(shard.shard, filling);
             begun = true;
         }
         Ok(begun)
