@@ -10,16 +10,19 @@
 -- Reply {'ok', now µs, cursor, version, noted}: the cursor for the next call, empty at the end;
 --       the version of the changes that this call has noted, and how many there are
 -- Holds: each job that is there during all the calls is noted, and may be noted twice. A claim
---       notes nothing, so jobs that run are looked for after those that wait. Refused while Redis
---       is full.
+--       notes nothing, so jobs that run are looked for after those that wait. If too many changes
+--       have ended the noting since the first call, nothing is noted. Refused while Redis is full.
 
 local due_key, lease_key, calls_key, lanes_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local changes_key = string.sub(calls_key, 1, -6) .. 'changes'
 local now, stamp = now_us()
 
 local kept = redis.call('HMGET', calls_key, 'changes', 'fence')
-local _, version, number = string.match(kept[1] or '', '^(%w+) (%d+) (%d+)$')
+local most, version, number = string.match(kept[1] or '', '^(%w+) (%d+) (%d+)$')
 redis.call('ZCARD', changes_key)
+if ARGV[5] ~= 'due 0' and not tonumber(most) then
+  return {'ok', stamp, ARGV[5], tonumber(version or 0), 0}
+end
 version = math.max(now, tonumber(version or 0) + 1, tonumber(ARGV[2]) + 1)
 number = int(math.max(tonumber(number or 0), tonumber(ARGV[3])))
 local fence = math.max(tonumber(kept[2] or 0) or 0, tonumber(ARGV[4]))

@@ -206,6 +206,37 @@ async fn too_many_changes_end_the_noting_until_a_copy_begins_anew() {
     bench.balanced().await;
 }
 
+/// What was noted before is lost, and a later step of the same copy would not note it again.
+#[tokio::test]
+async fn too_many_changes_between_two_steps_of_a_copy_end_it() {
+    let bench = Bench::new().await;
+    bench.schedule("a", after(HOUR)).await;
+    let cursor = bench.copy_step(4, None).await.cursor;
+    for id in ["b", "c", "d", "e"] {
+        bench.schedule(id, after(HOUR)).await;
+    }
+    let step = bench.copy_step(4, cursor.as_deref()).await;
+    assert_eq!((step.cursor, step.noted), (cursor, 0));
+    let page = bench.changes().await;
+    assert_eq!((page.noted.unwrap().is_on, page.waiting), (false, 0));
+    bench.copy(100).await;
+    assert!(bench.changes().await.noted.unwrap().is_on);
+    bench.balanced().await;
+}
+
+#[tokio::test]
+async fn new_terms_say_how_many_changes_may_wait_from_now_on() {
+    let bench = Bench::new().await;
+    bench.copy_terms(Some(CopyTerms::new())).await;
+    bench.copy(100).await;
+    let (noted, fewest) = (bench.changes().await.noted, CopyTerms::new().waiting(1_000));
+    bench.copy_terms(Some(fewest)).await;
+    assert_eq!(bench.changes().await.noted, noted);
+    let field: String = bench.ask(&["HGET", &bench.names().calls, "changes"]).await;
+    assert!(field.starts_with("1000 "), "{field}");
+    bench.balanced().await;
+}
+
 #[tokio::test]
 async fn a_change_that_cannot_be_noted_ends_the_noting_and_not_the_call() {
     let server = crate::embedded::Embedded::start().await.unwrap();
