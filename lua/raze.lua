@@ -15,8 +15,8 @@
 --      13 history  keyfall:{app:module:biz/0}:history
 -- ARGV  1 place
 -- Reply {'ok', now µs, held}, or {'stale', now µs, layout} if this ledger has another layout; held
---       is the number of jobs, letters, and adopted keys that are still to expire; unless it is
---       zero, the ledger is unchanged
+--       is the number of jobs, letters, adopted keys that are still to expire, and of what waits
+--       for archive and copy; unless it is zero, the ledger is unchanged
 -- Holds: may be repeated, and be late. Works while Redis is full. If the ledger is paused or was
 --       called in the last hour, `calls` and `lanes` stay for two hours: they hold the pause, the
 --       largest fencing value and the memory of calls. A share of a limit goes.
@@ -43,6 +43,11 @@ for name, command in pairs({ended = 'LLEN', died = 'LLEN', changes = 'ZCARD'}) d
   -- A user without the right to look has no archive.
   local waiting = redis.pcall(command, start .. name)
   held = held + (type(waiting) == 'number' and waiting or 0)
+end
+-- Changes that were too many to wait are not copied yet, either.
+local copied = redis.call('HMGET', calls_key, 'copy', 'changes')
+if string.match(copied[1] or '', '^%d') and string.match(copied[2] or '', '^over ') then
+  held = held + 1
 end
 redis.call('HLEN', KEYS[10])
 if held > 0 then

@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use futures_util::future::try_join;
 use futures_util::stream;
 
-use crate::client::{Client, Shards, Stats};
+use crate::client::{Client, CopiedShard, Shards, Stats};
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Kind;
 use crate::shards::{Layout, MAX_SHARDS, ShardRef};
@@ -132,13 +132,16 @@ impl Client {
         Ok(Dropped::Dropped)
     }
 
-    /// Whether any shard has records for the archive, or changes for the copy; a user who may not look
-    /// has none.
+    /// Whether any shard has records for the archive, or changes for the copy, which may also be those
+    /// that were too many to be noted; a user who may not look has none.
     async fn records_wait(&self, kind: &Kind) -> Result<bool> {
         let ended = self.ended(kind, Shards::All, 0);
         match try_join(ended, self.changes(kind, Shards::All, 0)).await {
             Ok((ended, changes)) => {
-                Ok(ended.waiting > 0 || changes.shards.iter().any(|it| it.waiting > 0))
+                let is_over =
+                    |it: &CopiedShard| it.terms.is_some() && it.version > 0 && !it.is_noting;
+                let mut shards = changes.shards.iter();
+                Ok(ended.waiting > 0 || shards.any(|it| it.waiting > 0 || is_over(it)))
             }
             Err(error) if error.kind() == ErrorKind::Denied => Ok(false),
             Err(error) => Err(error),

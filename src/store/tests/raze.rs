@@ -56,6 +56,15 @@ async fn a_ledger_that_is_not_empty_stays_as_it_is() {
         assert_eq!(bench.state("job").await, state);
         bench.balanced().await;
     }
+    // Changes that were too many to be noted are not copied yet.
+    let bench = Bench::new().await;
+    let calls = &bench.names().calls;
+    let copy = ["HSET", calls, "copy", "1000 5 anna", "changes"];
+    let _: u64 = bench.ask(&[&copy[..], &["over 7 1"]].concat()).await;
+    assert_eq!(bench.raze().await, Razed::Held(1));
+    let _: u64 = bench.ask(&[&copy[..], &["1000 7 1"]].concat()).await;
+    assert_eq!(bench.raze().await, Razed::Gone);
+    bench.balanced().await;
     let bench = Bench::new().await;
     bench.bring("job", Pending).await;
     bench.cancel("job").await;
