@@ -195,6 +195,10 @@ if groups then
   end
   entries.write_cut(rates)
   write_starts(groups, taken, names, scores_of(groups, rates, count_of))
+  if groups.census ~= '-' then
+    -- No claim may come that counts them, if nothing falls due.
+    entries.count_leases(shadow_key, lease_key)
+  end
   limit.groups = groups.text()
 end
 if limit and (limit.gap > 0 or groups) then

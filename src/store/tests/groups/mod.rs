@@ -239,6 +239,25 @@ async fn a_clock_that_is_set_back_holds_a_group_for_one_burst_at_most() {
     bench.balanced().await;
 }
 
+/// Without jobs that are due no claim comes that would count the leases.
+#[tokio::test]
+async fn takeovers_count_the_leases_of_groups_themselves() {
+    let bench = Bench::new().await;
+    for number in 0..600 {
+        bench.run(&format!("a/{number}"), HOUR).await;
+    }
+    bench.run("b/1", MOMENT).await;
+    bench.past(bench.now().await + 2).await;
+    bench.limit(by_id().concurrency(1000)).await;
+    let mut calls = 0;
+    while words(&bench.reclaim(&["b/1"]).await.answers) == ["held"] {
+        calls += 1;
+        assert!(calls < 10, "some leases with each call");
+    }
+    assert!(calls > 0, "one call counts not all");
+    bench.balanced().await;
+}
+
 #[tokio::test]
 async fn groups_take_turns_by_their_weights() {
     let bench = Bench::new().await;
