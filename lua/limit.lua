@@ -171,8 +171,9 @@ if groups then
   -- Whatever is parked may start by the new terms.
   changes.unpark_all()
   limit.groups = (groups.by or groups.back ~= '-') and groups.text() or nil
+  redis.call('HSET', calls_key, 'limit', write_limit(limit))
 end
-remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, answers[1], 'limit', write_limit(limit))
+remember(calls_key, lanes_key, lane, ARGV[2], known, stamp, answers[1])
 keep_for_good(calls_key, lanes_key)
 -- There may be room by now for jobs that nobody announces any more.
 redis.pcall('PUBLISH', ARGV[4], 'flood ' .. ARGV[5])
