@@ -97,6 +97,9 @@ end
 -- The most calls that are searched for the last one.
 local MOST_CALLS = 4096
 
+-- Fields that are no lanes, and begin with two numbers as the calls of lanes do.
+local NO_LANES = {archive = true, changes = true, copy = true, layout = true, limit = true}
+
 -- The time of the last remembered call, Unix ms; 0 if there is none, now if there are more than
 -- `MOST_CALLS`.
 local function last_call(calls, now)
@@ -105,9 +108,9 @@ local function last_call(calls, now)
   end
   local last = 0
   local all = redis.call('HGETALL', calls)
-  for i = 2, #all, 2 do
-    local value = all[i]
-    last = math.max(last, tonumber(string.match(value, '^%d+ (%d+) ')) or 0)
+  for i = 1, #all, 2 do
+    local at = not NO_LANES[all[i]] and string.match(all[i + 1], '^%d+ (%d+) ')
+    last = math.max(last, tonumber(at or 0))
   end
   return last
 end
