@@ -49,9 +49,9 @@ local now_ms = math.floor(now / 1000)
 -- The approximate number of bytes of values that one call reads.
 local VALUE_BYTES = 4 * 1024 * 1024
 
--- The latest expiry that is told apart. Redis accepts later ones, which Lua's numbers cannot hold
--- exactly.
-local LATEST = 2 ^ 53
+-- The latest expiry that is told apart: a later due time would be that of a job that waits for the
+-- turn of its group, see `lib/waiting.lua`.
+local LATEST = 4000000000000000 - 1
 
 -- The expiry of a key; before Redis 7.0 only the remaining time is known, to the millisecond.
 local function expiry_of(key, known)
@@ -365,7 +365,7 @@ if fault then
   return fault
 end
 if counts.accepted and counted.accepted == counts.accepted then
-  unlisted = begin_ledger(stamp, calls_key)
+  unlisted = begin_ledger(stamp, calls_key, string.sub(calls_key, 1, -6) .. 'lanes')
 end
 if #shadows > 0 then
   redis.call('HSET', shadow_key, unpack(shadows))
