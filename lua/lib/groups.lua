@@ -63,9 +63,9 @@ local function open_groups(limit, due_key, now, int, starts_left)
   local start = string.sub(due_key, 1, -4)
   -- Fails before anything is written: if a key of another type has one of these names; and while a
   -- cluster moves the slot of the ledger, because one of the keys may be on the other node.
-  for _, part in ipairs({'groups', 'turns', 'rates'}) do
-    redis.call('ZCARD', start .. part)
-  end
+  redis.call('ZCARD', start .. 'groups')
+  redis.call('ZCARD', start .. 'turns')
+  local has_rates = redis.call('ZCARD', start .. 'rates') > 0
   local shares_key = limit.share and start .. 'shares' or nil
   if shares_key then
     redis.call('HLEN', shares_key)
@@ -78,7 +78,8 @@ local function open_groups(limit, due_key, now, int, starts_left)
     back = back,
     census = census,
     tag = tonumber(tag) or 0,
-    till = tonumber(till),
+    -- Rates that were removed with their kind took their expiry along.
+    till = has_rates and tonumber(till) or 0,
     waits = waits == '1',
     weights = weights,
     entries_key = start .. 'groups',
