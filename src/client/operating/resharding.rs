@@ -124,14 +124,22 @@ impl<'a> Reshard<'a> {
         }
         let layout = self.begin(&kind, before).await?;
         let mut progress = Resharding::default();
-        loop {
+        // A scan that a fail-over or a moving slot takes to another node of a cluster misses some jobs
+        // there, because its cursor is that of the first node.
+        let wanted = if self.client.store().is_cluster() {
+            2
+        } else {
+            1
+        };
+        let mut without_jobs = 0;
+        while without_jobs < wanted {
             let was = progress.moved;
             self.pass(&kind, layout, &mut progress).await?;
             if progress.running > 0 {
                 sleep(PAUSE).await;
-            } else if progress.moved == was {
-                break;
             }
+            let is_done = progress.running == 0 && progress.moved == was;
+            without_jobs = if is_done { without_jobs + 1 } else { 0 };
         }
         self.end(&kind, layout).await?;
         Ok(done(progress.moved))
@@ -272,9 +280,13 @@ impl<'a> Reshard<'a> {
         // A shard that is given up hands its counters to the first.
         for shard in layout.shards..layout.from.unwrap_or(0) {
             let ledger = store.ledger(kind, layout.old_place(shard));
-            ledger
+            while ledger
                 .move_out(&[COUNTERS.to_owned()], layout, until)
-                .await?;
+                .await?
+                .is_none()
+            {
+                self.catch_up(kind, layout).await?;
+            }
         }
         store.note_leaving(kind, until).await?;
         let settled = layout.settled();
