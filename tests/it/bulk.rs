@@ -195,6 +195,36 @@ async fn a_refusing_or_missing_server_fails_each_job_and_the_call_ends() {
     assert!(began.elapsed() < 15 * timeout, "{:?}", began.elapsed());
 }
 
+/// A client repeats what may be repeated.
+#[tokio::test]
+async fn a_postponement_by_a_while_that_fails_on_the_way_is_not_one_to_repeat() {
+    let server = Embedded::start().await.unwrap();
+    let site = Site::at(&server.url(), "bulk-half").await;
+    for kind in ["a", "b"] {
+        let key = format!("bulk-half:it:{kind}:1");
+        site.client.schedule(key, "").after(HOUR).await.unwrap();
+    }
+    let before = site.view("bulk-half:it:a:1").await.due();
+    let due = "keyfall:{bulk-half:it:b/0}:due";
+    let _: () = site.command(&["RENAME", due, "aside"]).await;
+    let _: () = site.command(&["SET", due, "of another program"]).await;
+
+    let jobs = site.client.prefix("bulk-half:it:");
+    let error = jobs.postpone().by(HOUR).dry_run().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+    let jobs = site.client.prefix("bulk-half:it:");
+    let error = jobs.postpone().by(HOUR).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
+    assert!(error.to_string().contains("1 jobs were done"), "{error}");
+    assert_eq!(site.view("bulk-half:it:a:1").await.due(), before + HOUR);
+    let jobs = site.client.prefix("bulk-half:it:");
+    let error = jobs.postpone().after(HOUR).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+
+    let _: () = site.command(&["RENAME", "aside", due]).await;
+    site.assert_balanced().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn simultaneous_and_dropped_calls_leave_the_books_balanced() {
     let site = Site::new("bulk-crowd").await;

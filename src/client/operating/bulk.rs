@@ -162,7 +162,7 @@ impl<'a> Bulk<'a> {
         let (prefix, deed) = (prefix?, self.deed?);
         let mut bulk_call = BulkCall::new(client, deed, self.limits, self.dry_run).await?;
         let result = bulk_call.run(&prefix).await;
-        let view = result.map_err(|error| bulk_call.report.in_the_middle(&error))?;
+        let view = result.map_err(|error| bulk_call.in_the_middle(&error))?;
         bulk_call.report.unseen = view.unseen();
         Ok(bulk_call.report)
     }
@@ -184,7 +184,8 @@ impl Postpone<'_> {
 
     /// Moves each job by this delay from its own due time; 10 years is the limit.
     ///
-    /// If this call fails on the way, some jobs have moved, and a repeat would move them twice.
+    /// If this call fails on the way, some jobs have moved, and a repeat would move them twice: it ends
+    /// with [`ErrorKind::OutcomeUnknown`].
     /// [`after`](Self::after) and [`at`](Self::at) can be repeated.
     pub fn by(mut self, delay: Duration) -> Self {
         // The same limit as a delay from now.
@@ -275,12 +276,37 @@ impl<'a> BulkCall<'a> {
         Ok(view)
     }
 
+    /// Whether a second scan would change the jobs that this one has changed once more.
+    fn adds_up(&self) -> bool {
+        !self.dry_run && matches!(self.deed, BulkAction::PostponeBy(_))
+    }
+
+    /// The error of a call that failed on the way, with the counts so far. A call whose repeat would
+    /// change jobs twice has an unknown outcome, whatever has stopped it.
+    fn in_the_middle(&self, error: &Error) -> Error {
+        let report = &self.report;
+        if report.matched == 0 {
+            return error.duplicate();
+        }
+        let kind = match self.adds_up() {
+            true => ErrorKind::OutcomeUnknown,
+            false => error.kind(),
+        };
+        Error::new(
+            kind,
+            format!(
+                "{error}; by then {} jobs were done, {} told to stop and {} skipped",
+                report.done, report.running, report.skipped
+            ),
+        )
+    }
+
     /// Checks that jobs which were changed are not changed once more if the scan meets them again.
     ///
     /// # Errors
     /// [`ErrorKind::OutcomeUnknown`] if they would be.
     fn may_scan_again(&self, kind: &Kind) -> Result<()> {
-        if self.dry_run || !matches!(self.deed, BulkAction::PostponeBy(_)) {
+        if !self.adds_up() {
             return Ok(());
         }
         Err(Error::new(
@@ -526,20 +552,6 @@ impl BulkReport {
             other => return Err(out_of_place(other)),
         }
         Ok(())
-    }
-
-    /// The error of a call that failed on the way, with the counts so far.
-    fn in_the_middle(&self, error: &Error) -> Error {
-        if self.matched == 0 {
-            return error.duplicate();
-        }
-        Error::new(
-            error.kind(),
-            format!(
-                "{error}; by then {} jobs were done, {} told to stop and {} skipped",
-                self.done, self.running, self.skipped
-            ),
-        )
     }
 }
 
