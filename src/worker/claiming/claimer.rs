@@ -333,8 +333,8 @@ impl Claimer {
         let mut answers = reply.answers.iter();
         // Two parts may have found the same job. It needs one slot.
         let mut open: HashMap<String, ClaimItem> = HashMap::with_capacity(named.len());
-        // Slots of jobs that a limit holds back, or that others have claimed: if the kind is limited,
-        // other jobs may have been claimed instead.
+        // Slots of named jobs that were not claimed: if the kind is limited, other jobs may have been
+        // claimed instead.
         let mut spare: Vec<Slot> = Vec::new();
         for wanted in named {
             match answers.next().map(|answered| answered.answer) {
@@ -353,9 +353,13 @@ impl Claimer {
         }
         let wanted_more = !fill.is_empty();
         let bytes: usize = reply.jobs.iter().map(|job| job.record.len()).sum();
+        let named: Vec<Option<ClaimItem>> =
+            reply.jobs.iter().map(|it| open.remove(&it.id)).collect();
+        // The answer to a repeated claim does not say why a named job was not claimed.
+        spare.extend(open.into_values().map(|wanted| wanted.slot));
         let mut begun = Vec::with_capacity(reply.jobs.len());
-        for job in reply.jobs {
-            let (slot, source) = match open.remove(&job.id) {
+        for (job, wanted) in reply.jobs.into_iter().zip(named) {
+            let (slot, source) = match wanted {
                 Some(wanted) => (Some(wanted.slot), wanted.source),
                 None => (fill.pop().or_else(|| spare.pop()), Source::Backlog),
             };

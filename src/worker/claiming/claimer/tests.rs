@@ -284,6 +284,36 @@ async fn a_job_that_is_claimed_instead_of_a_named_one_gets_its_slot() {
     }
 }
 
+/// The answer to a repeated claim names its jobs alone.
+#[tokio::test]
+async fn a_job_of_a_repeated_claim_gets_the_slot_of_a_named_one() {
+    let it = Setting::of_kinds(&[KIND], 8);
+    let served = it.served(KIND);
+    let named = ["held", "named"].map(|id| ClaimItem {
+        id: id.to_owned(),
+        source: Source::Event,
+        slot: it
+            .claimer
+            .slots
+            .reserve(0, served.ledger.kind(), 1)
+            .remove(0),
+    });
+    let reply = ClaimReply {
+        now: UnixUs(1),
+        sent: Moment::now(),
+        paused: false,
+        answers: Vec::new(),
+        jobs: vec![claimed("other"), claimed("named")],
+    };
+    it.claimer
+        .claimed(&served, named.into(), Vec::new(), 0, LEASE, reply);
+    assert_eq!(
+        it.claimer.slots.free(0, served.ledger.kind()),
+        6,
+        "both run"
+    );
+}
+
 /// Large jobs: fewer than there are slots for, and others may still be due.
 #[tokio::test]
 async fn after_a_full_reply_a_ledger_is_still_behind() {
