@@ -186,10 +186,13 @@ fn whole(
         // A name heard now is only a wake-up: a slot that becomes free takes the oldest.
         ledger_inbox.behind = true;
     }
+    let is_heard = !ledger_inbox.heard.is_empty();
     if ledger_inbox.behind {
         ledger_inbox.heard.clear();
     }
     if reserved.is_empty() {
+        // A claim that is under way may have looked before these jobs fell due.
+        ledger_inbox.said += u64::from(is_heard);
         return None;
     }
     let (said, lease) = (ledger_inbox.said, means.lease_of(route));
@@ -241,6 +244,8 @@ fn mixed(
             Err((_, Left::NoSlot)) => {
                 ledger_inbox.behind = true;
                 note(&mut search.starved, route);
+                // A search that is under way may have passed it.
+                note(&mut search.met, route);
             }
         }
     }
@@ -356,7 +361,8 @@ impl RouteSearch {
         let is_news = self.began.is_none_or(|(at, said)| {
             said != ledger_inbox.said && now.duration_since(at) >= WHOLE_SEARCH
         });
-        if is_news {
+        // A search that began again each time would never reach the end of a large backlog.
+        if is_news && self.reach != Some(SearchRange::Whole) {
             // More jobs were found since: search again from the start to the end.
             *self = RouteSearch {
                 reach: Some(SearchRange::Whole),

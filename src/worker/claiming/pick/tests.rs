@@ -323,6 +323,51 @@ async fn a_whole_search_needs_news_and_a_pause() {
 }
 
 #[tokio::test]
+async fn a_whole_search_goes_to_the_end_whatever_is_heard_meanwhile() {
+    let mut it = Setting::mixed(1, 10);
+    let _busy = it.slots.reserve(0, it.served.ledger.kind(), 1);
+    it.ledger_inbox.behind = true;
+    assert_eq!(it.next_page(), Some(0));
+    it.found(page(BATCH));
+    it.search.began.as_mut().unwrap().0 = Instant::now().checked_sub(WHOLE_SEARCH).unwrap();
+    it.ledger_inbox.said += 1;
+    assert_eq!(it.next_page(), Some(BATCH));
+    it.found(Vec::new());
+    assert!(it.ledger_inbox.behind, "jobs were heard of since");
+    assert_eq!(it.next_page(), Some(0), "the next search");
+}
+
+#[tokio::test]
+async fn a_job_without_a_slot_keeps_a_search_that_has_passed_it_from_ending_the_backlog() {
+    let mut it = Setting::mixed(1, 10);
+    let busy = it.slots.reserve(0, it.served.ledger.kind(), 1);
+    it.ledger_inbox.behind = true;
+    assert_eq!(it.next_page(), Some(0));
+    it.found((0..BATCH).map(|number| format!("other{number}")).collect());
+    it.hear(&["busy1"]);
+    assert!(matches!(it.next(1), Some(ClaimCall::Look { skip: BATCH })));
+    it.found(Vec::new());
+    assert!(it.ledger_inbox.behind);
+    drop(busy);
+    assert_eq!(it.next_page(), Some(0), "its route has a slot");
+}
+
+#[tokio::test]
+async fn a_job_that_falls_due_behind_the_look_of_a_claim_is_claimed_next() {
+    let mut it = Setting::whole(1);
+    it.ledger_inbox.behind = true;
+    let Some(ClaimCall::Due { fill, said, .. }) = it.next(1) else {
+        panic!("it takes the oldest");
+    };
+    it.hear(&["1"]);
+    assert!(it.next(1).is_none(), "there is no slot");
+    drop(fill);
+    it.ledger_inbox.caught_up(said);
+    assert!(it.ledger_inbox.behind);
+    assert_eq!(due(&it.next(1)), (vec![], 1));
+}
+
+#[tokio::test]
 async fn lapsed_jobs_that_wait_for_a_slot_are_no_backlog() {
     let mut it = Setting::whole(1);
     let slot = it.slots.reserve(0, it.served.ledger.kind(), 1);
