@@ -219,7 +219,7 @@ impl Leases {
         }
     }
 
-    /// The renewal calls that are due now.
+    /// The renewal calls that are due now. One that fails is repeated after a tick.
     fn step(&self, now: &Moment) -> Vec<BoxFuture<'static, Renewal>> {
         let mut due: HashMap<(String, Extent), Stale> = HashMap::new();
         for (number, lease) in self.lock().iter_mut() {
@@ -246,6 +246,7 @@ impl Leases {
             let pair = (lease.key.id().to_owned(), lease.token.clone());
             stale.pairs.push(pair);
         }
+        let tick = tick(self.shortest);
         let mut calls: Vec<BoxFuture<'static, Renewal>> = Vec::new();
         for stale in due.into_values() {
             let batches = stale.numbers.chunks(BATCH).zip(stale.pairs.chunks(BATCH));
@@ -255,6 +256,9 @@ impl Leases {
                 let (extent, until) = (stale.extent, stale.until);
                 calls.push(Box::pin(async move {
                     let answer = ledger.renew(&pairs, extent, until).await;
+                    if answer.is_err() {
+                        tokio::time::sleep(tick).await;
+                    }
                     (numbers, answer)
                 }));
             }
