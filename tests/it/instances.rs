@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use keyfall::embedded::Embedded;
 use keyfall::{Job, JobState, Limit, NewJob, Notice, Router, Worker};
@@ -389,10 +389,32 @@ async fn jobs_without_a_route_are_buried_at_the_configured_age() {
             "{letter:?}"
         );
     }
+    // A job of a newer version is left to it.
+    let ledger_key = |part: &str| format!("keyfall:{{{}/0}}:{part}", site.kind());
+    let record = "{\"v\":99}\n1763712345678\npayload";
+    let call = site.client.schedule(site.key("newer"), "").after(ms(200));
+    let due = call.await.unwrap().due;
+    let _: u32 = site
+        .command(&["HSET", &ledger_key("shadow"), "newer", record])
+        .await;
+    eventually("it is given back", async || {
+        let at: Option<f64> = site.command(&["ZSCORE", &ledger_key("due"), "newer"]).await;
+        let at = UNIX_EPOCH + Duration::from_millis(at? as u64);
+        (at > due + Duration::from_secs(20)).then_some(())
+    })
+    .await;
+    let stored: String = site
+        .command(&["HGET", &ledger_key("shadow"), "newer"])
+        .await;
+    // With the time at which it was given back.
+    assert!(
+        stored.starts_with("{\"v\":99}\n1763712345678 returned@") && stored.ends_with("\npayload"),
+        "{stored}"
+    );
     assert_eq!(site.view(&other).await.json::<String>().unwrap(), "kept");
     assert_eq!(site.view(&later).await.state(), JobState::Pending);
     let stats = site.stats().await;
-    assert_eq!((stats.pending, stats.leased), (1, 1));
+    assert_eq!((stats.pending, stats.leased), (2, 1));
     worker.drop_it().await;
     site.assert_balanced().await;
 }

@@ -10,7 +10,7 @@ use crate::ended;
 use crate::error::Result;
 use crate::hooks::Hooks;
 use crate::key::{JobKey, Kind};
-use crate::record::Record;
+use crate::record::{Record, RecordFault};
 use crate::recurrence::RunEnd;
 use crate::settings::BATCH;
 use crate::source::Source;
@@ -20,6 +20,7 @@ use crate::store::{
 use crate::time::{UnixMs, UnixUs};
 use crate::worker::instances::PeerTable;
 use crate::worker::notice::Notices;
+use crate::worker::running::runner::left_to_newer;
 
 /// Time limit of one call.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -118,18 +119,32 @@ impl Burial {
         // The jobs come from two calls, and one call settles only a batch.
         for letters in letters.chunks(BATCH) {
             let (_, trimmed) = ledger.settle(lane, letters, self.dead, until).await?;
-            tracing::warn!(%kind, jobs = letters.len(), "jobs without a route became dead letters");
+            let buried = letters
+                .iter()
+                .filter(|it| matches!(it.verb, Verb::Bury { .. }));
+            tracing::warn!(%kind, jobs = buried.count(), "jobs without a route became dead letters");
             self.notices.trimmed(kind, trimmed);
         }
         Ok(())
     }
 
     /// The settlement that turns a job into a dead letter, after the hook for dead jobs has been
-    /// called. `None` if no job can have its id.
+    /// called. A job that a newer version wrote is left to it. `None` if no job can have its id.
     async fn letter(&self, kind: &Kind, job: Claimed, now: UnixMs) -> Option<Settlement> {
         let key = kind.key(&job.id).ok()?;
         let payload_bytes = job.record.len();
-        let record = Record::parse(job.record).ok();
+        let record = match Record::parse(job.record) {
+            Err(RecordFault::Newer(version)) => {
+                return Some(Settlement {
+                    key,
+                    token: job.token,
+                    next: Next::Unknown,
+                    verb: left_to_newer(version),
+                    payload_bytes,
+                });
+            }
+            parsed => parsed.ok(),
+        };
         let header = record.as_ref().map(|record| record.header.clone());
         let mut header = header.unwrap_or_default();
         header.error = Some(format!(

@@ -687,18 +687,23 @@ impl JobRun {
     }
 }
 
+/// The settlement of a job whose record a newer version of Keyfall wrote.
+pub(in crate::worker) fn left_to_newer(version: u32) -> Verb {
+    tracing::warn!(
+        version,
+        "a newer version of Keyfall wrote this job; this worker leaves it to newer workers"
+    );
+    Verb::Later {
+        when: When::After(NOT_FOR_US),
+        header: String::new(),
+        step: "returned",
+    }
+}
+
 /// The settlement of a job whose record this worker cannot read.
 fn unreadable(fault: &RecordFault, attempt: u32) -> Verb {
     if let RecordFault::Newer(version) = fault {
-        tracing::warn!(
-            version,
-            "a newer version of Keyfall wrote this job; this worker leaves it to newer workers"
-        );
-        return Verb::Later {
-            when: When::After(NOT_FOR_US),
-            header: String::new(),
-            step: "returned",
-        };
+        return left_to_newer(*version);
     }
     tracing::error!(%fault, "the job cannot run, and becomes a dead letter");
     let mut header = Header::default();
