@@ -230,7 +230,12 @@ impl QuietHours {
         }
         let why = self.reason(wall);
         let at = |wall: Option<DateTime>| unix(instant_of(wall?, &zone.zone, Gap::Run)?);
-        let later = || at(repeated(wall, |wall| self.end_after(wall)));
+        let later = || {
+            let end = repeated(wall, |wall| self.end_after(wall))?;
+            let first = at(Some(end)).filter(|first| *first > due);
+            // While the clock shows an hour once more, the first instant of the end has passed.
+            first.or_else(|| unix(zone.zone.to_ambiguous_timestamp(end).later().ok()?))
+        };
         let to = match self.instead {
             Instead::Skip => None,
             Instead::Later => later(),

@@ -104,6 +104,25 @@ fn due_times_leave_quiet_hours_in_the_direction_that_was_asked_for() {
     assert_eq!(settled(&earlier, "2026-12-07 22:00", early), "same");
 }
 
+/// In Berlin the clock shows 02:00 to 03:00 twice on 25 October 2026.
+#[test]
+fn an_end_in_a_repeated_hour_is_behind_the_due_time() {
+    let zone = zone(BERLIN);
+    let quiet = quiet(r#""22:00-02:30""#);
+    let midnight = berlin("2026-10-25 00:00").0;
+    let minute = |number: u64| UnixMs(midnight + number * 60_000);
+    for (due, to) in [(60, 150), (135, 150), (195, 210)] {
+        let Quieted::Moved(shift) = quiet.settle(minute(due), minute(due), &zone) else {
+            panic!("{due} is quiet");
+        };
+        assert_eq!(UnixMs(shift.to), minute(to), "{due}");
+    }
+    // 02:30 for the first time, and for the second.
+    for end in [150, 210] {
+        assert_eq!(quiet.settle(minute(end), minute(end), &zone), Quieted::Same);
+    }
+}
+
 #[test]
 fn the_own_zone_of_quiet_hours_counts() {
     let tokyo = quiet(r#"{"hours": "22:00-08:00", "zone": "Asia/Tokyo"}"#);
@@ -148,7 +167,8 @@ fn wrong_quiet_hours_name_the_field_and_the_remedy() {
 }
 
 fn any_quiet() -> impl Strategy<Value = QuietHours> {
-    let hours = proptest::option::of((0..24_u8, 0..24_u8));
+    let time = || (0..24_u8, proptest::sample::select(vec![0, 15, 30, 59_u8]));
+    let hours = proptest::option::of((time(), time()));
     let days = proptest::sample::subsequence(vec!["MON", "WED", "SAT", "SUN"], 0..=4);
     let holidays =
         proptest::sample::subsequence(vec!["2026-03-28", "2026-03-30", "2026-10-24"], 0..=3);
@@ -158,8 +178,9 @@ fn any_quiet() -> impl Strategy<Value = QuietHours> {
         |(hours, days, holidays, instead)| {
             let mut table =
                 serde_json::json!({"days": days, "holidays": holidays, "instead": instead});
-            if let Some((from, to)) = hours {
-                table["hours"] = format!("{from:02}:00-{to:02}:00").into();
+            if let Some(((hour, minute), (last_hour, last_minute))) = hours {
+                let hours = format!("{hour:02}:{minute:02}-{last_hour:02}:{last_minute:02}");
+                table["hours"] = hours.into();
             }
             serde_json::from_value(table).ok()
         },
