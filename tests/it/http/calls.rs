@@ -251,6 +251,11 @@ async fn jobs_are_pulled_extended_finished_and_failed() {
     for (path, body, field) in [
         ("/v1/pull", json!({"max": 0}), "max"),
         ("/v1/pull", json!({"wait": "181s"}), "wait"),
+        (
+            "/v1/pull",
+            json!({"kinds": ["a:b:c"], "prefixes": vec!["a:"; 256]}),
+            "prefixes",
+        ),
         ("/v1/leases/finish", json!({"leases": []}), "leases"),
         (
             "/v1/leases/fail",

@@ -24,6 +24,9 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(180);
 /// The most jobs of one pull, and the most leases of one call.
 const MOST: usize = 1000;
 
+/// The most kinds and prefixes of one pull: with each job that falls due they are all compared.
+const MOST_PREFIXES: usize = 256;
+
 /// The jobs that a consumer asks for.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -32,7 +35,8 @@ pub(super) struct PullIn {
     #[serde(default)]
     #[schema(example = json!(["app1:trans:notice"]))]
     kinds: Vec<String>,
-    /// Jobs of the kinds with these prefixes. Without prefixes and kinds, jobs of any kind.
+    /// Jobs of the kinds with these prefixes. Without prefixes and kinds, jobs of any kind. Kinds and
+    /// prefixes are 256 at the most.
     #[serde(default)]
     #[schema(example = json!(["app1:"]))]
     prefixes: Vec<String>,
@@ -182,6 +186,14 @@ pub(super) async fn pull(
                               again after it"
         );
         return Err(Problem::invalid("wait", detail));
+    }
+    let named = kinds.len() + prefixes.len();
+    if named > MOST_PREFIXES {
+        let detail = format!(
+            "there are {named} kinds and prefixes, and {MOST_PREFIXES} are allowed: give wider prefixes, \
+             or pull several times"
+        );
+        return Err(Problem::invalid("prefixes", detail));
     }
     for kind in kinds {
         let parsed = Kind::parse(&kind).map_err(|error| Problem::from(error).field("kinds"))?;
