@@ -161,11 +161,17 @@ pub(super) fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Raw
     Box::deserialize(from).map(Some)
 }
 
+/// The deepest nesting, and the longest row of digits, of JSON that every usual parser reads:
+/// serde_json reads 127 levels, some of them around the payload, and Python 4,300 digits.
+const MOST_LEVELS: usize = 100;
+const MOST_DIGITS: usize = 4300;
+
 /// The form of payloads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Payloads {
-    /// As JSON wherever they are JSON; white space around it is lost.
+    /// As JSON wherever they are JSON of at most 100 levels, and 4,300 digits in a row; white space
+    /// around it is lost.
     #[default]
     Json,
     /// Exact to the byte: as JSON only if that, on one line, equals the stored bytes.
@@ -178,7 +184,7 @@ pub(super) struct PayloadOut {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     payload: Option<Box<RawValue>>,
-    /// Bytes that are not JSON, in Base64.
+    /// Bytes that are not JSON, or JSON that not every parser reads, in Base64.
     #[serde(skip_serializing_if = "Option::is_none")]
     payload_base64: Option<String>,
 }
@@ -200,12 +206,37 @@ impl Payloads {
     /// The payload as the two fields `payload` and `payload_base64`.
     pub fn show(self, bytes: &[u8]) -> Shown {
         let json: Option<Box<RawValue>> = serde_json::from_slice(bytes).ok();
+        // Otherwise one payload would make the whole answer unreadable, with the jobs beside it.
+        let json = json.filter(|json| is_plain(json.get()));
         let is_exact = |text: &str| text.as_bytes() == bytes && !text.contains('\n');
         match json {
             Some(json) if self == Payloads::Json || is_exact(json.get()) => (Some(json), None),
             _ => (None, Some(BASE64_STANDARD.encode(bytes))),
         }
     }
+}
+
+/// Whether usual parsers read this JSON: it has at most 100 levels, and 4,300 digits in a row.
+fn is_plain(json: &str) -> bool {
+    let (mut levels, mut digits, mut in_text, mut is_escaped) = (0_usize, 0_usize, false, false);
+    json.bytes().all(|byte| {
+        if in_text {
+            in_text = is_escaped || byte != b'"';
+            is_escaped = !is_escaped && byte == b'\\';
+            return true;
+        }
+        match byte {
+            b'"' => in_text = true,
+            b'[' | b'{' => levels += 1,
+            b']' | b'}' => levels -= 1,
+            _ => {}
+        }
+        digits = match byte.is_ascii_digit() {
+            true => digits + 1,
+            false => 0,
+        };
+        levels <= MOST_LEVELS && digits <= MOST_DIGITS
+    })
 }
 
 /// A payload in its stored form. A missing one is stored as `null`.
@@ -539,6 +570,27 @@ mod tests {
         assert_eq!(json.unwrap().get(), "{\"a\":\n1}");
         assert_eq!(base64, None);
         assert_eq!(Payloads::Json.show(b"\xff").1.unwrap(), "/w==");
+    }
+
+    #[test]
+    fn json_that_some_parsers_refuse_comes_as_bytes() {
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        let digits = |count: usize| "1".repeat(count);
+        let brackets_in_a_text = format!(r#"{{"a\"": "\\{}"}}"#, "[".repeat(MOST_LEVELS + 1));
+        for (json, is_json) in [
+            (nested(MOST_LEVELS), true),
+            (nested(MOST_LEVELS + 1), false),
+            (format!("[{}0]", "[1],".repeat(MOST_LEVELS)), true),
+            (digits(MOST_DIGITS), true),
+            (digits(MOST_DIGITS + 1), false),
+            (format!("[{0},{0}]", digits(MOST_DIGITS)), true),
+            (format!("{:?}", digits(MOST_DIGITS + 1)), true),
+            (brackets_in_a_text, true),
+        ] {
+            for way in [Payloads::Json, Payloads::Exact] {
+                assert_eq!(way.show(json.as_bytes()).0.is_some(), is_json, "{json}");
+            }
+        }
     }
 
     #[test]
