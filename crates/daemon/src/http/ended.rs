@@ -347,7 +347,8 @@ mod runs {
                 Err(Problem::job_present(key.as_str(), detail))
             }
             _ => {
-                let view = client.get(key).await?;
+                // It is scheduled, whatever a second call answers.
+                let view = client.get(key).await.ok().flatten();
                 let is_ahead = |state| matches!(state, JobState::Pending | JobState::Retrying);
                 let pending = view.filter(|view| is_ahead(view.state()));
                 Ok(EndedRequeuedOut {
