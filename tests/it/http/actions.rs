@@ -164,11 +164,13 @@ async fn a_token_sees_who_did_what_to_its_jobs() {
         &["--prefix", "http-actions-token:", "--note", "billing"],
     );
     let other = token.another("read,operate");
+    let of_a_kind = token.another_of("read,operate", "http-actions-token:it:job:");
     let daemon = token.daemon_with(&site, &[]);
     let send = async |bearer: &str, method: &str, path: &str, body: Value| {
         let call = daemon.request(method, path).bearer_auth(bearer);
         read(call.json(&body).send().await.unwrap()).await
     };
+    let limit = "/v1/kinds/http-actions-token:it:job/limit";
     for prefix in ["http-actions-token:", "http-actions-else:"] {
         let body = json!({"prefix": prefix});
         assert_eq!(send(&other, "POST", "/v1/jobs/fire", body).await.0, 200);
@@ -193,6 +195,21 @@ async fn a_token_sees_who_did_what_to_its_jobs() {
     )
     .await;
     assert_problem(&denied, 403, "forbidden", Value::Null);
+    assert_eq!(
+        send(&of_a_kind, "PUT", limit, json!({"concurrency": 1}))
+            .await
+            .0,
+        200
+    );
+    for path in [
+        "/v1/actions",
+        "/v1/actions?prefix=http-actions-token:it:job:",
+    ] {
+        let (_, log) = send(&of_a_kind, "GET", path, json!({})).await;
+        let on: Vec<String> = told(&log).into_iter().map(|(_, on, _)| on).collect();
+        assert_eq!(on, ["http-actions-token:it:job"]);
+    }
+    assert_eq!(send(&of_a_kind, "DELETE", limit, json!({})).await.0, 200);
     // The pause names the token as well, until it ends.
     let (_, paused) = send(&token.bearer, "GET", "/v1/paused", json!({})).await;
     assert_eq!(paused["prefixes"][0]["by"], who, "{paused}");

@@ -48,6 +48,11 @@ impl Token {
         Token::bearer(&self.folder, scopes, &[])
     }
 
+    /// A further token in the same file, for the jobs with this prefix.
+    pub(super) fn another_of(&self, scopes: &str, prefix: &str) -> String {
+        Token::bearer(&self.folder, scopes, &["--prefix", prefix])
+    }
+
     fn bearer(folder: &Folder, scopes: &str, more: &[&str]) -> String {
         let made = Token::command(folder, &["make", "--scope", scopes], more);
         String::from_utf8(made).unwrap().trim_end().to_owned()

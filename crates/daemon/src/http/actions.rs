@@ -1,9 +1,10 @@
 //! The log of actions: who did what to which jobs, and when.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::Json;
-use keyfall::Action;
+use keyfall::{Action, Kind};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
@@ -171,12 +172,20 @@ pub(super) async fn list(
     let is_wanted = |action: &Action| {
         // An action on all kinds of an app is also one on each of them.
         let is_on = action.on.starts_with(&prefix) || prefix.starts_with(&action.on);
-        is_on && caller.can(Scope::Read, &action.on)
+        is_on && caller.can(Scope::Read, &reach(&action.on))
     };
     let actions = api.client.actions(last, is_wanted).await?;
     Ok(Json(ActionsOut {
         actions: actions.into_iter().map(ActionOut::from).collect(),
     }))
+}
+
+/// The prefix of the jobs that an action was on. An action on a kind has its name, without the colon.
+fn reach(on: &str) -> Cow<'_, str> {
+    match Kind::parse(on) {
+        Ok(_) => format!("{on}:").into(),
+        Err(_) => on.into(),
+    }
 }
 
 impl From<Action> for ActionOut {
