@@ -7,11 +7,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from site_of_tests import KEYFALL, PATIENCE, Daemon, eventually
 
 import keyfall
+from keyfall.working import Handlers
 
 #: Long enough for a busy machine, short enough for a test that waits for it to lapse.
 LEASE = "3s"
@@ -357,6 +359,20 @@ def work_with(way, url, token, kind):
             await worker.run()
 
     asyncio.run(work())
+
+
+def test_a_job_goes_to_the_handler_of_its_kind_or_else_of_its_longest_prefix():
+    handlers = Handlers()
+    names = ["app1:order:pay", "app1:order:", "app1:order:paid:", "app1:order:paid"]
+    for name in names:
+        handlers.adding(name)(name)
+    for kind, name in {
+        "app1:order:pay": "app1:order:pay",
+        "app1:order:payment": "app1:order:",
+        "app1:order:paid": "app1:order:paid",
+    }.items():
+        job = SimpleNamespace(kind=kind, key=f"{kind}:7")
+        assert handlers.of(job) == name
 
 
 def test_a_worker_ends_if_it_may_not_pull(quick):

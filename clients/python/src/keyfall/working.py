@@ -105,9 +105,9 @@ class Handlers(Generic[H]):
 
     def of(self, job: PulledJob) -> H:
         """The handler of the kind itself, or else of its longest prefix."""
-        fitting = [jobs for jobs in self._all if jobs == job.kind or job.key.startswith(jobs)]
-        handler: H = self._all[max(fitting, key=len)]
-        return handler
+        if job.kind in self._all:
+            return self._all[job.kind]
+        return self._all[max((it for it in self.prefixes if job.key.startswith(it)), key=len)]
 
 
 class Outage:
