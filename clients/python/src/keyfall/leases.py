@@ -54,10 +54,11 @@ class Leases:
             self._lock.wait_for(lambda: not self._held, seconds)
 
     def pause(self) -> float:
-        """The seconds until a lease is to be extended."""
+        """The seconds until a lease is to be extended, or may have come meanwhile: the shortest leases
+        last a second."""
         with self._lock:
             first = min((held.next for held in self._held.values()), default=float("inf"))
-        return max(0.0, min(1.0, first - time.monotonic()))
+        return max(0.0, min(0.25, first - time.monotonic()))
 
     def due(self) -> Iterable[Tuple[float, List[str]]]:
         """Leases that are to be extended now, by their length in seconds. Handlers whose leases have
