@@ -161,9 +161,13 @@ async fn tasks_of_celery_with_an_eta_are_imported() {
     let held = format!(r#"[{taken}, "", "celery"]"#);
     let _: u64 = command(&mut redis, &["HSET", "unacked", "tag", &held]).await;
     let _: u64 = command(&mut redis, &["LREM", "celery", "0", &taken]).await;
+    let other = format!(r#"[{taken}, "", "feed.import"]"#);
+    let _: u64 = command(&mut redis, &["HSET", "unacked", "other", &other]).await;
     let left_out = there.brings("", names, payloads, 250).await;
     let ready = "are ready to run: their own workers take them";
-    assert_eq!(left_out, json!({ready: 1}));
+    let held = "are held by a worker, with the routing key feed.import: if it belongs to this queue, \
+                start the worker, and stop it with SIGTERM";
+    assert_eq!(left_out, json!({ready: 1, held: 1}));
     let none = there.import("mail.remind", "--queue post").await;
     assert_eq!(none.code, 0, "{none:?}");
     assert!(none.out.starts_with("0 scheduled"), "{none:?}");

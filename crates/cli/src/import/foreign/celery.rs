@@ -135,13 +135,19 @@ impl Celery {
                 scan.query_async(&mut self.redis).await?;
             size = taken.len();
             for (tag, kept) in taken {
-                // The message, its exchange, and its queue.
+                // The message, its exchange, and its routing key, which by default is its queue.
                 let place = format!("the task {tag} of a worker");
                 match serde_json::from_slice::<(&RawValue, String, String)>(&kept) {
-                    Ok((message, _, queue)) if queue == self.queue => {
+                    Ok((message, _, key)) if key == self.queue => {
                         jobs.push(self.read(place, message.get().as_bytes()));
                     }
-                    Ok(_) => {}
+                    Ok((_, _, key)) => jobs.push(Read {
+                        place,
+                        job: Err(Fault::LeftOut(format!(
+                            "are held by a worker, with the routing key {key}: if it belongs to this \
+                             queue, start the worker, and stop it with SIGTERM"
+                        ))),
+                    }),
                     Err(error) => jobs.push(Read {
                         place,
                         job: Err(error.to_string().into()),
