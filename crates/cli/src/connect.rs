@@ -191,7 +191,11 @@ fn daemon_url(url: &str, from: &Origin) -> Result<Url, Stop> {
     })
 }
 
-async fn client_of(redis: &Redis, is_named: bool, remedy: Remedy) -> anyhow::Result<Client> {
+pub(crate) async fn client_of(
+    redis: &Redis,
+    is_named: bool,
+    remedy: Remedy,
+) -> anyhow::Result<Client> {
     let client = redis.client().payload_limit(PAYLOAD_LIMIT);
     explained(client.connect().await, is_named, remedy)
 }
@@ -227,7 +231,7 @@ fn explained<T>(called: keyfall::Result<T>, is_named: bool, remedy: Remedy) -> a
             "name one with `--redis-url` or KEYFALL_REDIS_URL, or start one with `keyfall dev`"
         }
         Remedy::Cluster => {
-            "name a node of the cluster with `--redis-url redis-cluster://…` or KEYFALL_REDIS_URL"
+            "name a node of the cluster with `--redis-url redis+cluster://…` or KEYFALL_REDIS_URL"
         }
     };
     match called {

@@ -5,6 +5,7 @@ use keyfall_daemon::config::Args;
 use keyfall_daemon::shapes::Time;
 use keyfall_database::{Database, Missing, Rebuild, Rebuilt};
 
+use super::connect::{Remedy, client_of};
 use super::database::loaded;
 use super::out;
 use super::when::shown;
@@ -30,7 +31,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         .context(super::database::UNNAMED)?;
     let database = Database::open(settings)?;
     database.check().await?;
-    let client = keyfall_daemon::connect(&config).await?;
+    // A payload that was accepted once is accepted again.
+    let client = client_of(&config.redis, config.names_redis(), Remedy::Redis).await?;
     if let Some(state) = database.copy_state().await? {
         match state.stopped {
             Some(why) => out::line(format!("the copy is stopped: {why}"))?,

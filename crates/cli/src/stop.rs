@@ -10,6 +10,7 @@ use keyfall::ErrorKind;
 use super::out::Closed;
 use super::plain::aside;
 use keyfall_daemon::shapes::Problem;
+use keyfall_database::Error as DatabaseError;
 
 const FAULT: u8 = 1;
 const WRONG: u8 = 2;
@@ -135,8 +136,13 @@ fn code(error: &anyhow::Error) -> u8 {
         if let Some(error) = cause.downcast_ref::<keyfall::Error>() {
             return code_of(error.kind());
         }
-        if let Some(keyfall_database::Error::Unreachable(_)) = cause.downcast_ref() {
-            return UNAVAILABLE;
+        // The error of Redis is not in the chain: it is shown as this one.
+        match cause.downcast_ref() {
+            Some(DatabaseError::Unreachable(_) | DatabaseError::ReadOnly { .. }) => {
+                return UNAVAILABLE;
+            }
+            Some(DatabaseError::Redis(error)) => return code_of(error.kind()),
+            _ => {}
         }
     }
     FAULT
@@ -168,6 +174,11 @@ mod tests {
         assert_eq!(code(&error), ABSENT);
         assert_eq!(format!("{error:#}"), "while it was read: no such job");
         assert_eq!(code(&anyhow::anyhow!("anything else")), FAULT);
+        let standby = DatabaseError::ReadOnly {
+            what: "to write",
+            message: "cannot execute INSERT".to_owned(),
+        };
+        assert_eq!(code(&anyhow::Error::new(standby)), UNAVAILABLE);
     }
 
     #[test]

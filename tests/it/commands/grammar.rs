@@ -136,16 +136,16 @@ async fn one_grammar_holds_for_all_commands() {
 #[tokio::test]
 async fn the_remedy_for_a_missing_redis_fits_the_command() {
     for (words, remedy, other) in [
-        ("list", "name a daemon with `--api`", "redis-cluster://"),
+        ("list", "name a daemon with `--api`", "redis+cluster://"),
         ("reshard a:b:c", "start one with `keyfall dev`", "--api"),
         ("functions check", "start one with `keyfall dev`", "--api"),
-        ("doctor", "name a daemon with `--api`", "redis-cluster://"),
+        ("doctor", "name a daemon with `--api`", "redis+cluster://"),
         (
             "doctor --fix",
             "name a daemon with `--api`",
-            "redis-cluster://",
+            "redis+cluster://",
         ),
-        ("cluster mend", "redis-cluster://", "keyfall dev"),
+        ("cluster mend", "redis+cluster://", "keyfall dev"),
     ] {
         let words: Vec<&str> = words.split(' ').collect();
         let ran = Ran::of(keyfall(&words)).await;
