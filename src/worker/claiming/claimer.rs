@@ -375,11 +375,15 @@ impl Claimer {
         let ids = begun.iter().map(|begun| begun.job.id.as_str());
         self.monitors.of(served).adopter.claimed(served, ids);
         self.runner.start(served, begun, at);
-        // A reply that was full left due jobs behind.
-        if wanted_more && !fill.is_empty() && bytes <= REPLY_BYTES {
-            self.inbox
-                .with(served, |ledger_inbox| ledger_inbox.caught_up(said));
+        if !wanted_more {
+            return;
         }
+        // A reply that was full left due jobs behind, also those that another claim may have missed.
+        let is_full = fill.is_empty() || bytes > REPLY_BYTES;
+        self.inbox.with(served, |ledger_inbox| match is_full {
+            true => ledger_inbox.fall_behind(),
+            false => ledger_inbox.caught_up(said),
+        });
     }
 
     /// Repeats a claim that came too early, after the wait that the server gave. For a long wait it

@@ -31,8 +31,8 @@ pub(crate) struct LedgerInbox {
     paused: bool,
     /// Whether more jobs are due than `heard` names: the claimer takes the oldest.
     pub(crate) behind: bool,
-    /// How often `behind` was set. A look at the ledger may clear `behind` only if this number has
-    /// not changed since the look began.
+    /// How often it was found that more jobs are due. A look at the ledger may clear `behind` only if
+    /// this number has not changed since the look began.
     pub(crate) said: u64,
 }
 
@@ -131,7 +131,7 @@ impl LedgerInbox {
     }
 
     /// Sets `behind`, and counts that.
-    fn fall_behind(&mut self) {
+    pub(super) fn fall_behind(&mut self) {
         self.behind = true;
         self.said += 1;
     }

@@ -335,6 +335,10 @@ async fn after_a_full_reply_a_ledger_is_still_behind() {
         it.claimer
             .claimed(&served, Vec::new(), fill, said, LEASE, reply);
         assert_eq!(it.is_behind(KIND), is_behind, "{bytes} bytes");
+        // A claim that was sent before it, and found no more.
+        let inbox = &it.claimer.inbox;
+        inbox.with(&served, |ledger_inbox| ledger_inbox.caught_up(said));
+        assert_eq!(it.is_behind(KIND), is_behind, "{bytes} bytes");
     }
 }
 
