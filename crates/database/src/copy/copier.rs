@@ -237,11 +237,12 @@ impl Copier {
             shard.is_none_or(|shard| shard.epoch == it.epoch)
         });
         // Not those that the kind has never had.
-        let used = changes
-            .shards
-            .iter()
-            .filter(|it| it.terms.is_some() || it.version > 0);
-        let marks: Vec<LedgerMark> = used.clone().map(LedgerMark::from).collect();
+        let used = changes.shards.iter().filter(|it| {
+            let has_copied = |row: &LedgerRow| row.shard == it.shard && row.through > 0;
+            it.terms.is_some() || it.version > 0 || lock.ledgers().iter().any(has_copied)
+        });
+        let used: Vec<&CopiedShard> = used.collect();
+        let marks: Vec<LedgerMark> = used.iter().map(|it| LedgerMark::from(*it)).collect();
         let judged = match lock.judge(&marks) {
             Ok(judged) => judged,
             Err(lost) => {
@@ -253,14 +254,17 @@ impl Copier {
         lock.store(&rows, judged).await?;
         // Stored before the ledger notes changes again: if this copier is killed between the two, the
         // next one notes all jobs.
-        for shard in used.filter(|it| !it.is_noting) {
+        for shard in used.iter().filter(|it| !it.is_noting) {
             lock.begins_anew(shard.shard).await?;
+        }
+        if shards == Shards::All {
+            lock.forget_unused(used.iter().map(|it| it.shard)).await?;
         }
         // All that had changed by the time of this look is stored with it. A shard that notes nothing,
         // or not all of its jobs yet, may have changes that nobody sees.
         let is_drained = rows.len() as u64 == progress.waiting
             && changes.unseen.is_empty()
-            && changes.shards.iter().all(|it| {
+            && used.iter().all(|it| {
                 it.is_noting
                     && match progress.filling.get(&it.shard) {
                         Some(filling) => filling.cursor.is_none(),

@@ -98,6 +98,19 @@ impl KindLock {
         Ok(())
     }
 
+    /// Forgets the rows of shards that the kind has never had: none of them is in `used`, and none was
+    /// ever copied.
+    ///
+    /// # Errors
+    /// Errors of the database.
+    pub async fn forget_unused(&self, used: impl Iterator<Item = u16>) -> Result<()> {
+        let used: Vec<i16> = used.map(u16::cast_signed).collect();
+        let delete = "DELETE FROM keyfall_copy_ledgers WHERE kind = $1 AND NOT shard = ANY($2)
+            AND NOT filled AND number = 0 AND through = 0 AND fence = 0";
+        self.execute(delete, &[&self.kind, &used]).await?;
+        Ok(())
+    }
+
     /// Notes that this look has left nothing to copy in any ledger of the kind: the copy has the effect
     /// of all rows of the outbox that were passed on before, and they are no longer kept. Returns how
     /// many they were.
