@@ -243,12 +243,12 @@ async fn a_clock_that_is_set_back_holds_a_group_for_one_burst_at_most() {
 #[tokio::test]
 async fn takeovers_count_the_leases_of_groups_themselves() {
     let bench = Bench::new().await;
-    for number in 0..600 {
+    for number in 0..1600 {
         bench.run(&format!("a/{number}"), HOUR).await;
     }
     bench.run("b/1", MOMENT).await;
     bench.past(bench.now().await + 2).await;
-    bench.limit(by_id().concurrency(1000)).await;
+    bench.limit(by_id().concurrency(2000)).await;
     let mut calls = 0;
     while words(&bench.reclaim(&["b/1"]).await.answers) == ["held"] {
         calls += 1;
