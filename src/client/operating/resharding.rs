@@ -124,15 +124,10 @@ impl<'a> Reshard<'a> {
         }
         let layout = self.begin(&kind, before).await?;
         let mut progress = Resharding::default();
-        // A scan that a fail-over or a moving slot takes to another node of a cluster misses some jobs
-        // there, because its cursor is that of the first node.
-        let wanted = if self.client.store().is_cluster() {
-            2
-        } else {
-            1
-        };
+        // A scan that goes on at another Redis, after a fail-over or as its slot moves, misses some
+        // jobs there, because its cursor is that of the first one.
         let mut without_jobs = 0;
-        while without_jobs < wanted {
+        while without_jobs < 2 {
             let was = progress.moved;
             self.pass(&kind, layout, &mut progress).await?;
             if progress.running > 0 {
