@@ -171,8 +171,9 @@ pub(super) async fn list(
     }
     let is_wanted = |action: &Action| {
         // An action on all kinds of an app is also one on each of them.
-        let is_on = action.on.starts_with(&prefix) || prefix.starts_with(&action.on);
-        is_on && caller.can(Scope::Read, &reach(&action.on))
+        let reach = reach(&action.on);
+        let is_on = reach.starts_with(&prefix) || prefix.starts_with(&*reach);
+        is_on && caller.can(Scope::Read, &reach)
     };
     let actions = api.client.actions(last, is_wanted).await?;
     Ok(Json(ActionsOut {
