@@ -15,8 +15,8 @@
 --      13 history  keyfall:{app:module:biz/0}:history
 -- ARGV  1 place
 -- Reply {'ok', now µs, held}, or {'stale', now µs, layout} if this ledger has another layout; held
---       is the number of jobs, letters, adopted keys that are still to expire, and of what waits
---       for archive and copy; unless it is zero, the ledger is unchanged
+--       is the number of jobs, of letters, of adopted keys that are still to expire, and of records
+--       and changes that wait; unless it is zero, the ledger is unchanged
 -- Holds: may be repeated, and be late. Works while Redis is full. If the ledger is paused or was
 --       called in the last hour, `calls` and `lanes` stay for two hours: they hold the pause, the
 --       largest fencing value and the memory of calls. A share of a limit goes.

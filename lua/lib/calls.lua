@@ -98,7 +98,8 @@ end
 local MOST_CALLS = 4096
 
 -- Fields that are no lanes, and begin with two numbers as the calls of lanes do.
-local NO_LANES = {archive = true, changes = true, copy = true, layout = true, limit = true}
+local NO_LANES = {archive = true, changes = true, copy = true, layout = true, limit = true,
+  waiting = true}
 
 -- The time of the last remembered call, Unix ms; 0 if there is none, now if there are more than
 -- `MOST_CALLS`.

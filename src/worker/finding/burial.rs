@@ -119,10 +119,11 @@ impl Burial {
         // The jobs come from two calls, and one call settles only a batch.
         for letters in letters.chunks(BATCH) {
             let (_, trimmed) = ledger.settle(lane, letters, self.dead, until).await?;
-            let buried = letters
-                .iter()
-                .filter(|it| matches!(it.verb, Verb::Bury { .. }));
-            tracing::warn!(%kind, jobs = buried.count(), "jobs without a route became dead letters");
+            let is_buried = |it: &&Settlement| matches!(it.verb, Verb::Bury { .. });
+            let jobs = letters.iter().filter(is_buried).count();
+            if jobs > 0 {
+                tracing::warn!(%kind, jobs, "jobs without a route became dead letters");
+            }
             self.notices.trimmed(kind, trimmed);
         }
         Ok(())

@@ -54,8 +54,8 @@ class Leases:
             self._lock.wait_for(lambda: not self._held, seconds)
 
     def pause(self) -> float:
-        """The seconds until a lease is to be extended, or may have come meanwhile: the shortest leases
-        last a second."""
+        """The seconds until a lease is to be extended; a quarter of a second at the most, because a
+        lease that comes meanwhile can last only a second."""
         with self._lock:
             first = min((held.next for held in self._held.values()), default=float("inf"))
         return max(0.0, min(0.25, first - time.monotonic()))

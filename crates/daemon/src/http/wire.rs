@@ -161,8 +161,8 @@ pub(super) fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<Raw
     Box::deserialize(from).map(Some)
 }
 
-/// The deepest nesting, and the longest row of digits, of JSON that every usual parser reads:
-/// serde_json reads 127 levels, some of them around the payload, and Python 4,300 digits.
+/// The deepest nesting, and the longest row of digits, that clients read: serde_json reads 127 levels,
+/// some of them around the payload, and Python 4,300 digits.
 const MOST_LEVELS: usize = 100;
 const MOST_DIGITS: usize = 4300;
 
@@ -216,7 +216,7 @@ impl Payloads {
     }
 }
 
-/// Whether usual parsers read this JSON: it has at most 100 levels, and 4,300 digits in a row.
+/// Whether this JSON has at most 100 levels, and 4,300 digits in a row.
 fn is_plain(json: &str) -> bool {
     let (mut levels, mut digits, mut in_text, mut is_escaped) = (0_usize, 0_usize, false, false);
     json.bytes().all(|byte| {
