@@ -43,6 +43,30 @@ impl Site {
         cmd.query_async(&mut connection).await.unwrap()
     }
 
+    /// All keys as they are now, without keys that expire meanwhile: a snapshot by hand.
+    async fn snapshot(&self) -> Vec<(String, i64, Vec<u8>)> {
+        let names: Vec<String> = self.command(&["KEYS", "*"]).await;
+        let mut snapshot = Vec::new();
+        for name in names {
+            let value: Option<Vec<u8>> = self.command(&["DUMP", &name]).await;
+            let ttl: i64 = self.command(&["PTTL", &name]).await;
+            if let Some(value) = value.filter(|_| !matches!(ttl, -2 | 0)) {
+                snapshot.push((name, ttl.max(0), value));
+            }
+        }
+        snapshot
+    }
+
+    /// Brings a snapshot back.
+    async fn roll_back(&self, snapshot: Vec<(String, i64, Vec<u8>)>) {
+        let _: String = self.command(&["FLUSHALL"]).await;
+        for (name, ttl, value) in snapshot {
+            let mut restore = redis::cmd("RESTORE");
+            restore.arg(&name).arg(ttl).arg(value);
+            let _: String = self.ask(restore).await;
+        }
+    }
+
     async fn copies(&self, terms: CopyTerms) {
         self.client.prefix(&self.kind()).copy(terms).await.unwrap();
     }
@@ -300,16 +324,7 @@ async fn a_redis_that_was_rolled_back_is_found_out_and_mended() {
         site.client.schedule(key(id), id).after(HOUR).await.unwrap();
     }
     site.all_copied().await;
-    // A snapshot by hand: all keys as they are now, without keys that expire meanwhile.
-    let names: Vec<String> = site.command(&["KEYS", "*"]).await;
-    let mut snapshot = Vec::new();
-    for name in names {
-        let value: Option<Vec<u8>> = site.command(&["DUMP", &name]).await;
-        let ttl: i64 = site.command(&["PTTL", &name]).await;
-        if let Some(value) = value.filter(|_| !matches!(ttl, -2 | 0)) {
-            snapshot.push((name, ttl.max(0), value));
-        }
-    }
+    let snapshot = site.snapshot().await;
     for round in 0..3 {
         site.client
             .schedule(key(&format!("new{round}")), "x")
@@ -321,12 +336,7 @@ async fn a_redis_that_was_rolled_back_is_found_out_and_mended() {
     site.client.cancel(key("ended-later")).await.unwrap();
     site.all_copied().await;
     drop(copier);
-    let _: String = site.command(&["FLUSHALL"]).await;
-    for (name, ttl, value) in snapshot {
-        let mut restore = redis::cmd("RESTORE");
-        restore.arg(&name).arg(ttl).arg(value);
-        let _: String = site.ask(restore).await;
-    }
+    site.roll_back(snapshot).await;
     let client = Client::connect(&site.redis).await.unwrap();
     // It goes on as if nothing had happened.
     client
@@ -346,6 +356,40 @@ async fn a_redis_that_was_rolled_back_is_found_out_and_mended() {
     // What the page says a rollback can take back: a cancel.
     let expected = ["old", "ended-later", "new0", "new1", "new2", "after"];
     assert_eq!(site.in_the_copy().await, keys(&site, &expected));
+}
+
+/// The number of the last batch alone does not show it: the copier can have been killed before it
+/// acknowledged the batch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_has_lost_one_batch_and_changed_since_is_found_out() {
+    for is_cancelled in [false, true] {
+        let (_redis, site) = Site::alone("copier-one-batch").await;
+        site.copies(CopyTerms::new()).await;
+        let copier = site.copier().await;
+        let schedule = async |id: &str| {
+            let call = site.client.schedule(site.key(id), "").after(HOUR);
+            call.await.unwrap()
+        };
+        for id in ["old", "kept"] {
+            schedule(id).await;
+        }
+        site.all_copied().await;
+        let snapshot = site.snapshot().await;
+        match is_cancelled {
+            false => drop(schedule("new").await),
+            true => drop(site.client.cancel(site.key("old")).await.unwrap()),
+        }
+        site.all_copied().await;
+        drop(copier);
+        site.roll_back(snapshot).await;
+        schedule("after").await;
+        let _copier = site.copier().await;
+        let why = eventually("the copy stops", async || {
+            site.database().copy_state().await.ok()??.stopped
+        })
+        .await;
+        assert!(why.contains("batch"), "{why}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,6 +8,7 @@ use keyfall::{ChangedJob, Changes, Client, CopiedShard, CopyMark, CopyTerms, Kin
 use tokio::time::{Instant, sleep};
 
 use super::guard::{self, Stopped};
+use super::last_batch::{self, unacknowledged};
 use super::lock::KindLock;
 use super::row::{Change, LedgerMark, LedgerRow, Stored, us_of};
 use crate::connection::Database;
@@ -52,6 +53,8 @@ pub struct Copier {
 pub(crate) struct Progress {
     /// The shards whose jobs are noted as changed, one after the other.
     filling: BTreeMap<u16, Filling>,
+    /// The shards whose last batch was looked for in Redis, with its number.
+    compared: BTreeMap<u16, u64>,
     /// When the database was told of the kind.
     looked: Option<Instant>,
     /// Whether the kind is copied no more, and its copy is gone.
@@ -250,6 +253,20 @@ impl Copier {
                 return self.stop(kind, &lost.to_string()).await;
             }
         };
+        let suspects = unacknowledged(&lock, &changes.shards);
+        let suspects: Vec<&LedgerRow> = suspects
+            .into_iter()
+            .filter(|row| progress.compared.get(&row.shard) != Some(&row.number))
+            .collect();
+        if !suspects.is_empty() {
+            let numbers = suspects.iter().map(|row| (row.shard, row.number));
+            let compared: Vec<(u16, u64)> = numbers.collect();
+            if let Some(lost) = last_batch::lost(&self.client, &lock, kind, &suspects).await? {
+                drop(lock);
+                return self.stop(kind, &lost.to_string()).await;
+            }
+            progress.compared.extend(compared);
+        }
         let rows: Vec<Change> = changes.jobs.iter().map(Change::from).collect();
         lock.store(&rows, judged).await?;
         // Stored before the ledger notes changes again: if this copier is killed between the two, the

@@ -42,6 +42,12 @@ pub enum Lost {
         /// Of the copy. The last batch is not counted: Redis may not know of it yet.
         was: u64,
     },
+    /// The last batch, which it has not acknowledged.
+    #[error("the changes of its batch {number}, which was copied, are not there")]
+    LastBatch {
+        /// The number of the batch.
+        number: u64,
+    },
     /// Changes.
     #[error("its last change has the version {now}, and one with {was} was copied")]
     Changes {

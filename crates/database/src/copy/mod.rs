@@ -9,6 +9,7 @@
 //! | [`row`] | the plain types: changes that Redis hands over, its ledgers, rows |
 //! | [`lock`] | the lock of a kind, within which a copier works |
 //! | [`judge`] | whether Redis has lost what it handed over before |
+//! | `last_batch` | the same of a batch that Redis has not acknowledged |
 //! | [`store`] | writes changes: the newest version of a key wins |
 //! | [`pages`] | reads pending jobs page by page, for a rebuild |
 //! | [`status`] | which data set was copied, and how much of each kind |
@@ -30,6 +31,7 @@
 mod copier;
 mod guard;
 mod judge;
+mod last_batch;
 mod lock;
 mod pages;
 mod rebuild;
