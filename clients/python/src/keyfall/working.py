@@ -105,9 +105,10 @@ class Handlers(Generic[H]):
 
     def of(self, job: PulledJob) -> H:
         """The handler of the kind itself, or else of its longest prefix."""
-        if job.kind in self._all:
-            return self._all[job.kind]
-        return self._all[max((it for it in self.prefixes if job.key.startswith(it)), key=len)]
+        prefixes = [jobs for jobs in self.prefixes if job.key.startswith(jobs)]
+        jobs = job.kind if job.kind in self._all else max(prefixes, key=len)
+        handler: H = self._all[jobs]
+        return handler
 
 
 class Outage:
