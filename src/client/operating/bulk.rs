@@ -282,7 +282,7 @@ impl<'a> BulkCall<'a> {
     }
 
     /// The error of a call that failed on the way, with the counts so far. A call whose repeat would
-    /// change jobs twice has an unknown outcome, whatever has stopped it.
+    /// change jobs twice has an unknown outcome, whichever error has stopped it.
     fn in_the_middle(&self, error: &Error) -> Error {
         let report = &self.report;
         if report.matched == 0 {

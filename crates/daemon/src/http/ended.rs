@@ -347,7 +347,7 @@ mod runs {
                 Err(Problem::job_present(key.as_str(), detail))
             }
             _ => {
-                // It is scheduled, whatever a second call answers.
+                // The job is scheduled, also if this second call fails.
                 let view = client.get(key).await.ok().flatten();
                 let is_ahead = |state| matches!(state, JobState::Pending | JobState::Retrying);
                 let pending = view.filter(|view| is_ahead(view.state()));

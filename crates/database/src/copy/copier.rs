@@ -239,7 +239,7 @@ impl Copier {
             let shard = changes.shards.iter().find(|shard| shard.shard == *at);
             shard.is_none_or(|shard| shard.epoch == it.epoch)
         });
-        // Not those that the kind has never had.
+        // Shards that the kind has never had are left out.
         let used = changes.shards.iter().filter(|it| {
             let has_copied = |row: &LedgerRow| row.shard == it.shard && row.through > 0;
             it.terms.is_some() || it.version > 0 || lock.ledgers().iter().any(has_copied)

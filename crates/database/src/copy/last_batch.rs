@@ -19,8 +19,8 @@ const ACKNOWLEDGED: Duration = Duration::from_millis(200);
 /// How many pending and how many ended jobs of a ledger are compared.
 const COMPARED: i64 = 64;
 
-/// The jobs of the last changes that the copy has of a ledger. Those that have ended are found by the
-/// time of the last look.
+/// The jobs of a ledger that the copy has changed last. Ended jobs are found by the time of the last
+/// look.
 const LAST: &str = "(SELECT key, true FROM keyfall_copy
         WHERE kind = $1 AND shard = $2 AND epoch = $3 AND ended_at IS NULL
         ORDER BY version DESC LIMIT $4)
@@ -29,7 +29,8 @@ const LAST: &str = "(SELECT key, true FROM keyfall_copy
         WHERE kind = $1 AND shard = $2 AND epoch = $3 AND ended_at > $5::timestamptz - interval '1 minute'
         ORDER BY ended_at DESC LIMIT $4)";
 
-/// The ledgers whose last batch Redis has not acknowledged. Those that note no changes are copied anew.
+/// The ledgers whose last batch Redis has not acknowledged. A ledger that notes no changes is left out:
+/// it is copied anew.
 pub(super) fn unacknowledged<'a>(lock: &'a KindLock, shards: &[CopiedShard]) -> Vec<&'a LedgerRow> {
     let is_due = |row: &&LedgerRow| {
         shards.iter().any(|it| {
