@@ -59,6 +59,8 @@ pub(crate) type Moves = BTreeMap<String, Vec<Moved>>;
 pub(crate) struct Moved {
     /// Unix ms.
     pub(crate) anchor: u64,
+    /// When the call began, Unix ms.
+    pub(crate) asked: u64,
     /// The time of the answer, Unix ms.
     pub(crate) answered: u64,
 }
@@ -118,9 +120,11 @@ impl Mover {
                     }
                 }
                 let (key, anchor) = &anchors[place];
+                let asked = unix_ms(SystemTime::now());
                 insisted(|| client.series(key).anchor(*anchor, "UTC").at(MEMBERS)).await?;
                 moves.entry(key.clone()).or_default().push(Moved {
                     anchor: unix_ms(*anchor),
+                    asked,
                     answered: unix_ms(SystemTime::now()),
                 });
                 sleep(PAUSE).await;
@@ -184,7 +188,7 @@ pub(crate) fn handler(journal: Arc<Journal>) -> impl Handler<(Job,), ()> {
 
 /// What is wrong with the members that ran, and with those that did not. If Redis can forget, it may
 /// have forgotten that a member ran, or a whole series, or a move. If its clock was set, a member can
-/// have run long before its date.
+/// have run long before its date, and a date can have passed before the call was carried out.
 pub(crate) fn judge(
     journals: &Journals,
     stored: &Stored,
@@ -209,11 +213,10 @@ pub(crate) fn judge(
             wrong.push(format!("{key} ran, and no series has it"));
             continue;
         }
-        let told = dates.iter().filter_map(|due| stored.misdated(key, *due));
-        wrong.extend(told.filter_map(|(told, has_moved)| {
-            let is_excused = has_moved && (forgets || is_set);
-            (!is_excused).then(|| format!("{key} ran for {dates:?}, {told}"))
-        }));
+        let told = dates
+            .iter()
+            .filter_map(|due| stored.misdated(key, *due, forgets, is_set));
+        wrong.extend(told.map(|told| format!("{key} ran for {dates:?}, {told}")));
     }
     for (key, standing) in &stored.members {
         match (standing, ran.contains_key(&**key)) {
@@ -232,17 +235,24 @@ pub(crate) fn judge(
 
 impl Stored {
     /// Why a member cannot have run for this date: no call gave it that date, or another call had
-    /// moved it by then, which the second value says.
-    fn misdated(&self, member: &str, due: u64) -> Option<(String, bool)> {
+    /// moved it by then.
+    fn misdated(&self, member: &str, due: u64, forgets: bool, is_set: bool) -> Option<String> {
         let (key, offset) = member.rsplit_once('~')?;
         let place = MEMBERS.iter().position(|it| *it == offset)?;
         let moves = self.moves.get(key)?;
-        let gave_it = |moved: &Moved| moved.anchor.checked_add_signed(OFFSETS[place]) == Some(due);
-        let Some(last) = moves.iter().rposition(gave_it) else {
-            return Some((format!("which no move gave it: {moves:?}"), false));
+        let date = |moved: &Moved| moved.anchor.saturating_add_signed(OFFSETS[place]);
+        let Some(last) = moves.iter().rposition(|moved| date(moved) == due) else {
+            // A date that passed while the call waited for Redis: the member was due at once.
+            let has_passed = |moved: &Moved| {
+                let date = date(moved);
+                let is_late = moved.asked < date && date < due && due <= moved.answered;
+                is_late || is_set && date < due
+            };
+            let told = || format!("which no move gave it: {moves:?}");
+            return (!moves.iter().any(has_passed)).then(told);
         };
         let mut later = moves[last + 1..].iter();
         let later = later.find(|moved| moved.answered + IN_ADVANCE < due)?;
-        Some((format!("and had been moved by then: {later:?}"), true))
+        (!forgets && !is_set).then(|| format!("and had been moved by then: {later:?}"))
     }
 }

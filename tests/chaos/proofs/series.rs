@@ -9,6 +9,7 @@ pub(super) const ALL: &[Proof] = &[
     ("a member of a series is lost", lost),
     ("a member runs for two dates", two_dates),
     ("a member runs for a date that no move gave it", misdated),
+    ("a date passes while a call waits for Redis", passed),
     ("a member runs for a date from which it was moved", moved),
     ("a member that was left out runs", left_out),
     ("a series has lost a member", gone),
@@ -23,14 +24,14 @@ fn judged(runs: &[u64], standing: Standing) -> Vec<String> {
 /// The same, if Redis can forget or not.
 fn judged_if(runs: &[u64], standing: Standing, forgets: bool) -> Vec<String> {
     // The second move comes too late for the first date.
-    let moves = [(6000, 1000), (6300, 4500)];
+    let moves = [(6000, 900, 1000), (6300, 4400, 4500)];
     judged_after(&moves, runs, standing, (forgets, false))
 }
 
 /// The same, after these moves: each with the anchor, a second after the date of the member, and
-/// with the time of its answer; and if the clock of Redis was set or not.
+/// with the times of its call and of the answer; and if the clock of Redis was set or not.
 fn judged_after(
-    moves: &[(u64, u64)],
+    moves: &[(u64, u64, u64)],
     runs: &[u64],
     standing: Standing,
     (forgets, is_set): (bool, bool),
@@ -43,13 +44,15 @@ fn judged_after(
         stored.members.insert(key.clone(), Standing::Ended);
         let made = Moved {
             anchor: 2000,
+            asked: 0,
             answered: 0,
         };
         stored.moves.insert(format!("{KIND}:{place}"), vec![made]);
     }
     stored.members.insert(key.clone(), standing);
-    let moves = moves.iter().map(|(anchor, answered)| Moved {
+    let moves = moves.iter().map(|(anchor, asked, answered)| Moved {
         anchor: *anchor,
+        asked: *asked,
         answered: *answered,
     });
     stored.moves.insert(format!("{KIND}:0"), moves.collect());
@@ -100,9 +103,34 @@ fn misdated() {
     tells(&forgotten, "which no move gave it");
 }
 
+fn passed() {
+    let judged = |asked, due, is_set| {
+        let moves = [(6000, asked, 5700)];
+        judged_after(&moves, &[due], Standing::Ended, (false, is_set))
+    };
+    // The last two by a clock that was set ahead.
+    let fine = [
+        judged(4900, 5001, false),
+        judged(4900, 5700, false),
+        judged(4900, 8000, true),
+        judged(5001, 8000, true),
+    ];
+    assert!(fine.iter().all(Vec::is_empty), "{fine:?}");
+    let wrong = [
+        judged(4900, 4999, false),
+        judged(4900, 5701, false),
+        // It had passed before the call began, so the member is left out.
+        judged(5000, 5001, false),
+        judged(4900, 4999, true),
+    ];
+    for told in wrong {
+        tells(&told, "which no move gave it");
+    }
+}
+
 fn moved() {
     let after = |answered, due, causes| {
-        let moves = [(6000, 1000), (6300, answered)];
+        let moves = [(6000, 900, 1000), (6300, 1100, answered)];
         judged_after(&moves, &[due], Standing::Ended, causes)
     };
     tells(&after(3900, 5000, (false, false)), "had been moved by then");
