@@ -111,7 +111,7 @@ pub struct Embedded {
     server: Option<Child>,
     guard: ServerGuard,
     /// The lock on a directory that is kept. It is dropped last, when the server has ended.
-    lock: Option<File>,
+    lock: Option<DirLock>,
 }
 
 /// Options of an [`Embedded`] server, made by [`Embedded::options`].
@@ -408,6 +408,18 @@ impl Embedded {
     }
 }
 
+/// The lock on a directory, which ends with this value.
+#[derive(Debug)]
+struct DirLock(File);
+
+impl Drop for DirLock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a process that another thread starts at this moment has a
+        // copy of it until it becomes its program.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 impl Drop for Embedded {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
@@ -429,12 +441,12 @@ fn private_dir(temp: &Path) -> PathBuf {
 }
 
 /// Makes a directory to keep, if it does not exist, and locks it: two servers in it would write to
-/// one log. Returns its absolute path, and the lock, which lasts as long as the file is open.
+/// one log. Returns its absolute path, and the lock.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidSetting`] if it cannot be made or written to, if its path is too long for a
 /// socket, or if another server uses it.
-fn kept_dir(dir: &Path) -> Result<(PathBuf, File)> {
+fn kept_dir(dir: &Path) -> Result<(PathBuf, DirLock)> {
     let cannot = |what: String| Error::new(ErrorKind::InvalidSetting, what);
     let shown = dir.display();
     let open = || {
@@ -459,7 +471,7 @@ fn kept_dir(dir: &Path) -> Result<(PathBuf, File)> {
              directory"
         ))
     })?;
-    Ok((dir, lock))
+    Ok((dir, DirLock(lock)))
 }
 
 /// The URL of a unix socket, with `%XX` for all but letters, digits and `/-_.~`.

@@ -192,7 +192,7 @@ async fn a_parent_that_dies_leaves_nothing() {
         // would not do: where no process reaps orphans, the id stays.
         let mut connection = UnixStream::connect(dir.join(SOCKET_FILE)).unwrap();
         connection
-            .set_read_timeout(Some(Duration::from_secs(10)))
+            .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
 
         // A terminal sends this signal on Ctrl-C, or a harder one.
@@ -261,6 +261,17 @@ async fn kept_data_exist_at_the_next_start() {
     assert_eq!(server.pid(), None);
     drop(server);
     fs::remove_dir_all(above).unwrap();
+}
+
+#[test]
+fn a_copy_of_its_file_does_not_keep_a_lock() {
+    let dir = private_dir(&env::temp_dir());
+    let (_, lock) = kept_dir(&dir).unwrap();
+    let _copy = lock.0.try_clone().unwrap();
+    assert!(kept_dir(&dir).is_err());
+    drop(lock);
+    kept_dir(&dir).unwrap();
+    fs::remove_dir_all(dir).unwrap();
 }
 
 #[tokio::test]
