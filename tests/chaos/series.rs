@@ -245,8 +245,8 @@ impl Stored {
             // A date that passed while the call waited for Redis: the member was due at once.
             let has_passed = |moved: &Moved| {
                 let date = date(moved);
-                let is_late = moved.asked < date && date < due && due <= moved.answered;
-                is_late || is_set && date < due
+                let was_ahead = moved.asked < date;
+                was_ahead && date < due && (is_set || due <= moved.answered)
             };
             let told = || format!("which no move gave it: {moves:?}");
             return (!moves.iter().any(has_passed)).then(told);
